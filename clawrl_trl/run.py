@@ -1,0 +1,63 @@
+"""The run folder: where one run keeps everything it owns.
+
+Every process of a run is given the folder alone and finds the rest here, so paths are spelled in one place.
+Readiness files are written atomically and name the process that wrote them, so a reader can tell a live one
+from one a crash left behind.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and readiness files of a run.
+
+    Args:
+        path (`str` or `Path`): The folder; made when it is first written to.
+    """
+
+    path: Path
+
+    def __init__(self, path: str | Path) -> None:
+        object.__setattr__(self, "path", Path(path))
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.db"
+
+    @property
+    def policies(self) -> Path:
+        return self.path / "policies"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def make(self) -> "RunFolder":
+        """Create the folder and its sub-folders."""
+        for folder in (self.path, self.policies, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def announce(self, name: str, base_url: str, **extra: Any) -> None:
+        """Write `<name>.json` with `base_url` and this process's id, readable by the owner alone."""
+        path = self.path / f"{name}.json"
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        content = {"base_url": base_url, "pid": os.getpid(), **extra}
+        with open(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(content, file)
+        temporary.replace(path)
+
+    def announced(self, name: str) -> dict[str, Any] | None:
+        """What `<name>.json` says, or `None` when there is none or its process is gone."""
+        try:
+            content: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return content if psutil.pid_exists(int(content["pid"])) else None
