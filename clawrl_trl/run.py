@@ -50,8 +50,8 @@ class RunFolder:
         path = self.path / f"{name}.json"
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         content = {"base_url": base_url, "pid": os.getpid(), **extra}
-        with open(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(content, file)
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(content) + "\n")
         temporary.replace(path)
 
     def announced(self, name: str) -> dict[str, Any] | None:

@@ -63,7 +63,9 @@ class ServeSettings:
     )
     port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")
     model_name_or_path: str | None = _setting(
-        "model_name_or_path", None, "Causal language model to serve: folder or hub id. Default: the bundled one."
+        "model_name_or_path",
+        None,
+        "Causal language model to serve: folder or hub id. Default: the bundled model.",
     )
     engine: str = _setting(
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
@@ -80,21 +82,35 @@ class ServeSettings:
     session_timeout: float = _setting(
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
-    engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
+    engine_timeout: float = _setting(
+        "engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds."
+    )
     judge: str = _setting("judge", "rules", "Judge: 'rules' (no model), 'llm', or 'off'.")
-    judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
-    judge_model: str | None = _setting("judge_model", None, "Model of the llm judge. Default: the engine's base model.")
+    judge_url: str | None = _setting(
+        "judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine."
+    )
+    judge_model: str | None = _setting(
+        "judge_model", None, "Model of the llm judge. Default: the engine's base model."
+    )
     judge_votes: int = _setting("judge_votes", 3, "Votes the llm judge takes per turn.")
     judge_majority: float = _setting(
-        "judge_majority", 0.5, "Share of the valid votes that the plurality must exceed, else the judge abstains."
+        "judge_majority",
+        0.5,
+        "Share of the valid votes that the plurality must exceed, else the judge abstains.",
     )
     judge_workers: int = _setting("judge_workers", 4, "Turns judged at once.")
     judge_temperature: float = _setting("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
     judge_max_tokens: int = _setting("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
-    judge_timeout: float = _setting("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
-    hints: bool = _setting("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    judge_timeout: float = _setting(
+        "judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds."
+    )
+    hints: bool = _setting(
+        "hints", True, "Write hindsight hints and score replies under them (needed for OPD)."
+    )
     custom_rm_path: str | None = _setting(
-        "custom_rm_path", None, "Own reward, 'file.py:name' or 'package.module:name', in place of the judge's score."
+        "custom_rm_path",
+        None,
+        "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
     )
     ledger_url: str | None = _setting(
         "ledger_url", None, "Database URL of the ledger. Default: ledger.db (SQLite) in the run folder."
@@ -105,7 +121,9 @@ class ServeSettings:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
         if self.judge not in ("rules", "llm", "off"):
             raise UserError(f"--judge {self.judge!r} is unknown: use rules, llm or off.")
-        if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
+        if self.engine not in ("transformers", "vllm") and not self.engine.startswith(
+            ("http://", "https://")
+        ):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"--dtype {self.dtype!r} is unknown: use float32 or bfloat16.")
@@ -129,7 +147,9 @@ class ServeSettings:
         try:
             values: Mapping[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} can't be read ({error}): start the run with 'clawrl serve --run {run}'.") from None
+            raise UserError(
+                f"{path} can't be read ({error}): start it with 'clawrl serve --run {run}'."
+            ) from None
         known = {one.name for one in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known} | {"run": str(run)})
 

@@ -1,0 +1,161 @@
+"""Keeps the processes of a run alive.
+
+The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one that
+dies with a growing delay, and ends them all in order when it is told to stop. It holds no state of the run:
+killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds free ports.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clawrl_trl.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY = 0.25
+LONGEST_DELAY = 10.0
+STABLE_AFTER = 30.0
+GRACE = 20.0
+EXIT_USAGE = 2
+"""Exit code by which a child says that its user made a mistake: it is not restarted."""
+
+
+@dataclass
+class Child:
+    """One supervised process.
+
+    Args:
+        name (`str`): Its name in logs; the log file is `<name>.log`.
+        command (`Sequence[str]`): Command line.
+        environment (`Mapping[str, str]`): Added to the supervisor's own environment.
+        nice (`int`, *optional*, defaults to `0`): Added to its priority number.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    nice: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    delay: float = FIRST_DELAY
+    restarts: int = 0
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to terminate this process when its parent dies (Linux; elsewhere a no-op)."""
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    except (OSError, AttributeError):
+        return
+
+
+def last_lines(path: Path, count: int = 1) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-count:])
+
+
+class Supervisor:
+    """Starts children, watches them, restarts them, stops them.
+
+    Args:
+        logs (`Path`): Folder of the log files; each child appends to its own.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.children: list[Child] = []
+
+    def start(self, child: Child) -> Child:
+        """Start a child and keep it running from now on."""
+        self._spawn(child)
+        self.children.append(child)
+        return child
+
+    def wait_until(self, ready: Callable[[], bool], child: Child, timeout: float) -> None:
+        """Wait until `ready()` holds.
+
+        Raises:
+            UserError: If the child ends first or the time is over; the message carries its last log line.
+        """
+        deadline = time.monotonic() + timeout
+        while not ready():
+            code = child.process.poll() if child.process else None
+            log = self.logs / f"{child.name}.log"
+            if code is not None:
+                raise UserError(last_lines(log) or f"The {child.name} ended with code {code}; see {log}.")
+            if time.monotonic() > deadline:
+                raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
+            time.sleep(0.05)
+
+    def watch(self, stop: threading.Event, every: float = 0.2) -> None:
+        """Restart what dies, until `stop` is set.
+
+        Raises:
+            UserError: If a child ends because of a user's mistake, which a restart would only repeat.
+        """
+        while not stop.wait(every):
+            for child in self.children:
+                self._revive(child)
+
+    def stop(self) -> None:
+        """Terminate the children in reverse order, each within a grace period, then kill."""
+        for child in reversed(self.children):
+            process = child.process
+            if process is None or process.poll() is not None:
+                continue
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                logger.warning("%s did not stop within %.0f s and was killed", child.name, GRACE)
+                process.kill()
+                process.wait()
+
+    def _revive(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is not None:
+            code = child.process.poll()
+            if code is None:
+                return
+            if code == EXIT_USAGE:
+                raise UserError(last_lines(self.logs / f"{child.name}.log"))
+            if now - child.started_at > STABLE_AFTER:
+                child.delay = FIRST_DELAY
+            logger.warning("%s ended (%s); starting it again in %.2g s", child.name, code, child.delay)
+            child.process, child.restart_at = None, now + child.delay
+            child.delay = min(child.delay * 2, LONGEST_DELAY)
+        elif now >= child.restart_at:
+            child.restarts += 1
+            self._spawn(child)
+
+    def _spawn(self, child: Child) -> None:
+        def prepare() -> None:
+            end_with_parent()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+            if child.nice:
+                os.nice(child.nice)
+
+        with (self.logs / f"{child.name}.log").open("ab") as log:
+            child.process = subprocess.Popen(
+                list(child.command),
+                env={**os.environ, **child.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        child.started_at = time.monotonic()
