@@ -32,7 +32,7 @@ def load_callable(spec: str, *, parameters: Sequence[str]) -> Callable[..., Any]
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name:
         raise UserError(f"{spec!r} names no callable: write file.py:name or package.module:name.")
-    found = getattr(_module(place, spec), name, None)
+    found: Callable[..., Any] | None = getattr(_module(place, spec), name, None)
     if found is None:
         raise UserError(f"{spec!r}: {place} has no {name!r}.")
     if not callable(found):

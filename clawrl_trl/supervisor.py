@@ -1,8 +1,8 @@
 """Keeps the processes of a run alive.
 
-The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one that
-dies with a growing delay, and ends them all in order when it is told to stop. It holds no state of the run:
-killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds free ports.
+The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one
+that dies with a growing delay, and ends them all in order when it is told to stop. It holds no state of the
+run: killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds free ports.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.errors import UserError
+from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,6 @@ FIRST_DELAY = 0.25
 LONGEST_DELAY = 10.0
 STABLE_AFTER = 30.0
 GRACE = 20.0
-EXIT_USAGE = 2
-"""Exit code by which a child says that its user made a mistake: it is not restarted."""
 
 
 @dataclass
@@ -95,7 +93,10 @@ class Supervisor:
             code = child.process.poll() if child.process else None
             log = self.logs / f"{child.name}.log"
             if code is not None:
-                raise UserError(last_lines(log) or f"The {child.name} ended with code {code}; see {log}.")
+                raise UserError(
+                    last_lines(log).removeprefix("error: ")
+                    or f"The {child.name} ended with code {code}; see {log}."
+                )
             if time.monotonic() > deadline:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
             time.sleep(0.05)
@@ -130,8 +131,8 @@ class Supervisor:
             code = child.process.poll()
             if code is None:
                 return
-            if code == EXIT_USAGE:
-                raise UserError(last_lines(self.logs / f"{child.name}.log"))
+            if code == EXIT_USER_ERROR:
+                raise UserError(last_lines(self.logs / f"{child.name}.log").removeprefix("error: "))
             if now - child.started_at > STABLE_AFTER:
                 child.delay = FIRST_DELAY
             logger.warning("%s ended (%s); starting it again in %.2g s", child.name, code, child.delay)
