@@ -16,7 +16,7 @@ class UserError(Exception):
 
 
 def run_main(main: Callable[[], int | None]) -> int:
-    """Run an entry point: a `UserError` becomes its one line on stderr and exit code 2, Ctrl-C becomes 130."""
+    """Run an entry point: a `UserError` becomes one line on stderr and exit code 2, Ctrl-C becomes 130."""
     try:
         return main() or 0
     except UserError as error:

@@ -35,6 +35,7 @@ KEY_ENVIRONMENT = {
 }
 """Where the bearer key of each scope is looked up."""
 
+DEFAULT_RUN = "runs/live"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -54,26 +55,19 @@ def _setting(name: str, default: Any, help: str) -> Any:
 
 
 @dataclass(kw_only=True)
-class ServeSettings:
-    """Settings of `clawrl serve`: the engine, the gateway and the judge of one run folder."""
+class ServingArguments:
+    """What serving is told beside the run folder and the model, which a training script names its own way."""
 
-    run: str = _setting("run", "runs/live", "Run folder: ledger, policies, logs and the resolved settings.")
     host: str = _setting(
         "host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY."
     )
     port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")
-    model_name_or_path: str | None = _setting(
-        "model_name_or_path",
-        None,
-        "Causal language model to serve: folder or hub id. Default: the bundled model.",
-    )
     engine: str = _setting(
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
     )
     served_model_name: str = _setting(
         "served_model_name", "clawrl", "Model name under which clients reach the newest serving policy."
     )
-    dtype: str = _setting("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
     max_model_len: int = _setting("max_model_len", 4096, "Longest prompt plus completion, in tokens.")
     max_running: int = _setting("max_running", 32, "Requests the embedded engine decodes at once.")
     max_waiting: int = _setting("max_waiting", 256, "Requests that may wait; one more is answered 429.")
@@ -125,6 +119,22 @@ class ServeSettings:
             ("http://", "https://")
         ):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
+
+
+@dataclass(kw_only=True)
+class ServeSettings(ServingArguments):
+    """Settings of `clawrl serve`: the engine, the gateway and the judge of one run folder."""
+
+    run: str = _setting("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
+    model_name_or_path: str | None = _setting(
+        "model_name_or_path",
+        None,
+        "Causal language model to serve: folder or hub id. Default: the bundled model.",
+    )
+    dtype: str = _setting("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"--dtype {self.dtype!r} is unknown: use float32 or bfloat16.")
 

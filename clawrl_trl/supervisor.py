@@ -2,7 +2,8 @@
 
 The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one
 that dies with a growing delay, and ends them all in order when it is told to stop. It holds no state of the
-run: killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds free ports.
+run: killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds the
+ports free.
 """
 
 import ctypes
