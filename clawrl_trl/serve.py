@@ -11,6 +11,8 @@ import secrets
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +68,23 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
     return 0
 
 
+@contextmanager
+def engine_only(folder: RunFolder, settings: ServeSettings) -> Iterator[None]:
+    """The engine of a run while the block lasts: the one that serves it, or one started for the moment."""
+    if folder.announced("engine") is not None:
+        yield
+        return
+    with _lock(folder):
+        supervisor = Supervisor(folder.logs)
+        settings.save()
+        try:
+            _start_engine(supervisor, folder, settings, Console(stderr=True), threading.Event())
+            yield
+        finally:
+            supervisor.stop()
+            (folder.path / "engine.json").unlink(missing_ok=True)
+
+
 def start_all(
     supervisor: Supervisor,
     folder: RunFolder,
@@ -78,29 +97,49 @@ def start_all(
         (folder.path / f"{name}.json").unlink(missing_ok=True)
     settings.save()
     run = ["--run", str(folder.path)]
-
-    def start(
-        name: str, command: list[str], timeout: float, environment: dict[str, str] | None = None
-    ) -> None:
-        child = supervisor.start(Child(name, command, environment or {}))
-        with console.status(f"Starting the {name} (log: {supervisor.logs / name}.log)"):
-            supervisor.wait_until(lambda: stop.is_set() or folder.announced(name) is not None, child, timeout)
-
-    if settings.engine.startswith(("http://", "https://")):
-        folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
-    else:
-        os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
-        command, environment = engine_command(settings)
-        start("engine", command, ENGINE_START_TIMEOUT, environment)
-    if not stop.is_set():
-        start("gateway", [sys.executable, "-m", "clawrl_trl.gateway", *run], START_TIMEOUT)
+    _start_engine(supervisor, folder, settings, console, stop)
+    gateway = Child("gateway", [sys.executable, "-m", "clawrl_trl.gateway", *run])
+    _start(supervisor, folder, gateway, START_TIMEOUT, console, stop)
     announced = folder.announced("gateway")
     if settings.port == 0 and announced is not None:
         settings = replace(settings, port=int(announced["base_url"].split(":")[-1].split("/")[0]))
         settings.save()
-    if settings.judge != "off" and not stop.is_set():
-        start("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], START_TIMEOUT)
+    if settings.judge != "off":
+        judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run])
+        _start(supervisor, folder, judge, START_TIMEOUT, console, stop)
     return settings
+
+
+def _start_engine(
+    supervisor: Supervisor,
+    folder: RunFolder,
+    settings: ServeSettings,
+    console: Console,
+    stop: threading.Event,
+) -> None:
+    if settings.engine.startswith(("http://", "https://")):
+        folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
+        return
+    os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
+    command, environment = engine_command(settings)
+    _start(supervisor, folder, Child("engine", command, environment), ENGINE_START_TIMEOUT, console, stop)
+
+
+def _start(
+    supervisor: Supervisor,
+    folder: RunFolder,
+    child: Child,
+    timeout: float,
+    console: Console,
+    stop: threading.Event,
+) -> None:
+    if stop.is_set():
+        return
+    supervisor.start(child)
+    with console.status(f"Starting the {child.name} (log: {supervisor.logs / child.name}.log)"):
+        supervisor.wait_until(
+            lambda: stop.is_set() or folder.announced(child.name) is not None, child, timeout
+        )
 
 
 def check_bind(settings: ServeSettings) -> None:

@@ -1,0 +1,137 @@
+"""A trainer's way to a served run: attach to it, or start serving it.
+
+Serving outlives a trainer that attached to it, and ends with one that started it. Either way the trainer
+talks to the run through its ledger and its HTTP alone.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from typing import Any
+
+from clawrl_trl.errors import EXIT_USER_ERROR, UserError
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+from clawrl_trl.supervisor import end_with_parent, last_lines
+
+START_TIMEOUT = 700.0
+STOP_TIMEOUT = 90.0
+
+
+@contextmanager
+def served(settings: ServeSettings) -> Iterator[dict[str, Any]]:
+    """The gateway of a run, for as long as the block lasts.
+
+    Args:
+        settings (`ServeSettings`): The run, and how to serve it if nobody does.
+
+    Yields:
+        `dict`: What the gateway announced: `base_url` and `pid`.
+
+    Raises:
+        UserError: If serving does not start.
+    """
+    folder = RunFolder(settings.run)
+    there = folder.announced("gateway")
+    if there is not None:
+        yield there
+        return
+    process = _start(folder, settings)
+    try:
+        yield _wait(folder, process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes]:
+    try:
+        folder.make()
+        log = (folder.logs / "serve.log").open("wb")
+    except OSError as error:
+        raise UserError(
+            f"{folder.path} can't be written to ({error.strerror}): choose another folder."
+        ) from None
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "clawrl_trl.cli", "serve", *_flags(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+
+def _flags(settings: ServeSettings) -> list[str]:
+    values = asdict(settings)
+    return [
+        word
+        for one in fields(settings)
+        if values[one.name] is not None
+        for word in (f"--{one.name}", str(values[one.name]))
+    ]
+
+
+def _wait(folder: RunFolder, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        there = folder.announced("gateway")
+        if there is not None and (folder.announced("judge") or not _judges(folder)):
+            return there
+        code = process.poll()
+        if code is not None:
+            line = last_lines(folder.logs / "serve.log").removeprefix("error: ")
+            if code == EXIT_USER_ERROR and line:
+                raise UserError(line)
+            raise UserError(f"Serving ended with code {code}; see {folder.logs / 'serve.log'}.")
+        time.sleep(0.05)
+    raise UserError(f"Serving was not ready after {START_TIMEOUT:.0f} s; see the logs in {folder.logs}.")
+
+
+def _judges(folder: RunFolder) -> bool:
+    return ServeSettings.load(folder.path).judge != "off"
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
+    stop = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return stop
+
+
+@contextmanager
+def foreground() -> Iterator[None]:
+    """Be the terminal's foreground process group, so that Ctrl-C reaches this process and not its launcher.
+
+    `accelerate launch` dies of a Ctrl-C while its script is still shutting down, and reports failure. Without a
+    terminal, or when this process leads its group already, nothing is changed.
+    """
+    if not sys.stdin.isatty() or os.getpgrp() == os.getpid() or os.tcgetpgrp(0) != os.getpgrp():
+        yield
+        return
+    before = os.getpgrp()
+    ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    try:
+        yield
+    finally:
+        os.tcsetpgrp(0, before)
+        signal.signal(signal.SIGTTOU, ignored)

@@ -1,0 +1,174 @@
+"""Hand-written conversations become turns of the ledger, for training without a live chat.
+
+Nobody sampled these replies, so their ids come from the engine's tokenizer and their log-probs from scoring
+them under the served policy; the turn says so in its `engine` field. From there on they take the same way as
+a captured chat: the judge reads the next state, a trainer leases the sample.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.engines.client import BASE_MODEL, SyncEngineClient
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger, policies, turns
+from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+ENGINE = "import"
+OWNER = "local"
+
+
+def import_file(path: Path, run: str) -> dict[str, int]:
+    """Read a conversation file into the ledger of a run.
+
+    Args:
+        path (`Path`): JSON: one conversation, or a list of them, each `{"session_id": ..., "turns": [{"type":
+            "main" | "side", "prompt": ..., "response": ..., "next_state": ..., "trainable": ...}]}`. `prompt`
+            and `next_state` are a text or a list of messages; `prompt` is the whole prompt of its turn.
+        run (`str`): Run folder; made if it does not exist. Its engine is used, or started for the moment.
+
+    Returns:
+        `dict`: How many `sessions` and `turns` are new, and how many of them are `trainable`.
+
+    Raises:
+        UserError: If the file is not of that form.
+    """
+    conversations = read(path)
+    folder = RunFolder(run).make()
+    settings = ServeSettings.load(run) if (folder.path / "config.json").exists() else ServeSettings(run=run)
+    ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    with _engine(folder, settings) as engine, ledger.reader() as tx:
+        version = policies.serving(tx).version
+        prepared = [
+            (conversation, [_turn(one, engine, version) for one in conversation["turns"]])
+            for conversation in conversations
+        ]
+    with ledger.transaction() as tx:
+        return _store(tx, prepared)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Read and check a conversation file.
+
+    Raises:
+        UserError: If it can't be read, or an entry lacks a field or has one of the wrong type.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+    conversations: list[dict[str, Any]] = content if isinstance(content, list) else [content]
+    for number, conversation in enumerate(conversations):
+        if not isinstance(conversation, dict) or not isinstance(conversation.get("session_id"), str):
+            raise UserError(f"{path}: conversation {number} has no session_id.")
+        if not isinstance(conversation.get("turns"), list):
+            raise UserError(f"{path}: session {conversation['session_id']} has no list of turns.")
+        for index, turn in enumerate(conversation["turns"]):
+            _check(turn, f"{path}: session {conversation['session_id']}, turn {index}")
+    return conversations
+
+
+def _check(turn: Any, where: str) -> None:
+    if not isinstance(turn, dict):
+        raise UserError(f"{where} is not an object.")
+    if turn.get("type", "main") not in ("main", "side"):
+        raise UserError(f"{where}: type is main or side, not {turn['type']!r}.")
+    if not isinstance(turn.get("response"), str) or not turn["response"]:
+        raise UserError(f"{where}: response must be a text.")
+    for name in ("prompt", "next_state"):
+        value = turn.get(name)
+        fine = isinstance(value, str) or (
+            isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        )
+        if not fine and not (name == "next_state" and value is None):
+            raise UserError(f"{where}: {name} must be a text or a list of messages.")
+
+
+@contextmanager
+def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineClient]:
+    from clawrl_trl.serve import engine_only
+
+    with engine_only(folder, settings), SyncEngineClient.of_run(folder, settings) as client:
+        yield client
+
+
+def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int) -> Turn:
+    messages = _messages(entry["prompt"])
+    response = {"role": "assistant", "content": entry["response"]}
+    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True})
+    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False})
+    fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
+    completion_ids = whole[len(prompt_ids) :] if fits else None
+    logprobs = _logprobs(engine, prompt_ids, completion_ids, version) if completion_ids else None
+    wanted = bool(entry.get("trainable", True))
+    reason = None if wanted and fits else "marked so in the imported file" if fits else "no token prefix"
+    return Turn(
+        session_id="",
+        completion_id="",
+        kind=entry.get("type", "main"),
+        kind_reason="said so in the imported file",
+        messages=messages,
+        provenance=_provenance(messages),
+        sampling={"temperature": 1.0},
+        response=response,
+        prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
+        completion_ids=None if completion_ids is None else np.asarray(completion_ids, dtype=np.int32),
+        logprobs=logprobs,
+        trainable=reason is None,
+        untrainable_reason=reason,
+        policy_version=version,
+        model=BASE_MODEL if version == 0 else f"policy-v{version}",
+        engine=ENGINE,
+    )
+
+
+def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def _provenance(messages: list[dict[str, Any]]) -> list[str]:
+    return ["owner" if one.get("role") == "user" else str(one.get("role")) for one in messages]
+
+
+def _logprobs(
+    engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], version: int
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    model = BASE_MODEL if version == 0 else f"policy-v{version}"
+    scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=model)
+    return np.asarray(scored.values, dtype=np.float32)
+
+
+def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]]]) -> dict[str, int]:
+    counts = {"sessions": 0, "turns": 0, "trainable": 0}
+    for conversation, prepared in conversations:
+        now = time.time()
+        external_id = conversation["session_id"]
+        session = turns.get_or_create_session(
+            tx, owner=OWNER, external_id=external_id, identity_source=ENGINE, now=now
+        )
+        parent: str | None = None
+        known = {turn.completion_id for turn in turns.of_session(tx, session.id)}
+        for index, (entry, turn) in enumerate(zip(conversation["turns"], prepared, strict=True)):
+            turn.completion_id = f"import-{session.id}-{index}"
+            if turn.completion_id in known:
+                continue
+            turn.session_id, turn.parent_id = session.id, parent
+            turns.add(tx, turn)
+            parent = turn.id
+            if turn.kind == "main" and entry.get("next_state") is not None:
+                following = _messages(entry["next_state"])
+                turns.set_next_state(tx, turn.id, following, _provenance(following), None, now)
+            counts["turns"] += 1
+            counts["trainable"] += turn.trainable
+        counts["sessions"] += not known
+    return counts
