@@ -120,8 +120,8 @@ def stop_on_signals() -> threading.Event:
 def foreground() -> Iterator[None]:
     """Be the terminal's foreground process group, so that Ctrl-C reaches this process and not its launcher.
 
-    `accelerate launch` dies of a Ctrl-C while its script is still shutting down, and reports failure. Without a
-    terminal, or when this process leads its group already, nothing is changed.
+    `accelerate launch` dies of a Ctrl-C while its script is still shutting down, and reports failure. Without
+    a terminal, or when this process leads its group already, nothing is changed.
     """
     if not sys.stdin.isatty() or os.getpgrp() == os.getpid() or os.tcgetpgrp(0) != os.getpgrp():
         yield
