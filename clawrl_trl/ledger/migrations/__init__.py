@@ -1,0 +1,97 @@
+"""The ledger's schema, step by step.
+
+Alembic runs inside the process that opens a ledger; there is no `alembic.ini`. Processes that open the same
+new ledger at once wait for one of them to make it. Imported only when there is something to migrate: Alembic
+is slow to import and most openings need none of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, text
+
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import schema
+
+if TYPE_CHECKING:
+    from clawrl_trl.ledger.store import Ledger
+
+ADVISORY_LOCK = 0x636C6177
+"""Key of the PostgreSQL advisory lock that migrations hold."""
+
+
+def configuration() -> Any:
+    """Alembic's configuration: where the scripts are, and nothing else."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config
+
+
+def upgrade(ledger: "Ledger") -> None:
+    """Bring a ledger's schema to the newest version.
+
+    Raises:
+        UserError: If a newer version wrote it, its folder can't be written, or another process keeps the lock.
+    """
+    with _alone(ledger):
+        current = ledger.revision()
+        if current == schema.REVISION:
+            return
+        _refuse_newer(ledger, current)
+        if ledger.path is not None:
+            _write_ahead(ledger)
+        with ledger.writer_engine.begin() as connection:
+            if ledger.path is None:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+            _run(connection)
+
+
+def _run(connection: Connection) -> None:
+    config = configuration()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _refuse_newer(ledger: "Ledger", current: str | None) -> None:
+    if current is None:
+        return
+    try:
+        ScriptDirectory.from_config(configuration()).get_revision(current)
+    except (ResolutionError, CommandError):
+        raise UserError(
+            f"The ledger {ledger.where} was written by a newer clawrl-trl (schema {current}, this one knows"
+            f" {schema.REVISION}): upgrade clawrl-trl, or choose another run folder."
+        ) from None
+
+
+def _write_ahead(ledger: "Ledger") -> None:
+    with ledger.writer_engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA journal_mode=WAL").fetchall()
+
+
+@contextmanager
+def _alone(ledger: "Ledger") -> Iterator[None]:
+    if ledger.path is None:
+        yield
+        return
+    try:
+        ledger.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{ledger.path}.lock", timeout=ledger.busy_timeout_s):
+            yield
+    except Timeout:
+        raise UserError(
+            f"The ledger {ledger.where} is being set up by another process for too long: stop it, then try again."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"The ledger {ledger.where} can't be written ({error.strerror}): check its folder, its permissions and its disk."
+        ) from None

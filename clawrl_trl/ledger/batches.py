@@ -1,0 +1,183 @@
+"""Batches: samples leased to a trainer, each trained at most once.
+
+A batch is written before it is trained, and `commit` marks its samples, the batch and the new policy version in
+one transaction. A trainer that died comes back to the batch it had, with the same content: the digest proves it.
+A sample is taken by an UPDATE that only a free sample matches, so no two batches hold it.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import not_, select
+from sqlalchemy.orm import Session
+
+from clawrl_trl.ledger import events, policies, states
+from clawrl_trl.ledger.errors import AlreadyTrained, DigestMismatch
+from clawrl_trl.ledger.samples import qualifies
+from clawrl_trl.ledger.schema import Batch, Policy, Sample, Turn, batch_digest, new_id
+
+
+def lease(
+    tx: Session,
+    *,
+    size: int,
+    needs: Sequence[str],
+    max_staleness: int,
+    current_version: int,
+    min_size: int = 1,
+    held: Collection[str] = (),
+    idempotency_key: str | None = None,
+) -> Batch | None:
+    """Lease the oldest free samples as one batch, or return the batch that was not finished.
+
+    Samples of policies more than `max_staleness` versions behind, and those that have nothing of what is
+    needed, are dropped on the way, with the reason.
+
+    Args:
+        tx (`Session`): The open transaction.
+        size (`int`): Samples in a batch, at most.
+        needs (`Sequence[str]`): `"score"`, `"teacher"` or both; a sample qualifies with any of them.
+        max_staleness (`int`): How many versions a sample may be behind.
+        current_version (`int`): The version that is being trained.
+        min_size (`int`, defaults to 1): Lease nothing when fewer are free.
+        held (`Collection[str]`): Ids of batches the caller holds and will commit; these are not returned again.
+        idempotency_key (`str`, *optional*): The caller's name for this lease. Default: the batch's id.
+
+    Returns:
+        `Batch` or `None`: The batch, or `None` when too few samples are free.
+
+    Raises:
+        DigestMismatch: If the unfinished batch is not what it was.
+    """
+    unfinished = _unfinished(tx, held)
+    if unfinished is not None:
+        return unfinished
+    _drop_useless(tx, needs, max_staleness, current_version)
+    free = list(
+        tx.scalars(
+            select(Sample)
+            .where(Sample.state == "ready", qualifies(needs))
+            .order_by(Sample.created_at, Sample.id)
+            .limit(size)
+            .with_for_update(skip_locked=True)
+        )
+    )
+    if len(free) < max(min_size, 1):
+        return None
+    return _write(tx, free, needs, idempotency_key)
+
+
+def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | None) -> Batch:
+    ids = [sample.id for sample in samples]
+    batch_id = new_id("batch")
+    batch = Batch(
+        id=batch_id,
+        idempotency_key=key or batch_id,
+        digest=batch_digest(_content(tx, ids)),
+        sample_ids=ids,
+        needs=list(needs),
+    )
+    tx.add(batch)
+    tx.flush()
+    taken = states.move(tx, Sample.state, states.SAMPLE, "leased", Sample.id.in_(ids), batch_id=batch_id)
+    if taken != len(ids):
+        raise AlreadyTrained(f"{len(ids) - taken} of {len(ids)} samples were taken by another batch")
+    return batch
+
+
+def _unfinished(tx: Session, held: Collection[str]) -> Batch | None:
+    waiting = (
+        select(Batch)
+        .where(Batch.state == "leased", Batch.id.not_in(held))
+        .order_by(Batch.created_at, Batch.id)
+    )
+    for batch in tx.scalars(waiting.with_for_update()).all():
+        content = _content(tx, batch.sample_ids)
+        if len(content) < len(batch.sample_ids):
+            release(tx, batch.id, "some of its samples were erased")
+        elif batch_digest(content) != batch.digest:
+            raise DigestMismatch(f"batch {batch.id} no longer has the content it was leased with")
+        else:
+            return batch
+    return None
+
+
+def _drop_useless(tx: Session, needs: Sequence[str], max_staleness: int, current_version: int) -> None:
+    useful = qualifies(needs)
+    oldest = current_version - max_staleness
+    drops = {
+        f"stale: older than version {oldest} at version {current_version}": Sample.policy_version < oldest,
+        f"no {' or '.join(needs)}": not_(useful),
+    }
+    for reason, condition in drops.items():
+        free = Sample.state == "ready"
+        count = states.move(tx, Sample.state, states.SAMPLE, "dropped", free, condition, reason=reason)
+        if count:
+            events.log(tx, "samples_dropped", reason.partition(":")[0], count=count, reason=reason)
+
+
+def samples_of(tx: Session, batch: Batch) -> list[tuple[Sample, Turn]]:
+    """A batch's samples with their turns, in the batch's order; erased ones are missing."""
+    return _content(tx, batch.sample_ids)
+
+
+def _content(tx: Session, ids: Sequence[str]) -> list[tuple[Sample, Turn]]:
+    rows = tx.execute(select(Sample, Turn).join(Turn, Turn.id == Sample.turn_id).where(Sample.id.in_(ids)))
+    found = {sample.id: (sample, turn) for sample, turn in rows}
+    return [found[one] for one in ids if one in found]
+
+
+def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float | None = None) -> Policy:
+    """Mark batches and their samples trained into a new candidate policy, in one transaction.
+
+    Committing the same batches into the same version again changes nothing.
+
+    Returns:
+        `Policy`: The candidate (the one added before, when this is a repetition).
+
+    Raises:
+        AlreadyTrained: If a batch was released, or trained into another version.
+        KeyError: If there is no such batch.
+        ValueError: If the version exists with other content.
+    """
+    found = [_existing(tx, batch_id) for batch_id in batch_ids]
+    if found and all(batch.trained_into == policy.version for batch in found):
+        return policies.add(tx, policy)
+    for batch in found:
+        if batch.state != "leased":
+            raise AlreadyTrained(f"batch {batch.id} is {batch.state}, not leased (into {batch.trained_into})")
+    if found and policies.get(tx, policy.version) is not None:
+        raise ValueError(f"policy version {policy.version} exists: take the next version")
+    candidate = policies.add(tx, policy)
+    for batch in found:
+        states.move(tx, Sample.state, states.SAMPLE, "trained", Sample.batch_id == batch.id)
+        batch.trained_into = candidate.version
+        batch.trained_at = time.time() if now is None else now
+        batch.state = "trained"
+    tx.flush()
+    return candidate
+
+
+def release(tx: Session, batch_id: str, reason: str) -> None:
+    """Give a leased batch's samples back; releasing it again changes nothing.
+
+    Raises:
+        KeyError: If there is no such batch.
+        AlreadyTrained: If it was trained.
+    """
+    batch = _existing(tx, batch_id)
+    if batch.state == "released":
+        return
+    if batch.state != "leased":
+        raise AlreadyTrained(f"batch {batch_id} is {batch.state}")
+    states.move(tx, Sample.state, states.SAMPLE, "ready", Sample.batch_id == batch_id, batch_id=None)
+    batch.state = "released"
+    events.log(tx, "batch_released", batch_id, reason=reason)
+    tx.flush()
+
+
+def _existing(tx: Session, batch_id: str) -> Batch:
+    batch = tx.get(Batch, batch_id, with_for_update=True)
+    if batch is None:
+        raise KeyError(f"there is no batch {batch_id}")
+    return batch

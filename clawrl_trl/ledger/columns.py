@@ -1,0 +1,89 @@
+"""Column types of the ledger: arrays, long JSON, and text that any database takes.
+
+Token ids and log-probabilities are kept as raw little-endian blobs (4 bytes a token), long JSON compressed, so
+that a turn of 30,000 tokens costs what it weighs. Text is made storable: half characters and NULs, which JSON
+may carry and databases refuse, are replaced rather than a record lost.
+"""
+
+import json
+import zlib
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Dialect, LargeBinary, Text
+from sqlalchemy.types import TypeDecorator
+
+Ids = NDArray[np.int32]
+"""Token ids, shape `(tokens,)`."""
+Floats = NDArray[np.float32]
+"""One number per token, shape `(tokens,)`."""
+Scalar = TypeVar("Scalar", np.int32, np.float32)
+
+
+class _Array(TypeDecorator[NDArray[Scalar]], Generic[Scalar]):
+    """A one-dimensional array as a little-endian blob; any sequence of numbers may be assigned."""
+
+    impl = LargeBinary
+    cache_ok = True
+    stored: str
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        if value is None:
+            return None
+        array = np.asarray(value, dtype=self.stored)
+        if array.ndim != 1:
+            raise ValueError(f"expected one dimension, got shape {array.shape}")
+        return array.tobytes()
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> NDArray[Scalar] | None:
+        if value is None:
+            return None
+        return np.frombuffer(value, dtype=self.stored).astype(self.stored[1:])
+
+    def compare_values(self, x: Any, y: Any) -> bool:
+        if x is None or y is None:
+            return x is y
+        return bool(np.array_equal(x, y))
+
+
+class IdArray(_Array[np.int32]):
+    """Token ids, int32, shape `(tokens,)`."""
+
+    cache_ok = True
+    stored = "<i4"
+
+
+class FloatArray(_Array[np.float32]):
+    """One float32 per token, shape `(tokens,)`."""
+
+    cache_ok = True
+    stored = "<f4"
+
+
+class LongJSON(TypeDecorator[Any]):
+    """JSON of any length, compressed; `None` is NULL."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        if value is None:
+            return None
+        return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else json.loads(zlib.decompress(value))
+
+
+class Words(TypeDecorator[str]):
+    """Text from outside; half surrogates and NULs become U+FFFD so that every database takes it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.replace("\0", "\ufffd")

@@ -1,0 +1,75 @@
+"""What can go wrong with a ledger, in words a user can act on.
+
+The database speaks in error codes; `explain` turns the ones that come from the machine (a full disk, a lock
+that never opens, a damaged file) into one line with the remedy. Codes that only a programmer can cause are
+left alone and propagate as they are.
+"""
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError
+
+from clawrl_trl.errors import UserError
+
+
+class LedgerError(UserError):
+    """The ledger can't be opened or read; the text is one line with the remedy."""
+
+
+class LedgerWriteError(LedgerError):
+    """A transaction was not committed for a reason outside the program; nothing of it was kept."""
+
+
+class AlreadyTrained(Exception):
+    """A batch was committed before into another policy version, or is not leased any more."""
+
+
+class DigestMismatch(Exception):
+    """A leased batch no longer has the content it was leased with."""
+
+
+_SQLITE = {
+    sqlite3.SQLITE_BUSY: "stays locked by another process: stop the process that holds it (fuser {where}), then try again",
+    sqlite3.SQLITE_LOCKED: "stays locked by another process: stop the process that holds it (fuser {where}), then try again",
+    sqlite3.SQLITE_FULL: "can't grow, its disk is full: free some space, then try again",
+    sqlite3.SQLITE_IOERR: "can't be read or written, its disk is full or failing: free some space or check the disk",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore a backup, or move it away to start an empty ledger",
+    sqlite3.SQLITE_NOTADB: "is not a ledger (no SQLite database): move it away, or choose another run folder",
+    sqlite3.SQLITE_CANTOPEN: "can't be opened: check that its folder exists and may be written",
+    sqlite3.SQLITE_READONLY: "may not be written: check the permissions of the file and of its folder",
+    sqlite3.SQLITE_PERM: "may not be opened: check the permissions of the file and of its folder",
+}
+
+_POSTGRESQL = {
+    "53100": "can't grow, the server's disk is full: free some space, then try again",
+    "53300": "has no connection left: raise max_connections or stop other clients",
+    "55P03": "stays locked by another client: stop the client that holds it, then try again",
+    "57P03": "is not ready: wait until the database server has started",
+    "42501": "may not be written by this user: grant it the rights on the database",
+}
+
+
+def explain(error: BaseException, where: str) -> str | None:
+    """One line with the remedy when the machine, not the program, is at fault; else `None`.
+
+    Args:
+        error (`BaseException`): What the database raised, wrapped by SQLAlchemy or not.
+        where (`str`): The ledger's file or URL (without a password), named in the line.
+    """
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(origin, "sqlite_errorcode", None)
+    if code is not None:
+        remedy = _SQLITE.get(code & 0xFF)
+        return f"The ledger {where} {remedy.format(where=where)}." if remedy else None
+    state = getattr(origin, "sqlstate", None)
+    if state in _POSTGRESQL:
+        return f"The ledger {where} {_POSTGRESQL[state]}."
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or _unreachable(origin)):
+        return (
+            f"The ledger {where} can't be reached: check that the database server runs and the URL is right."
+        )
+    return None
+
+
+def _unreachable(origin: BaseException | None) -> bool:
+    return type(origin).__module__.startswith("psycopg") and type(origin).__name__ == "OperationalError"

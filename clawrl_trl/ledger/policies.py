@@ -1,0 +1,97 @@
+"""Versions of the policy: which one serves, which came before, which were refused.
+
+Exactly one version serves at any time; the unique index on the state makes a second one impossible.
+"""
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from clawrl_trl.ledger import events, states
+from clawrl_trl.ledger.schema import Policy
+
+
+def serving(tx: Session) -> Policy:
+    """The version that answers new requests."""
+    return tx.scalars(select(Policy).where(Policy.state == "serving")).one()
+
+
+def latest(tx: Session) -> Policy:
+    """The highest version that was not rejected: what training goes on from."""
+    return tx.scalars(
+        select(Policy).where(Policy.state != "rejected").order_by(Policy.version.desc()).limit(1)
+    ).one()
+
+
+def get(tx: Session, version: int) -> Policy | None:
+    """One version, or `None` when there is none."""
+    return tx.get(Policy, version)
+
+
+def all(tx: Session) -> list[Policy]:
+    """Every version, oldest first."""
+    return list(tx.scalars(select(Policy).order_by(Policy.version)))
+
+
+def next_version(tx: Session) -> int:
+    """The number the next version takes; rejected ones keep theirs."""
+    return (tx.scalar(select(func.max(Policy.version))) or 0) + 1
+
+
+def add(tx: Session, policy: Policy) -> Policy:
+    """Add a candidate; adding the same version with the same content again changes nothing.
+
+    Raises:
+        ValueError: If the version exists with another path or sha256.
+    """
+    known = tx.get(Policy, policy.version)
+    if known is not None:
+        if (known.path, known.sha256, known.parent) != (policy.path, policy.sha256, policy.parent):
+            raise ValueError(f"policy version {policy.version} exists with other content")
+        return known
+    tx.add(policy)
+    tx.flush()
+    return policy
+
+
+def promote(tx: Session, version: int) -> Policy:
+    """Let a candidate or a retired version serve; the one that served before is retired.
+
+    Promoting the serving version changes nothing.
+
+    Raises:
+        KeyError: If there is no such version.
+        IllegalTransition: If the version was rejected.
+    """
+    policy = _existing(tx, version)
+    before = serving(tx)
+    if policy is before:
+        return policy
+    states.check(states.POLICY, policy.state, "serving")
+    before.state = "retired"
+    tx.flush()
+    policy.state = "serving"
+    events.log(tx, "policy_serving", str(version), before=before.version)
+    tx.flush()
+    return policy
+
+
+def reject(tx: Session, version: int, reason: str) -> Policy:
+    """Refuse a candidate for good.
+
+    Raises:
+        KeyError: If there is no such version.
+        IllegalTransition: If it is no candidate.
+    """
+    policy = _existing(tx, version)
+    policy.state = "rejected"
+    policy.reason = reason
+    events.log(tx, "policy_rejected", str(version), reason=reason)
+    tx.flush()
+    return policy
+
+
+def _existing(tx: Session, version: int) -> Policy:
+    policy = tx.get(Policy, version, with_for_update=True)
+    if policy is None:
+        raise KeyError(f"there is no policy version {version}")
+    return policy

@@ -1,0 +1,53 @@
+"""Training samples: how many there are, which may be leased, which are given up.
+
+A sample is born with its turn's verdict (`turns.record_verdict`) and moves with its batch (`batches`).
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from clawrl_trl.ledger import events, states
+from clawrl_trl.ledger.schema import Sample
+
+NEEDS = ("score", "teacher")
+"""What a trainer may need of a sample: a judge's score, a teacher's log-probs."""
+
+
+def qualifies(needs: Sequence[str]) -> ColumnElement[bool]:
+    """The condition that a sample has at least one of `needs`.
+
+    Raises:
+        ValueError: If `needs` is empty or names something else.
+    """
+    conditions = {"score": Sample.score.is_not(None), "teacher": Sample.teacher_logprobs.is_not(None)}
+    if not needs or any(need not in conditions for need in needs):
+        raise ValueError(f"needs must name some of {NEEDS}, got {tuple(needs)}")
+    return or_(*(conditions[need] for need in needs))
+
+
+def counts(tx: Session) -> dict[str, int]:
+    """How many samples are in each state."""
+    found = tx.execute(select(Sample.state, func.count()).group_by(Sample.state))
+    return dict.fromkeys(states.names(states.SAMPLE), 0) | {state: count for state, count in found}
+
+
+def ready(tx: Session, needs: Sequence[str]) -> int:
+    """How many free samples have at least one of `needs` (`"score"`, `"teacher"`)."""
+    return tx.scalar(select(func.count()).where(Sample.state == "ready", qualifies(needs))) or 0
+
+
+def of_turn(tx: Session, turn_id: str) -> Sample | None:
+    """The sample of a turn, or `None`."""
+    return tx.scalars(select(Sample).where(Sample.turn_id == turn_id)).one_or_none()
+
+
+def drop(tx: Session, sample_id: str, reason: str) -> bool:
+    """Give up a free or leased sample; `False` when it is gone, trained or dropped already."""
+    dropped = states.move(
+        tx, Sample.state, states.SAMPLE, "dropped", Sample.id == sample_id, reason=reason, batch_id=None
+    )
+    if dropped:
+        events.log(tx, "sample_dropped", sample_id, reason=reason)
+    return bool(dropped)

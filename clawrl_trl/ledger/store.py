@@ -1,0 +1,209 @@
+"""Opening a ledger, and its transactions.
+
+A ledger is a database that several processes share and any of them may leave by `kill -9`. A `Ledger` holds the
+connections of one process. A writing transaction takes the write lock at its first statement, so what it reads
+is what it changes; a reader sees one snapshot and blocks nobody. Everything here that is particular to SQLite
+(WAL mode, pragmas, locks) is in this file, so that the rest runs on PostgreSQL as it is.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.orm import Session, sessionmaker
+
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import schema
+from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a transaction waits for another process to give up the write lock, seconds."""
+
+
+class Ledger:
+    """One process's way to the ledger. Made by `Ledger.open`; threads may share it.
+
+    ```python
+    ledger = Ledger.open("runs/live/ledger.db")
+    with ledger.transaction() as tx:
+        turns.add(tx, turn)
+    with ledger.reader() as tx:
+        print(samples.counts(tx))
+    ledger.close()
+    ```
+    """
+
+    def __init__(self, url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.url = url
+        self.busy_timeout_s = busy_timeout_s
+        self.writer_engine = _engine(url, busy_timeout_s, write=True)
+        self.reader_engine = _engine(url, busy_timeout_s, write=False)
+        self._write = sessionmaker(self.writer_engine, expire_on_commit=False)
+        self._read = sessionmaker(self.reader_engine, expire_on_commit=False)
+
+    @classmethod
+    def open(cls, url_or_path: str | Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> "Ledger":
+        """Open a ledger, creating it or bringing its schema up to date when needed.
+
+        Opening one that is up to date takes no lock. Several processes may open a new one at once.
+
+        Args:
+            url_or_path (`str` or `Path`): A SQLite file, or a database URL such as `sqlite:////data/ledger.db`
+                or `postgresql+psycopg://user@host/name`.
+            busy_timeout_s (`float`, defaults to 10): How long to wait for another process's lock, seconds.
+
+        Raises:
+            UserError: If the ledger is damaged, no ledger, locked for too long, written by a newer version, or
+                its folder or disk can't take it; one line with the remedy.
+        """
+        url = _parse(url_or_path)
+        ledger = cls(url, busy_timeout_s=busy_timeout_s)
+        try:
+            ledger._bring_up_to_date()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @property
+    def where(self) -> str:
+        """The ledger's file, or its URL without the password."""
+        if self.url.get_backend_name() == "sqlite":
+            return str(self.url.database)
+        return self.url.render_as_string(hide_password=True)
+
+    @property
+    def path(self) -> Path | None:
+        """The ledger's file, or `None` when it is on a server."""
+        return Path(str(self.url.database)) if self.url.get_backend_name() == "sqlite" else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A writing transaction: committed at the end of the block, rolled back if it raises.
+
+        Objects stay usable after it.
+
+        Raises:
+            LedgerWriteError: If the disk is full, the ledger stays locked or is damaged; nothing was kept.
+        """
+        with self.writing(), self._write.begin() as tx:
+            yield tx
+
+    @contextmanager
+    def reader(self) -> Iterator[Session]:
+        """A read-only transaction on one snapshot; objects stay usable after it.
+
+        Raises:
+            LedgerError: If the ledger can't be read.
+        """
+        try:
+            with self._read() as tx:
+                yield tx
+        except DBAPIError as error:
+            raise self._translated(error, LedgerError) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn what the machine does to a write inside the block into `LedgerWriteError`."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._translated(error, LedgerWriteError) from error
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the SQLite file, so that what was deleted is gone from the disk."""
+        if self.path is not None:
+            with self.writing(), self.writer_engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close this process's connections; the ledger may be opened again."""
+        self.writer_engine.dispose()
+        self.reader_engine.dispose()
+
+    def _translated(self, error: DBAPIError, kind: type[LedgerError]) -> Exception:
+        line = explain(error, self.where)
+        return kind(line) if line else error
+
+    def _bring_up_to_date(self) -> None:
+        try:
+            if self.revision() != schema.REVISION:
+                from clawrl_trl.ledger.migrations import upgrade
+
+                upgrade(self)
+        except DBAPIError as error:
+            raise self._translated(error, LedgerError) from error
+
+    def revision(self) -> str | None:
+        """The schema version the database is at; `None` when it is empty or absent."""
+        if self.path is not None and not self.path.exists():
+            return None
+        with self.reader_engine.connect() as connection:
+            if not self.reader_engine.dialect.has_table(connection, "alembic_version"):
+                return None
+            found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return found
+
+
+def _parse(url_or_path: str | Path) -> URL:
+    if isinstance(url_or_path, Path) or "://" not in url_or_path:
+        return URL.create("sqlite", database=str(Path(url_or_path).expanduser().absolute()))
+    try:
+        url = make_url(url_or_path)
+        url.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise UserError(
+            f"The ledger's URL is not usable ({error}): use a file, sqlite:///FILE or postgresql+psycopg://..."
+        ) from None
+    if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise UserError("A ledger in memory is lost with its process: name a file, sqlite:///FILE.")
+        url = URL.create("sqlite", database=str(Path(url.database).expanduser().absolute()))
+    return url
+
+
+def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        options: dict[str, Any] = {} if write else {"isolation_level": "REPEATABLE READ"}
+        try:
+            engine = create_engine(url, pool_pre_ping=True, **options)
+        except ImportError as error:
+            raise UserError(
+                f"The driver of {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
+            ) from None
+        return engine if write else engine.execution_options(postgresql_readonly=True)
+    engine = create_engine(url)
+    pragmas = (
+        f"busy_timeout={int(busy_timeout_s * 1000)}",
+        "foreign_keys=ON",
+        "synchronous=FULL",
+        "secure_delete=ON",
+        "journal_size_limit=67108864",
+        "temp_store=MEMORY",
+        f"query_only={'OFF' if write else 'ON'}",
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    @event.listens_for(engine, "commit")
+    def commit(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            raise LedgerWriteError(
+                f"The ledger {url.database} gave up a transaction: free some space, then try again."
+            )
+
+    return engine

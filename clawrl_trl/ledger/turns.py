@@ -1,0 +1,394 @@
+"""Sessions and turns: what a conversation leaves behind, on its way to a verdict.
+
+The gateway adds turns and next states, people add feedback, the judge claims turns and records verdicts. Each
+function is one step inside the caller's transaction and may be repeated after a crash: adding the same reply,
+the same next state or the same verdict twice changes nothing. What a judge is working on may change under its
+hands (new feedback, a deleted session); then its verdict is refused and the turn comes back to be judged again.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import case, delete, exists, func, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as Transaction
+from sqlalchemy.orm import aliased
+
+from clawrl_trl.ledger import events, states
+from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict, new_id
+
+CLAIM_VOID = -1.0
+"""`judge_after` of a turn that changed while a judge was working on it: the verdict under way is out of date."""
+
+
+def get_or_create_session(
+    tx: Transaction,
+    *,
+    owner: str,
+    external_id: str | None,
+    identity_source: str,
+    now: float,
+    session_id: str | None = None,
+) -> Session:
+    """The session of an owner, made if it is new; it counts as seen at `now`.
+
+    Args:
+        tx (`Session`): The open transaction.
+        owner (`str`): Fingerprint of the API key; sessions of two owners never join.
+        external_id (`str`, *optional*): The client's own name for the session, looked up first.
+        identity_source (`str`): How the session was recognised, kept with a new one.
+        now (`float`): Unix time, seconds.
+        session_id (`str`, *optional*): The id to look up without an `external_id`, and to give a new session.
+
+    Raises:
+        ValueError: If `session_id` belongs to another owner.
+    """
+    session = _lookup(tx, owner, external_id, session_id)
+    if session is None:
+        session = Session(
+            id=session_id or new_id("session"),
+            external_id=external_id,
+            owner=owner,
+            identity_source=identity_source,
+            started_at=now,
+            last_at=now,
+        )
+        try:
+            with tx.begin_nested():
+                tx.add(session)
+        except IntegrityError:
+            session = _lookup(tx, owner, external_id, session_id)
+            if session is None:
+                raise
+    if session.owner != owner:
+        raise ValueError(f"session {session.id} belongs to another owner")
+    session.last_at = max(session.last_at, now)
+    return session
+
+
+def _lookup(tx: Transaction, owner: str, external_id: str | None, session_id: str | None) -> Session | None:
+    if external_id is not None:
+        named = select(Session).where(Session.owner == owner, Session.external_id == external_id)
+        return tx.scalars(named).one_or_none()
+    return None if session_id is None else tx.get(Session, session_id)
+
+
+def find_session(tx: Transaction, name: str) -> Session | None:
+    """A session by its id, or by its external id (the newest one, when several owners use the same)."""
+    session = tx.get(Session, name)
+    if session is not None:
+        return session
+    named = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
+    return tx.scalars(named).one_or_none()
+
+
+def add(tx: Transaction, turn: Turn) -> Turn:
+    """Add a reply; a main turn then awaits its next state.
+
+    Returns:
+        `Turn`: The turn, or the one added before with the same completion id and choice index.
+    """
+    known = by_completion(tx, turn.completion_id, turn.choice_index)
+    if known is not None:
+        return known
+    turn.digest = turn.compute_digest()
+    if turn.kind == "main" and turn.state == "captured":
+        turn.state = "awaiting_next_state"
+    tx.add(turn)
+    tx.flush()
+    return turn
+
+
+def set_next_state(
+    tx: Transaction,
+    turn_id: str,
+    messages: list[Message],
+    provenance: list[str],
+    next_turn_id: str | None,
+    now: float,
+) -> bool:
+    """Store what followed a main turn, and give the turn to the judge.
+
+    A turn that was judged already, on explicit feedback, is judged again while its sample is free.
+
+    Returns:
+        `bool`: `False` when nothing was changed: the turn is gone, is a side turn or has a next state.
+    """
+    turn = _locked(tx, turn_id)
+    if turn is None or turn.kind != "main" or turn.next_state is not None:
+        return False
+    turn.next_state = messages
+    turn.next_state_provenance = provenance
+    turn.next_turn_id = next_turn_id
+    turn.next_state_at = now
+    _to_judge(tx, turn)
+    tx.flush()
+    return True
+
+
+def add_feedback(tx: Transaction, feedback: Feedback) -> Turn:
+    """Store explicit feedback, and give the turn to the judge if it still can be.
+
+    Side turns keep their feedback without a verdict, and so do turns whose sample is leased or trained.
+
+    Raises:
+        KeyError: If there is no such turn.
+    """
+    turn = _locked(tx, feedback.turn_id)
+    if turn is None:
+        raise KeyError(f"there is no turn {feedback.turn_id}")
+    tx.add(feedback)
+    if turn.kind == "main":
+        _to_judge(tx, turn)
+    tx.flush()
+    return turn
+
+
+def _to_judge(tx: Transaction, turn: Turn) -> None:
+    """Bring a main turn to `judging`; a verdict under way on what was known before is void."""
+    if turn.state == "judging":
+        turn.judge_after = CLAIM_VOID if turn.judge_after > 0 else turn.judge_after
+        return
+    if turn.state == "judged" and not _sample_is_free(tx, turn.id):
+        return
+    turn.state = "judging"
+    turn.judge_after = 0.0
+    turn.judge_attempts = 0
+
+
+def _sample_is_free(tx: Transaction, turn_id: str) -> bool:
+    taken = select(Sample.id).where(Sample.turn_id == turn_id, Sample.state.in_(("leased", "trained")))
+    return tx.scalars(taken).first() is None
+
+
+def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> list[Turn]:
+    """Claim up to `limit` turns for one judge, oldest first.
+
+    A claim lasts `lease_s` seconds; the claims of a judge that died come back after that.
+    """
+    due = (
+        select(Turn)
+        .where(Turn.state == "judging", Turn.judge_after <= now)
+        .order_by(Turn.seq)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    claimed = list(tx.scalars(due))
+    for turn in claimed:
+        turn.judge_after = now + lease_s
+        turn.judge_attempts += 1
+    tx.flush()
+    return claimed
+
+
+def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now: float | None = None) -> None:
+    """Give a claimed turn back after a failed attempt, to be claimed again in `delay` seconds."""
+    turn = _locked(tx, turn_id)
+    if turn is None or turn.state != "judging":
+        return
+    if turn.judge_after != CLAIM_VOID:
+        turn.judge_after = (time.time() if now is None else now) + delay
+    events.log(tx, "judge_retry", turn_id, attempt=turn.judge_attempts, delay_s=delay, error=error)
+    tx.flush()
+
+
+def record_verdict(
+    tx: Transaction, verdict: Verdict, sample: Sample | None, *, attempt: int | None = None
+) -> bool:
+    """Record the judge's decision and the sample it makes; both replace earlier ones of the turn.
+
+    Args:
+        tx (`Session`): The open transaction.
+        verdict (`Verdict`): The decision.
+        sample (`Sample`, *optional*): The sample, or `None` when the verdict teaches nothing.
+        attempt (`int`, *optional*): The claimed turn's `judge_attempts`; refuses the verdict if another judge
+            has claimed the turn since.
+
+    Returns:
+        `bool`: `False` when the verdict was refused and nothing written, because the turn is gone, is not being
+            judged any more, or got feedback after it was claimed (then it is due at once).
+
+    Raises:
+        ValueError: If the sample's arrays are not as long as the turn's completion, or it is another turn's.
+    """
+    turn = _locked(tx, verdict.turn_id)
+    if turn is None or turn.state != "judging" or turn.judge_after == CLAIM_VOID:
+        return False
+    if attempt is not None and attempt != turn.judge_attempts:
+        return False
+    if sample is not None:
+        _check_sample(sample, turn)
+    tx.execute(delete(Verdict).where(Verdict.turn_id == turn.id))
+    tx.execute(delete(Sample).where(Sample.turn_id == turn.id, Sample.state.in_(("ready", "dropped"))))
+    turn.state = "judged"
+    turn.judge_after = 0.0
+    tx.add(verdict)
+    if sample is not None:
+        tx.add(sample)
+    tx.flush()
+    return True
+
+
+def _check_sample(sample: Sample, turn: Turn) -> None:
+    if sample.turn_id != turn.id:
+        raise ValueError(f"sample of turn {sample.turn_id} in a verdict on turn {turn.id}")
+    if not turn.trainable or turn.completion_ids is None:
+        raise ValueError(f"turn {turn.id} is not trainable: {turn.untrainable_reason or 'no token ids'}")
+    for name in ("teacher_logprobs", "plain_logprobs"):
+        array = getattr(sample, name)
+        if array is not None and len(array) != len(turn.completion_ids):
+            raise ValueError(f"{name} has {len(array)} entries for {len(turn.completion_ids)} tokens")
+
+
+def expire(tx: Transaction, silent_since: float) -> int:
+    """Expire the turns that wait in sessions that are done, or silent since that unix time.
+
+    Returns:
+        `int`: How many turns expired. A late reply still brings them back.
+    """
+    over = select(Session.id).where(or_(Session.done, Session.last_at < silent_since))
+    return states.move(tx, Turn.state, states.TURN, "expired", Turn.session_id.in_(over))
+
+
+def get(tx: Transaction, turn_id: str) -> Turn | None:
+    """One turn by its id, or `None`."""
+    return tx.get(Turn, turn_id)
+
+
+def by_completion(tx: Transaction, completion_id: str, choice_index: int = 0) -> Turn | None:
+    """The turn of a completion id as the client saw it (and a choice of it), or `None`."""
+    wanted = select(Turn).where(Turn.completion_id == completion_id, Turn.choice_index == choice_index)
+    return tx.scalars(wanted).one_or_none()
+
+
+def of_session(tx: Transaction, session_id: str) -> list[Turn]:
+    """All turns of a session, in the order they were added."""
+    return list(tx.scalars(select(Turn).where(Turn.session_id == session_id).order_by(Turn.seq)))
+
+
+def recent_main(tx: Transaction, owner: str | None, limit: int) -> list[Turn]:
+    """The newest `limit` main turns of an owner (`None`: of all owners), oldest first."""
+    wanted = select(Turn).where(Turn.kind == "main").order_by(Turn.seq.desc()).limit(limit)
+    if owner is not None:
+        wanted = wanted.join(Session, Session.id == Turn.session_id).where(Session.owner == owner)
+    return list(reversed(tx.scalars(wanted).all()))
+
+
+def feedback_of(tx: Transaction, turn_id: str) -> list[Feedback]:
+    """The explicit feedback on a turn, oldest first."""
+    return list(
+        tx.scalars(
+            select(Feedback).where(Feedback.turn_id == turn_id).order_by(Feedback.created_at, Feedback.id)
+        )
+    )
+
+
+def verdict_of(tx: Transaction, turn_id: str) -> Verdict | None:
+    """The verdict on a turn, or `None`."""
+    return tx.scalars(select(Verdict).where(Verdict.turn_id == turn_id)).one_or_none()
+
+
+def counts(tx: Transaction) -> dict[str, int]:
+    """How many turns are in each state."""
+    found = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
+    return dict.fromkeys(states.names(states.TURN), 0) | {state: count for state, count in found}
+
+
+def sessions(tx: Transaction) -> list[dict[str, Any]]:
+    """Every session, the one seen last first.
+
+    Returns:
+        `list[dict]`: Rows `{session_id, turns, main, side, started_at, last_at}`. `session_id` is the client's
+            own name for the session where it gave one that no other owner uses, else the ledger's id; `inspect`
+            and `delete_session` take either.
+    """
+    other = aliased(Session)
+    shared = exists().where(other.external_id == Session.external_id, other.id != Session.id)
+    name = case((or_(Session.external_id.is_(None), shared), Session.id), else_=Session.external_id)
+    main = func.sum(case((Turn.kind == "main", 1), else_=0))
+    rows = tx.execute(
+        select(name, func.count(Turn.id), func.coalesce(main, 0), Session.started_at, Session.last_at)
+        .outerjoin(Turn, Turn.session_id == Session.id)
+        .group_by(Session.id, Session.external_id, Session.started_at, Session.last_at)
+        .order_by(Session.last_at.desc(), Session.id)
+    )
+    return [
+        {
+            "session_id": session_id,
+            "turns": count,
+            "main": int(main_count),
+            "side": count - int(main_count),
+            "started_at": started_at,
+            "last_at": last_at,
+        }
+        for session_id, count, main_count, started_at, last_at in rows
+    ]
+
+
+def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
+    """The turns of a session as a person reads them, in order.
+
+    Args:
+        tx (`Session`): The open transaction.
+        session_id (`str`): The session's id, or the client's own name for it.
+
+    Raises:
+        KeyError: If there is no such session.
+    """
+    session = find_session(tx, session_id)
+    if session is None:
+        raise KeyError(f"there is no session {session_id}")
+    rows = tx.execute(
+        select(Turn, Verdict)
+        .outerjoin(Verdict, Verdict.turn_id == Turn.id)
+        .where(Turn.session_id == session.id)
+        .order_by(Turn.seq)
+    )
+    return [_described(turn, verdict) for turn, verdict in rows]
+
+
+def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "turn_id": turn.id,
+        "kind": turn.kind,
+        "kind_reason": turn.kind_reason,
+        "state": turn.state,
+        "messages": turn.messages,
+        "response": turn.response,
+        "next_state": turn.next_state,
+        "votes": verdict.votes if verdict else [],
+        "score": verdict.score if verdict else None,
+        "hint": verdict.hint if verdict else None,
+        "policy_version": turn.policy_version,
+        "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
+        "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
+    }
+
+
+def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:
+    return usage.get(name) if ids is None else len(ids)
+
+
+def delete_session(tx: Transaction, session_id: str) -> int | None:
+    """Erase a session with its turns, feedback, verdicts and samples, whatever their states.
+
+    The rows of batches stay, with their digests, so that what was trained once is known to be; they hold ids
+    only. On SQLite, `Ledger.checkpoint` then clears the write-ahead log too.
+
+    Returns:
+        `int`: How many turns were erased, or `None` when there is no such session.
+    """
+    session = find_session(tx, session_id)
+    if session is None:
+        return None
+    count = tx.scalar(select(func.count()).where(Turn.session_id == session.id)) or 0
+    tx.execute(delete(Session).where(Session.id == session.id))
+    tx.expire_all()
+    events.log(tx, "session_deleted", session.id, turns=count)
+    tx.flush()
+    return count
+
+
+def _locked(tx: Transaction, turn_id: str) -> Turn | None:
+    return tx.scalars(select(Turn).where(Turn.id == turn_id).with_for_update()).one_or_none()
