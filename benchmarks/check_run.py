@@ -1,0 +1,40 @@
+"""Hold a finished persona run against what the project promises: `python benchmarks/check_run.py DIR`.
+
+Exits 1 and says what falls short. The thresholds are those of `benchmarks/personas.py`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+SCORE_BEFORE = 0.3
+SCORE_AFTER = 0.8
+CORRECTNESS_LOSS = 0.02
+
+
+def shortfalls(metrics: dict[str, Any]) -> list[str]:
+    """What a run's metrics fall short in; empty when it passes."""
+    found = []
+    if metrics["score_before"] > SCORE_BEFORE:
+        found.append(f"score before {metrics['score_before']:.2f} > {SCORE_BEFORE}")
+    if metrics["score_after"] < SCORE_AFTER:
+        found.append(f"score after {metrics['score_after']:.2f} < {SCORE_AFTER}")
+    if metrics["correct_before"] - metrics["correct_after"] > CORRECTNESS_LOSS + 1e-9:
+        found.append(
+            f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}"
+        )
+    if metrics["failed_requests"]:
+        found.append(f"{metrics['failed_requests']} requests failed")
+    return found
+
+
+def main() -> int:
+    metrics = json.loads((Path(sys.argv[1]) / "metrics.json").read_text())
+    found = shortfalls(metrics)
+    print("; ".join(found) or "the run passes")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Rewards that say nothing, for controls."""
+
+import random
+
+from clawrl_trl.judge.turn import JudgedTurn
+
+
+def random_sign(turn: JudgedTurn) -> float:
+    """A coin tossed by the turn's id: no information about the reply, the same on every retry."""
+    return random.Random(turn.turn_id).choice((-1.0, 1.0))

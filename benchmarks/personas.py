@@ -1,0 +1,122 @@
+"""Does the model learn from its chats? Every method, persona and seed, and controls that must not learn.
+
+    python benchmarks/personas.py --out benchmarks/results
+
+Each cell is one run of `examples/train.py` in a folder of its own. The control replaces the judge by random
+signs (`benchmarks/controls.py`); a control that passes means that the benchmark measures something else than
+learning. Writes `personas.json` and `personas.md`; finished cells are kept, so the benchmark can be interrupted.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+from check_run import shortfalls
+from tqdm import tqdm
+
+ROOT = Path(__file__).parents[1]
+METHODS = ("binary", "opd", "combine")
+PERSONAS = ("student", "teacher")
+COLUMNS = (
+    "persona", "method", "seed", "score_before", "score_after", "correct_before", "correct_after",
+    "interactions_to_hold", "policy_versions", "samples_trained", "failed_requests", "wall_s",
+)  # fmt: skip
+
+
+def run(
+    folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool
+) -> dict[str, Any]:
+    """Run one cell, or read its result if it is there."""
+    result = folder / "metrics.json"
+    if not result.exists():
+        command = [
+            "accelerate", "launch", str(ROOT / "examples" / "train.py"), "--persona", persona, "--port", "0",
+            "--method", method, "--seed", str(seed), "--interactions", str(interactions), "--output_dir", str(folder),
+        ]  # fmt: skip
+        if control:
+            command += ["--custom_rm_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_sign"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    metrics: dict[str, Any] = json.loads(result.read_text())
+    metrics["method"] = f"{method}, random signs" if control else method
+    return metrics
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as a Markdown page."""
+    head = "| " + " | ".join((*COLUMNS, "verdict")).replace("_", " ") + " |"
+    lines = [head, "|" + "---|" * (len(COLUMNS) + 1)]
+    for row in rows:
+        cells = [f"{row[c]:.2f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS]
+        lines.append("| " + " | ".join([*cells, "; ".join(shortfalls(row)) or "pass"]) + " |")
+    return "\n".join(lines)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Median interactions until the style held, by method and persona."""
+    lines = []
+    for persona in PERSONAS:
+        for method in METHODS:
+            held = [
+                row["interactions_to_hold"] or float("inf")
+                for row in rows
+                if row["method"] == method and row["persona"] == persona
+            ]
+            if held:
+                lines.append(
+                    f"- {persona}, {method}: median interactions to hold {statistics.median(held):g}"
+                )
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """The machine in one line."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{psutil.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB, no GPU, {platform.python_version()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "personas")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--personas", nargs="+", default=PERSONAS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--interactions", type=int, default=36)
+    arguments = parser.parse_args()
+    cells = [(p, m, s, False) for p in arguments.personas for m in arguments.methods for s in arguments.seeds]
+    cells += [(p, "combine", s, True) for p in arguments.personas for s in arguments.seeds]
+    rows = []
+    started = time.monotonic()
+    for persona, method, seed, control in tqdm(cells, desc="runs"):
+        folder = arguments.runs / f"{persona}-{method}{'-control' if control else ''}-{seed}"
+        rows.append(run(folder, persona, method, seed, arguments.interactions, control))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "personas.json").write_text(json.dumps(rows, indent=1) + "\n")
+    learned = [row for row in rows if "random" not in row["method"]]
+    page = (
+        f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
+        f"{arguments.interactions} interactions a run, 50 held-out problems before and after, sampled at the "
+        f"serving temperature. `python benchmarks/personas.py`, {(time.monotonic() - started) / 60:.0f} minutes.\n\n"
+        f"{summary(learned)}\n\n{table(rows)}\n"
+    )
+    (arguments.out / "personas.md").write_text(page)
+    print(page)
+    failed = [row for row in learned if shortfalls(row)]
+    passed_controls = [row for row in rows if row not in learned and not shortfalls(row)]
+    return 1 if failed or passed_controls else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The supervisor brings back what dies, gives up on a user's mistake, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clawrl_trl.errors import UserError
+from clawrl_trl.supervisor import Child, Supervisor
+
+SLEEPER = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    one = Supervisor(tmp_path)
+    yield one
+    one.stop()
+
+
+def _child(code: str, *arguments: str) -> Child:
+    return Child("child", [sys.executable, "-c", code, *arguments])
+
+
+def _watch(supervisor: Supervisor, until: threading.Event) -> threading.Thread:
+    thread = threading.Thread(target=supervisor.watch, args=(until, 0.02))
+    thread.start()
+    return thread
+
+
+def test_a_killed_child_comes_back(supervisor: Supervisor, tmp_path: Path) -> None:
+    mark = tmp_path / "starts"
+    child = supervisor.start(_child(SLEEPER, str(mark)))
+    supervisor.wait_until(lambda: mark.exists() and mark.read_text() == "x", child, 20)
+    stop = threading.Event()
+    thread = _watch(supervisor, stop)
+    assert child.process is not None
+    os.kill(child.process.pid, signal.SIGKILL)
+    waiter = threading.Event()
+    for _ in range(400):
+        if mark.read_text() == "xx":
+            break
+        waiter.wait(0.05)
+    stop.set()
+    thread.join()
+    assert mark.read_text() == "xx"
+    assert child.restarts == 1
+
+
+def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> None:
+    code = "import sys; print('error: no such model: name another', file=sys.stderr); sys.exit(2)"
+    child = supervisor.start(_child(code))
+    with pytest.raises(UserError, match=r"^no such model: name another$"):
+        supervisor.wait_until(lambda: False, child, 20)
+    with pytest.raises(UserError, match="no such model"):
+        supervisor.watch(threading.Event(), 0.02)
+
+
+def test_stopping_ends_stubborn_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl_trl.supervisor.GRACE", 0.2)
+    supervisor = Supervisor(tmp_path)
+    code = (
+        "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(600)"
+    )
+    mark = tmp_path / "up"
+    child = supervisor.start(_child(code, str(mark)))
+    supervisor.wait_until(mark.exists, child, 20)
+    supervisor.stop()
+    assert child.process is not None and child.process.returncode == -signal.SIGKILL
+
+
+def test_children_follow_a_killed_supervisor(tmp_path: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import sys, threading
+        from pathlib import Path
+        from clawrl_trl.supervisor import Child, Supervisor
+        one = Supervisor(Path(sys.argv[1]))
+        child = one.start(Child("child", [sys.executable, "-c", "import time; time.sleep(600)"]))
+        print(child.process.pid, flush=True)
+        one.watch(threading.Event())
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs([child], timeout=20)
+    assert not alive
