@@ -1,8 +1,8 @@
 """Batches: samples leased to a trainer, each trained at most once.
 
-A batch is written before it is trained, and `commit` marks its samples, the batch and the new policy version in
-one transaction. A trainer that died comes back to the batch it had, with the same content: the digest proves it.
-A sample is taken by an UPDATE that only a free sample matches, so no two batches hold it.
+A batch is written before it is trained, and `commit` marks its samples, the batch and the new policy version
+in one transaction. A trainer that died comes back to the batch it had, with the same content: the digest
+proves it. A sample is taken by an UPDATE that only a free sample matches, so no two batches hold it.
 """
 
 import time
@@ -40,7 +40,7 @@ def lease(
         max_staleness (`int`): How many versions a sample may be behind.
         current_version (`int`): The version that is being trained.
         min_size (`int`, defaults to 1): Lease nothing when fewer are free.
-        held (`Collection[str]`): Ids of batches the caller holds and will commit; these are not returned again.
+        held (`Collection[str]`): Ids of batches the caller holds and will commit; not returned again.
         idempotency_key (`str`, *optional*): The caller's name for this lease. Default: the batch's id.
 
     Returns:
@@ -86,11 +86,7 @@ def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | 
 
 
 def _unfinished(tx: Session, held: Collection[str]) -> Batch | None:
-    waiting = (
-        select(Batch)
-        .where(Batch.state == "leased", Batch.id.not_in(held))
-        .order_by(Batch.created_at, Batch.id)
-    )
+    waiting = select(Batch).where(Batch.state == "leased", Batch.id.not_in(held)).order_by(Batch.created_at, Batch.id)
     for batch in tx.scalars(waiting.with_for_update()).all():
         content = _content(tx, batch.sample_ids)
         if len(content) < len(batch.sample_ids):

@@ -1,8 +1,8 @@
 """Column types of the ledger: arrays, long JSON, and text that any database takes.
 
-Token ids and log-probabilities are kept as raw little-endian blobs (4 bytes a token), long JSON compressed, so
-that a turn of 30,000 tokens costs what it weighs. Text is made storable: half characters and NULs, which JSON
-may carry and databases refuse, are replaced rather than a record lost.
+Token ids and log-probabilities are kept as raw little-endian blobs (4 bytes a token), long JSON compressed,
+so that a turn of 30,000 tokens costs what it weighs. Text is made storable: half characters and NULs, which
+JSON may carry and databases refuse, are replaced rather than a record lost.
 """
 
 import json

@@ -28,11 +28,13 @@ class DigestMismatch(Exception):
     """A leased batch no longer has the content it was leased with."""
 
 
+_LOCKED = "stays locked by another process: stop the one that holds it (fuser {where}), then try again"
+
 _SQLITE = {
-    sqlite3.SQLITE_BUSY: "stays locked by another process: stop the process that holds it (fuser {where}), then try again",
-    sqlite3.SQLITE_LOCKED: "stays locked by another process: stop the process that holds it (fuser {where}), then try again",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_FULL: "can't grow, its disk is full: free some space, then try again",
-    sqlite3.SQLITE_IOERR: "can't be read or written, its disk is full or failing: free some space or check the disk",
+    sqlite3.SQLITE_IOERR: "meets a failing or full disk: free some space, or check the disk",
     sqlite3.SQLITE_CORRUPT: "is damaged: restore a backup, or move it away to start an empty ledger",
     sqlite3.SQLITE_NOTADB: "is not a ledger (no SQLite database): move it away, or choose another run folder",
     sqlite3.SQLITE_CANTOPEN: "can't be opened: check that its folder exists and may be written",
@@ -65,9 +67,7 @@ def explain(error: BaseException, where: str) -> str | None:
     if state in _POSTGRESQL:
         return f"The ledger {where} {_POSTGRESQL[state]}."
     if isinstance(error, DBAPIError) and (error.connection_invalidated or _unreachable(origin)):
-        return (
-            f"The ledger {where} can't be reached: check that the database server runs and the URL is right."
-        )
+        return f"The ledger {where} can't be reached: check that the database server runs and the URL is right."
     return None
 
 

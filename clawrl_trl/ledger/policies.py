@@ -17,9 +17,7 @@ def serving(tx: Session) -> Policy:
 
 def latest(tx: Session) -> Policy:
     """The highest version that was not rejected: what training goes on from."""
-    return tx.scalars(
-        select(Policy).where(Policy.state != "rejected").order_by(Policy.version.desc()).limit(1)
-    ).one()
+    return tx.scalars(select(Policy).where(Policy.state != "rejected").order_by(Policy.version.desc()).limit(1)).one()
 
 
 def get(tx: Session, version: int) -> Policy | None:
@@ -63,7 +61,7 @@ def promote(tx: Session, version: int) -> Policy:
         IllegalTransition: If the version was rejected.
     """
     policy = _existing(tx, version)
-    before = serving(tx)
+    before = tx.scalars(select(Policy).where(Policy.state == "serving").with_for_update()).one()
     if policy is before:
         return policy
     states.check(states.POLICY, policy.state, "serving")

@@ -30,7 +30,7 @@ def qualifies(needs: Sequence[str]) -> ColumnElement[bool]:
 def counts(tx: Session) -> dict[str, int]:
     """How many samples are in each state."""
     found = tx.execute(select(Sample.state, func.count()).group_by(Sample.state))
-    return dict.fromkeys(states.names(states.SAMPLE), 0) | {state: count for state, count in found}
+    return dict.fromkeys(states.names(states.SAMPLE), 0) | {row[0]: row[1] for row in found}
 
 
 def ready(tx: Session, needs: Sequence[str]) -> int:

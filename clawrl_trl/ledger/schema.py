@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 from sqlalchemy import (
@@ -54,6 +54,7 @@ def _known(column: str, table: states.Table) -> str:
     return f"{column} IN ({', '.join(repr(name) for name in states.names(table))})"
 
 
+@dataclass_transform(field_specifiers=(mapped_column,), kw_only_default=True)
 class Base(MappedAsDataclass, DeclarativeBase, kw_only=True, repr=False, eq=False):
     """What all rows have in common."""
 
@@ -107,8 +108,8 @@ class Session(Base):
 class Turn(_Stateful):
     """One reply of the model: what it was asked, what it sampled, and what came after.
 
-    `prompt_ids` and `completion_ids` are what the engine reported, never text tokenised again; `logprobs[i]` is
-    the log-probability with which `completion_ids[i]` was sampled, after temperature and truncation.
+    `prompt_ids` and `completion_ids` are what the engine reported, never text tokenised again; `logprobs[i]`
+    is the log-probability with which `completion_ids[i]` was sampled, after temperature and truncation.
     """
 
     __tablename__ = "turns"
@@ -162,7 +163,7 @@ class Turn(_Stateful):
     created_at: Mapped[float] = mapped_column(default_factory=time.time)
     digest: Mapped[str] = mapped_column(default="")
 
-    __mapper_args__: ClassVar[dict[str, Any]] = {"primary_key": [id], "eager_defaults": True}
+    __mapper_args__ = {"primary_key": [id], "eager_defaults": True}  # noqa: RUF012 - SQLAlchemy's name
 
     def compute_digest(self) -> str:
         """sha256 over what was sampled: ids, log-probs, policy version and response."""
@@ -299,7 +300,7 @@ class Event(Base):
     """Something worth knowing later; never the text of a message."""
 
     __tablename__ = "events"
-    __table_args__ = {"sqlite_autoincrement": True}
+    __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True, init=False)
     at: Mapped[float] = mapped_column(default_factory=time.time)

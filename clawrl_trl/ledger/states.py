@@ -41,9 +41,7 @@ SAMPLE = _table(new="ready", ready="leased dropped", leased="trained ready dropp
 BATCH = _table(new="leased", leased="trained released", trained="", released="")
 """A batch is written before it is trained; a released one gave its samples back."""
 
-POLICY = _table(
-    new="candidate", candidate="serving rejected", serving="retired", retired="serving", rejected=""
-)
+POLICY = _table(new="candidate", candidate="serving rejected", serving="retired", retired="serving", rejected="")
 """A policy version's way; a rollback takes a retired version back into service."""
 
 
@@ -58,7 +56,7 @@ def sources(table: Table, target: str) -> tuple[str, ...]:
 
 
 def check(table: Table, old: str | None, new: str) -> None:
-    """Raise `IllegalTransition` unless `new` may follow `old` (`None`: a new row). Staying is no transition."""
+    """Raise `IllegalTransition` unless `new` may follow `old` (`None`: a new row); staying is allowed."""
     if new != old and new not in table.get(old, frozenset()):
         raise IllegalTransition(f"{old or 'a new row'} -> {new} is not a transition")
 

@@ -1,9 +1,9 @@
 """Opening a ledger, and its transactions.
 
-A ledger is a database that several processes share and any of them may leave by `kill -9`. A `Ledger` holds the
-connections of one process. A writing transaction takes the write lock at its first statement, so what it reads
-is what it changes; a reader sees one snapshot and blocks nobody. Everything here that is particular to SQLite
-(WAL mode, pragmas, locks) is in this file, so that the rest runs on PostgreSQL as it is.
+A ledger is a database that several processes share and any of them may leave by `kill -9`. A `Ledger` holds
+the connections of one process. A writing transaction takes the write lock at its first statement, so what it
+reads is what it changes; a reader sees one snapshot and blocks nobody. What is particular to SQLite (WAL mode,
+pragmas, locks) is here and in the migrations, so that the rest runs on PostgreSQL as it is.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, sessionmaker
@@ -57,8 +57,8 @@ class Ledger:
             busy_timeout_s (`float`, defaults to 10): How long to wait for another process's lock, seconds.
 
         Raises:
-            UserError: If the ledger is damaged, no ledger, locked for too long, written by a newer version, or
-                its folder or disk can't take it; one line with the remedy.
+            UserError: If the ledger is damaged, no ledger, locked for too long, written by a newer version,
+                or its folder or disk can't take it; one line with the remedy.
         """
         url = _parse(url_or_path)
         ledger = cls(url, busy_timeout_s=busy_timeout_s)
@@ -138,16 +138,25 @@ class Ledger:
                 upgrade(self)
         except DBAPIError as error:
             raise self._translated(error, LedgerError) from error
+        except OSError as error:
+            raise UserError(
+                f"The ledger {self.where} can't be written ({error.strerror}): check its folder and its disk."
+            ) from error
 
     def revision(self) -> str | None:
         """The schema version the database is at; `None` when it is empty or absent."""
         if self.path is not None and not self.path.exists():
             return None
         with self.reader_engine.connect() as connection:
-            if not self.reader_engine.dialect.has_table(connection, "alembic_version"):
+            if not inspect(connection).has_table("alembic_version"):
                 return None
             found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
             return found
+
+
+def in_transaction(connection: Connection) -> bool:
+    """Whether the database still holds the open transaction; SQLite gives it up on some full disks."""
+    return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
 
 
 def _parse(url_or_path: str | Path) -> URL:
@@ -174,7 +183,7 @@ def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
             engine = create_engine(url, pool_pre_ping=True, **options)
         except ImportError as error:
             raise UserError(
-                f"The driver of {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
+                f"The driver {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
             ) from None
         return engine if write else engine.execution_options(postgresql_readonly=True)
     engine = create_engine(url)

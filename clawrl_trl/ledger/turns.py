@@ -1,86 +1,44 @@
-"""Sessions and turns: what a conversation leaves behind, on its way to a verdict.
+"""Turns: what a conversation leaves behind, on its way to a verdict.
 
 The gateway adds turns and next states, people add feedback, the judge claims turns and records verdicts. Each
 function is one step inside the caller's transaction and may be repeated after a crash: adding the same reply,
-the same next state or the same verdict twice changes nothing. What a judge is working on may change under its
-hands (new feedback, a deleted session); then its verdict is refused and the turn comes back to be judged again.
+the same next state or the same verdict twice changes nothing. What a judge is working on may change under
+its hands (new feedback, a deleted session); then its verdict is refused and the turn is judged again.
 """
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import case, delete, exists, func, or_, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session as Transaction
-from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events, states
-from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict, new_id
+from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict
+from clawrl_trl.ledger.sessions import delete_session, find_session, get_or_create_session, inspect, sessions
+
+__all__ = [
+    "add",
+    "add_feedback",
+    "by_completion",
+    "claim_judging",
+    "counts",
+    "delete_session",
+    "expire",
+    "feedback_of",
+    "find_session",
+    "get",
+    "get_or_create_session",
+    "inspect",
+    "of_session",
+    "recent_main",
+    "record_verdict",
+    "retry_later",
+    "sessions",
+    "set_next_state",
+    "verdict_of",
+]
 
 CLAIM_VOID = -1.0
-"""`judge_after` of a turn that changed while a judge was working on it: the verdict under way is out of date."""
-
-
-def get_or_create_session(
-    tx: Transaction,
-    *,
-    owner: str,
-    external_id: str | None,
-    identity_source: str,
-    now: float,
-    session_id: str | None = None,
-) -> Session:
-    """The session of an owner, made if it is new; it counts as seen at `now`.
-
-    Args:
-        tx (`Session`): The open transaction.
-        owner (`str`): Fingerprint of the API key; sessions of two owners never join.
-        external_id (`str`, *optional*): The client's own name for the session, looked up first.
-        identity_source (`str`): How the session was recognised, kept with a new one.
-        now (`float`): Unix time, seconds.
-        session_id (`str`, *optional*): The id to look up without an `external_id`, and to give a new session.
-
-    Raises:
-        ValueError: If `session_id` belongs to another owner.
-    """
-    session = _lookup(tx, owner, external_id, session_id)
-    if session is None:
-        session = Session(
-            id=session_id or new_id("session"),
-            external_id=external_id,
-            owner=owner,
-            identity_source=identity_source,
-            started_at=now,
-            last_at=now,
-        )
-        try:
-            with tx.begin_nested():
-                tx.add(session)
-        except IntegrityError:
-            session = _lookup(tx, owner, external_id, session_id)
-            if session is None:
-                raise
-    if session.owner != owner:
-        raise ValueError(f"session {session.id} belongs to another owner")
-    session.last_at = max(session.last_at, now)
-    return session
-
-
-def _lookup(tx: Transaction, owner: str, external_id: str | None, session_id: str | None) -> Session | None:
-    if external_id is not None:
-        named = select(Session).where(Session.owner == owner, Session.external_id == external_id)
-        return tx.scalars(named).one_or_none()
-    return None if session_id is None else tx.get(Session, session_id)
-
-
-def find_session(tx: Transaction, name: str) -> Session | None:
-    """A session by its id, or by its external id (the newest one, when several owners use the same)."""
-    session = tx.get(Session, name)
-    if session is not None:
-        return session
-    named = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
-    return tx.scalars(named).one_or_none()
+"""`judge_after` of a turn that changed while a judge worked on it: the verdict under way is out of date."""
 
 
 def add(tx: Transaction, turn: Turn) -> Turn:
@@ -193,9 +151,7 @@ def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now:
     tx.flush()
 
 
-def record_verdict(
-    tx: Transaction, verdict: Verdict, sample: Sample | None, *, attempt: int | None = None
-) -> bool:
+def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, attempt: int | None = None) -> bool:
     """Record the judge's decision and the sample it makes; both replace earlier ones of the turn.
 
     Args:
@@ -206,8 +162,8 @@ def record_verdict(
             has claimed the turn since.
 
     Returns:
-        `bool`: `False` when the verdict was refused and nothing written, because the turn is gone, is not being
-            judged any more, or got feedback after it was claimed (then it is due at once).
+        `bool`: `False` when the verdict was refused and nothing written, because the turn is gone, is not
+            being judged any more, or got feedback after it was claimed (then it is due at once).
 
     Raises:
         ValueError: If the sample's arrays are not as long as the turn's completion, or it is another turn's.
@@ -278,9 +234,7 @@ def recent_main(tx: Transaction, owner: str | None, limit: int) -> list[Turn]:
 def feedback_of(tx: Transaction, turn_id: str) -> list[Feedback]:
     """The explicit feedback on a turn, oldest first."""
     return list(
-        tx.scalars(
-            select(Feedback).where(Feedback.turn_id == turn_id).order_by(Feedback.created_at, Feedback.id)
-        )
+        tx.scalars(select(Feedback).where(Feedback.turn_id == turn_id).order_by(Feedback.created_at, Feedback.id))
     )
 
 
@@ -292,102 +246,7 @@ def verdict_of(tx: Transaction, turn_id: str) -> Verdict | None:
 def counts(tx: Transaction) -> dict[str, int]:
     """How many turns are in each state."""
     found = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
-    return dict.fromkeys(states.names(states.TURN), 0) | {state: count for state, count in found}
-
-
-def sessions(tx: Transaction) -> list[dict[str, Any]]:
-    """Every session, the one seen last first.
-
-    Returns:
-        `list[dict]`: Rows `{session_id, turns, main, side, started_at, last_at}`. `session_id` is the client's
-            own name for the session where it gave one that no other owner uses, else the ledger's id; `inspect`
-            and `delete_session` take either.
-    """
-    other = aliased(Session)
-    shared = exists().where(other.external_id == Session.external_id, other.id != Session.id)
-    name = case((or_(Session.external_id.is_(None), shared), Session.id), else_=Session.external_id)
-    main = func.sum(case((Turn.kind == "main", 1), else_=0))
-    rows = tx.execute(
-        select(name, func.count(Turn.id), func.coalesce(main, 0), Session.started_at, Session.last_at)
-        .outerjoin(Turn, Turn.session_id == Session.id)
-        .group_by(Session.id, Session.external_id, Session.started_at, Session.last_at)
-        .order_by(Session.last_at.desc(), Session.id)
-    )
-    return [
-        {
-            "session_id": session_id,
-            "turns": count,
-            "main": int(main_count),
-            "side": count - int(main_count),
-            "started_at": started_at,
-            "last_at": last_at,
-        }
-        for session_id, count, main_count, started_at, last_at in rows
-    ]
-
-
-def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
-    """The turns of a session as a person reads them, in order.
-
-    Args:
-        tx (`Session`): The open transaction.
-        session_id (`str`): The session's id, or the client's own name for it.
-
-    Raises:
-        KeyError: If there is no such session.
-    """
-    session = find_session(tx, session_id)
-    if session is None:
-        raise KeyError(f"there is no session {session_id}")
-    rows = tx.execute(
-        select(Turn, Verdict)
-        .outerjoin(Verdict, Verdict.turn_id == Turn.id)
-        .where(Turn.session_id == session.id)
-        .order_by(Turn.seq)
-    )
-    return [_described(turn, verdict) for turn, verdict in rows]
-
-
-def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
-    return {
-        "turn_id": turn.id,
-        "kind": turn.kind,
-        "kind_reason": turn.kind_reason,
-        "state": turn.state,
-        "messages": turn.messages,
-        "response": turn.response,
-        "next_state": turn.next_state,
-        "votes": verdict.votes if verdict else [],
-        "score": verdict.score if verdict else None,
-        "hint": verdict.hint if verdict else None,
-        "policy_version": turn.policy_version,
-        "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
-        "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
-    }
-
-
-def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:
-    return usage.get(name) if ids is None else len(ids)
-
-
-def delete_session(tx: Transaction, session_id: str) -> int | None:
-    """Erase a session with its turns, feedback, verdicts and samples, whatever their states.
-
-    The rows of batches stay, with their digests, so that what was trained once is known to be; they hold ids
-    only. On SQLite, `Ledger.checkpoint` then clears the write-ahead log too.
-
-    Returns:
-        `int`: How many turns were erased, or `None` when there is no such session.
-    """
-    session = find_session(tx, session_id)
-    if session is None:
-        return None
-    count = tx.scalar(select(func.count()).where(Turn.session_id == session.id)) or 0
-    tx.execute(delete(Session).where(Session.id == session.id))
-    tx.expire_all()
-    events.log(tx, "session_deleted", session.id, turns=count)
-    tx.flush()
-    return count
+    return dict.fromkeys(states.names(states.TURN), 0) | {row[0]: row[1] for row in found}
 
 
 def _locked(tx: Transaction, turn_id: str) -> Turn | None:

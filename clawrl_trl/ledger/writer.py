@@ -1,9 +1,9 @@
 """Writes from an asyncio program, many to one fsync.
 
-Requests that end at the same time would each wait for the disk in turn. The writer's one thread takes everything
-that is waiting, runs each function in a savepoint of one transaction, and commits once; a caller resumes only
-after that commit, so what it tells its client is on the disk. A function that raises undoes its own work and
-nothing else.
+Requests that end at the same time would each wait for the disk in turn. The writer's one thread takes
+everything that is waiting, runs each function in a savepoint of one transaction, and commits once; a caller
+resumes only after that commit, so what it tells its client is on the disk. A function that raises undoes its
+own work and nothing else.
 """
 
 import asyncio
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from clawrl_trl.ledger.errors import LedgerWriteError, explain
-from clawrl_trl.ledger.store import Ledger
+from clawrl_trl.ledger.store import Ledger, in_transaction
 
 T = TypeVar("T")
 
@@ -121,16 +120,14 @@ class LedgerWriter:
             job.resolve(value, failure)
 
     def _run(self, connection: Connection, job: _Job[Any]) -> tuple[Any, BaseException | None]:
-        """Run one function in a savepoint. What the machine did (not the function) fails the whole group."""
+        """Run one function in a savepoint; an error of the machine, not of the function, fails the group."""
         try:
             with (
                 Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as tx,
                 tx.begin(),
             ):
                 return job.function(tx), None
-        except DBAPIError as error:
-            if explain(error, self._ledger.where):
+        except Exception as error:
+            if explain(error, self._ledger.where) or not in_transaction(connection):
                 raise
-            return None, error
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller, who gets it
             return None, error

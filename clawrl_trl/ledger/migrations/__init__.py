@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
@@ -39,13 +39,14 @@ def upgrade(ledger: "Ledger") -> None:
     """Bring a ledger's schema to the newest version.
 
     Raises:
-        UserError: If a newer version wrote it, its folder can't be written, or another process keeps the lock.
+        UserError: If a newer version or another program wrote it, or another process keeps the lock.
+        OSError: If its folder can't be written.
     """
     with _alone(ledger):
         current = ledger.revision()
         if current == schema.REVISION:
             return
-        _refuse_newer(ledger, current)
+        _refuse_foreign(ledger, current)
         if ledger.path is not None:
             _write_ahead(ledger)
         with ledger.writer_engine.begin() as connection:
@@ -60,8 +61,12 @@ def _run(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _refuse_newer(ledger: "Ledger", current: str | None) -> None:
+def _refuse_foreign(ledger: "Ledger", current: str | None) -> None:
     if current is None:
+        if ledger.path is not None and ledger.path.exists() and _tables(ledger):
+            raise UserError(
+                f"{ledger.where} is another program's database: move it away, or choose another run folder."
+            )
         return
     try:
         ScriptDirectory.from_config(configuration()).get_revision(current)
@@ -70,6 +75,11 @@ def _refuse_newer(ledger: "Ledger", current: str | None) -> None:
             f"The ledger {ledger.where} was written by a newer clawrl-trl (schema {current}, this one knows"
             f" {schema.REVISION}): upgrade clawrl-trl, or choose another run folder."
         ) from None
+
+
+def _tables(ledger: "Ledger") -> list[str]:
+    with ledger.reader_engine.connect() as connection:
+        return inspect(connection).get_table_names()
 
 
 def _write_ahead(ledger: "Ledger") -> None:
@@ -89,9 +99,5 @@ def _alone(ledger: "Ledger") -> Iterator[None]:
             yield
     except Timeout:
         raise UserError(
-            f"The ledger {ledger.where} is being set up by another process for too long: stop it, then try again."
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"The ledger {ledger.where} can't be written ({error.strerror}): check its folder, its permissions and its disk."
+            f"The ledger {ledger.where} stays locked while another process sets it up: stop that one, try again."
         ) from None

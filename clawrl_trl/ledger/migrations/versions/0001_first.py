@@ -42,9 +42,7 @@ def upgrade() -> None:
         sa.Column("metrics", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.CheckConstraint("kind IN ('base', 'adapter', 'full')", name=op.f("ck_policies_kind")),
-        sa.CheckConstraint(
-            "state IN ('candidate', 'serving', 'retired', 'rejected')", name=op.f("ck_policies_state")
-        ),
+        sa.CheckConstraint("state IN ('candidate', 'serving', 'retired', 'rejected')", name=op.f("ck_policies_state")),
         sa.ForeignKeyConstraint(["parent"], ["policies.version"], name=op.f("fk_policies_parent")),
         sa.PrimaryKeyConstraint("version", name=op.f("pk_policies")),
     )
@@ -82,9 +80,7 @@ def upgrade() -> None:
         sa.Column("trained_into", sa.Integer(), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("trained_at", sa.Double(), nullable=True),
-        sa.CheckConstraint(
-            "(trained_into IS NOT NULL) = (state = 'trained')", name=op.f("ck_batches_trained")
-        ),
+        sa.CheckConstraint("(trained_into IS NOT NULL) = (state = 'trained')", name=op.f("ck_batches_trained")),
         sa.CheckConstraint("state IN ('leased', 'trained', 'released')", name=op.f("ck_batches_state")),
         sa.ForeignKeyConstraint(["trained_into"], ["policies.version"], name=op.f("fk_batches_trained_into")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
@@ -127,9 +123,7 @@ def upgrade() -> None:
         sa.Column("judge_after", sa.Double(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
-        sa.CheckConstraint(
-            "kind = 'main' OR (kind = 'side' AND state = 'captured')", name=op.f("ck_turns_kind")
-        ),
+        sa.CheckConstraint("kind = 'main' OR (kind = 'side' AND state = 'captured')", name=op.f("ck_turns_kind")),
         sa.CheckConstraint(
             "state IN ('captured', 'awaiting_next_state', 'expired', 'judging', 'judged')",
             name=op.f("ck_turns_state"),
@@ -140,13 +134,9 @@ def upgrade() -> None:
             " AND length(completion_ids) > 0 AND length(completion_ids) = length(logprobs))",
             name=op.f("ck_turns_trainable"),
         ),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["sessions.id"], name=op.f("fk_turns_session_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_turns_session_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("seq", name=op.f("pk_turns")),
-        sa.UniqueConstraint(
-            "completion_id", "choice_index", name=op.f("uq_turns_completion_id_choice_index")
-        ),
+        sa.UniqueConstraint("completion_id", "choice_index", name=op.f("uq_turns_completion_id_choice_index")),
         sa.UniqueConstraint("id", name=op.f("uq_turns_id")),
         sqlite_autoincrement=True,
     )
@@ -162,13 +152,9 @@ def upgrade() -> None:
         sa.Column("text", sa.Text(), nullable=True),
         sa.Column("who", sa.Text(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.CheckConstraint(
-            "kind IN ('thumbs', 'text', 'correction', 'outcome')", name=op.f("ck_feedback_kind")
-        ),
+        sa.CheckConstraint("kind IN ('thumbs', 'text', 'correction', 'outcome')", name=op.f("ck_feedback_kind")),
         sa.CheckConstraint("value IS NOT NULL OR text IS NOT NULL", name=op.f("ck_feedback_content")),
-        sa.ForeignKeyConstraint(
-            ["turn_id"], ["turns.id"], name=op.f("fk_feedback_turn_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_feedback_turn_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_feedback")),
     )
     op.create_index(op.f("ix_feedback_turn_id"), "feedback", ["turn_id"])
@@ -187,23 +173,15 @@ def upgrade() -> None:
         sa.Column("policy_version", sa.Integer(), nullable=False),
         sa.Column("batch_id", sa.Text(), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.CheckConstraint(
-            "(batch_id IS NOT NULL) = (state IN ('leased', 'trained'))", name=op.f("ck_samples_batch")
-        ),
-        sa.CheckConstraint(
-            "state IN ('ready', 'leased', 'trained', 'dropped')", name=op.f("ck_samples_state")
-        ),
-        sa.CheckConstraint(
-            "(teacher_logprobs IS NULL) = (plain_logprobs IS NULL)", name=op.f("ck_samples_teacher")
-        ),
+        sa.CheckConstraint("(batch_id IS NOT NULL) = (state IN ('leased', 'trained'))", name=op.f("ck_samples_batch")),
+        sa.CheckConstraint("state IN ('ready', 'leased', 'trained', 'dropped')", name=op.f("ck_samples_state")),
+        sa.CheckConstraint("(teacher_logprobs IS NULL) = (plain_logprobs IS NULL)", name=op.f("ck_samples_teacher")),
         sa.CheckConstraint(
             "teacher_logprobs IS NULL OR length(teacher_logprobs) = length(plain_logprobs)",
             name=op.f("ck_samples_lengths"),
         ),
         sa.ForeignKeyConstraint(["batch_id"], ["batches.id"], name=op.f("fk_samples_batch_id")),
-        sa.ForeignKeyConstraint(
-            ["turn_id"], ["turns.id"], name=op.f("fk_samples_turn_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_samples_turn_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_samples")),
         sa.UniqueConstraint("turn_id", name=op.f("uq_samples_turn_id")),
     )
@@ -221,9 +199,7 @@ def upgrade() -> None:
         sa.Column("hint_source", sa.Text(), nullable=True),
         sa.Column("detail", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["turn_id"], ["turns.id"], name=op.f("fk_verdicts_turn_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_verdicts_turn_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_verdicts")),
         sa.UniqueConstraint("turn_id", name=op.f("uq_verdicts_turn_id")),
     )

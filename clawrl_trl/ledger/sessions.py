@@ -1,0 +1,168 @@
+"""Sessions: conversations, how they are recognised, shown and erased."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import case, delete, exists, func, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as Transaction
+from sqlalchemy.orm import aliased
+
+from clawrl_trl.ledger import events
+from clawrl_trl.ledger.schema import Session, Turn, Verdict, new_id
+
+
+def get_or_create_session(
+    tx: Transaction,
+    *,
+    owner: str,
+    external_id: str | None,
+    identity_source: str,
+    now: float,
+    session_id: str | None = None,
+) -> Session:
+    """The session of an owner, made if it is new; it counts as seen at `now`.
+
+    Args:
+        tx (`Session`): The open transaction.
+        owner (`str`): Fingerprint of the API key; sessions of two owners never join.
+        external_id (`str`, *optional*): The client's own name for the session, looked up first.
+        identity_source (`str`): How the session was recognised, kept with a new one.
+        now (`float`): Unix time, seconds.
+        session_id (`str`, *optional*): The id to look up without an `external_id`, and to give a new session.
+
+    Raises:
+        ValueError: If `session_id` belongs to another owner.
+    """
+    session = _lookup(tx, owner, external_id, session_id)
+    if session is None:
+        session = Session(
+            id=session_id or new_id("session"),
+            external_id=external_id,
+            owner=owner,
+            identity_source=identity_source,
+            started_at=now,
+            last_at=now,
+        )
+        try:
+            with tx.begin_nested():
+                tx.add(session)
+        except IntegrityError:
+            session = _lookup(tx, owner, external_id, session_id)
+            if session is None:
+                raise
+    if session.owner != owner:
+        raise ValueError(f"session {session.id} belongs to another owner")
+    session.last_at = max(session.last_at, now)
+    return session
+
+
+def _lookup(tx: Transaction, owner: str, external_id: str | None, session_id: str | None) -> Session | None:
+    if external_id is not None:
+        named = select(Session).where(Session.owner == owner, Session.external_id == external_id)
+        return tx.scalars(named).one_or_none()
+    return None if session_id is None else tx.get(Session, session_id)
+
+
+def find_session(tx: Transaction, name: str) -> Session | None:
+    """A session by its id, or by its external id (the newest one, when several owners use the same)."""
+    session = tx.get(Session, name)
+    if session is not None:
+        return session
+    named = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
+    return tx.scalars(named).one_or_none()
+
+
+def sessions(tx: Transaction) -> list[dict[str, Any]]:
+    """Every session, the one seen last first.
+
+    Returns:
+        `list[dict]`: Rows `{session_id, turns, main, side, started_at, last_at}`. `session_id` is the
+            client's own name for the session where it gave one that no other owner uses, else the ledger's
+            id; `inspect` and `delete_session` take either.
+    """
+    other = aliased(Session)
+    shared = exists().where(other.external_id == Session.external_id, other.id != Session.id)
+    name = case((or_(Session.external_id.is_(None), shared), Session.id), else_=Session.external_id)
+    main = func.sum(case((Turn.kind == "main", 1), else_=0))
+    rows = tx.execute(
+        select(name, func.count(Turn.id), func.coalesce(main, 0), Session.started_at, Session.last_at)
+        .outerjoin(Turn, Turn.session_id == Session.id)
+        .group_by(Session.id, Session.external_id, Session.started_at, Session.last_at)
+        .order_by(Session.last_at.desc(), Session.id)
+    )
+    return [
+        {
+            "session_id": session_id,
+            "turns": count,
+            "main": int(main_count),
+            "side": count - int(main_count),
+            "started_at": started_at,
+            "last_at": last_at,
+        }
+        for session_id, count, main_count, started_at, last_at in rows
+    ]
+
+
+def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
+    """The turns of a session as a person reads them, in order.
+
+    Args:
+        tx (`Session`): The open transaction.
+        session_id (`str`): The session's id, or the client's own name for it.
+
+    Raises:
+        KeyError: If there is no such session.
+    """
+    session = find_session(tx, session_id)
+    if session is None:
+        raise KeyError(f"there is no session {session_id}")
+    rows = tx.execute(
+        select(Turn, Verdict)
+        .outerjoin(Verdict, Verdict.turn_id == Turn.id)
+        .where(Turn.session_id == session.id)
+        .order_by(Turn.seq)
+    )
+    return [_described(turn, verdict) for turn, verdict in rows]
+
+
+def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "turn_id": turn.id,
+        "kind": turn.kind,
+        "kind_reason": turn.kind_reason,
+        "state": turn.state,
+        "messages": turn.messages,
+        "response": turn.response,
+        "next_state": turn.next_state,
+        "votes": verdict.votes if verdict else [],
+        "score": verdict.score if verdict else None,
+        "hint": verdict.hint if verdict else None,
+        "policy_version": turn.policy_version,
+        "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
+        "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
+    }
+
+
+def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:
+    return usage.get(name) if ids is None else len(ids)
+
+
+def delete_session(tx: Transaction, session_id: str) -> int | None:
+    """Erase a session with its turns, feedback, verdicts and samples, whatever their states.
+
+    The rows of batches stay, with their digests, so that what was trained once is known to be; they hold ids
+    only. On SQLite, `Ledger.checkpoint` then clears the write-ahead log too.
+
+    Returns:
+        `int`: How many turns were erased, or `None` when there is no such session.
+    """
+    session = find_session(tx, session_id)
+    if session is None:
+        return None
+    count = tx.scalar(select(func.count()).where(Turn.session_id == session.id)) or 0
+    tx.execute(delete(Session).where(Session.id == session.id))
+    tx.expire_all()
+    events.log(tx, "session_deleted", session.id, turns=count)
+    tx.flush()
+    return count
