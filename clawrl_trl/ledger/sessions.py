@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session as Transaction
 from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events
-from clawrl_trl.ledger.schema import Session, Turn, Verdict, new_id
+from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict, new_id
 
 
 def get_or_create_session(
@@ -111,12 +111,13 @@ def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         tx (`Session`): The open transaction.
         session_id (`str`): The session's id, or the client's own name for it.
 
-    Raises:
-        KeyError: If there is no such session.
+    Returns:
+        `list[dict]`: Rows `{turn_id, kind, kind_reason, state, messages, response, next_state, votes, score,
+            hint, policy_version, prompt_tokens, completion_tokens}`; none when there is no such session.
     """
     session = find_session(tx, session_id)
     if session is None:
-        raise KeyError(f"there is no session {session_id}")
+        return []
     rows = tx.execute(
         select(Turn, Verdict)
         .outerjoin(Verdict, Verdict.turn_id == Turn.id)
@@ -142,6 +143,43 @@ def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
         "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
         "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
     }
+
+
+def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
+    """Why each turn of a session is what it is and became a sample or not, in order.
+
+    Args:
+        tx (`Session`): The open transaction.
+        session_id (`str`): The session's id, or the client's own name for it.
+
+    Returns:
+        `list[dict]`: Rows `{turn_id, kind, kind_reason, state, trainable, untrainable_reason, judge, score,
+            sample, sample_reason}`, `sample` being the sample's state; none when there is no such session.
+    """
+    session = find_session(tx, session_id)
+    if session is None:
+        return []
+    columns = {
+        "turn_id": Turn.id,
+        "kind": Turn.kind,
+        "kind_reason": Turn.kind_reason,
+        "state": Turn.state,
+        "trainable": Turn.trainable,
+        "untrainable_reason": Turn.untrainable_reason,
+        "judge": Verdict.judge,
+        "score": Verdict.score,
+        "sample": Sample.state,
+        "sample_reason": Sample.reason,
+    }
+    rows = tx.execute(
+        select(*(column.label(name) for name, column in columns.items()))
+        .select_from(Turn)
+        .outerjoin(Verdict, Verdict.turn_id == Turn.id)
+        .outerjoin(Sample, Sample.turn_id == Turn.id)
+        .where(Turn.session_id == session.id)
+        .order_by(Turn.seq)
+    )
+    return [dict(row) for row in rows.mappings()]
 
 
 def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:

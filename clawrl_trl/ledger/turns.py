@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, states
 from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict
-from clawrl_trl.ledger.sessions import delete_session, find_session, get_or_create_session, inspect, sessions
+from clawrl_trl.ledger.sessions import delete_session, explain, find_session, get_or_create_session, inspect, sessions
 
 __all__ = [
     "add",
@@ -23,6 +23,7 @@ __all__ = [
     "counts",
     "delete_session",
     "expire",
+    "explain",
     "feedback_of",
     "find_session",
     "get",
