@@ -1,0 +1,92 @@
+"""The judge process of a run: `python -m clawrl_trl.judge --run DIR`.
+
+Started and restarted by the supervisor. It needs nothing but the run folder: the ledger is there, and the engine is
+looked up anew for every call, so either may be restarted without this process.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+from clawrl_trl.engines.client import BASE_MODEL, EngineAddress, EngineClient
+from clawrl_trl.errors import run_main
+from clawrl_trl.judge.custom import CustomJudge
+from clawrl_trl.judge.loop import JudgeLoop
+from clawrl_trl.judge.prm import LLMJudge
+from clawrl_trl.judge.rules import RulesJudge
+from clawrl_trl.judge.teacher import Teacher
+from clawrl_trl.judge.turn import Judge
+from clawrl_trl.ledger import Ledger
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+JUDGE_KEY = "CLAWRL_JUDGE_KEY"
+"""Environment variable with the bearer key of `judge_url`."""
+
+
+def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient | None) -> Judge:
+    """The judge that the settings ask for.
+
+    Args:
+        settings: The run's settings.
+        engine: The run's engine.
+        own: Client of `settings.judge_url`, if there is one.
+
+    Raises:
+        UserError: If a custom reward can't be loaded.
+    """
+    if settings.custom_rm_path:
+        return CustomJudge(settings.custom_rm_path, settings.judge_timeout)
+    if settings.judge == "llm":
+        return LLMJudge(
+            own or engine,
+            model=settings.judge_model or BASE_MODEL,
+            votes=settings.judge_votes,
+            majority=settings.judge_majority,
+            temperature=settings.judge_temperature,
+            max_tokens=settings.judge_max_tokens,
+            timeout=settings.judge_timeout,
+        )
+    return RulesJudge()
+
+
+async def judge_run(settings: ServeSettings) -> int:
+    """Judge the turns of a run until SIGTERM or SIGINT."""
+    folder = RunFolder(settings.run)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(ledger.close)
+        engine = await stack.enter_async_context(EngineClient.of_run(folder, settings, settings.judge_timeout))
+        own = None
+        if settings.judge_url:
+            address = EngineAddress.of(settings.judge_url, os.environ.get(JUDGE_KEY))
+            own = await stack.enter_async_context(EngineClient(lambda: address, timeout=settings.judge_timeout))
+        loop = JudgeLoop(ledger, settings, Teacher(engine, settings.judge_timeout), make_judge(settings, engine, own))
+        folder.announce("judge", base_url="")
+        logger.info("judging %s", folder.path)
+        await loop.run(stop)
+    logger.info("stopped after %d verdicts", loop.judged)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m clawrl_trl.judge", description="Judge the turns of a run.")
+    parser.add_argument("--run", required=True, help="Run folder.")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    return asyncio.run(judge_run(ServeSettings.load(options.run)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_main(main))

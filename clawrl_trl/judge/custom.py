@@ -1,0 +1,81 @@
+"""A user's own reward in place of the judge's score: `--custom_rm_path file.py:name`.
+
+The callable gets one [`JudgedTurn`] and returns a score in [-1, 1], `None` to abstain, or something with a `score`
+and a `hint`. It may be a coroutine function; a plain one runs in a thread. Its faults are its own: they are written
+down, tried again a few times, and then the turn is judged as abstained with the reason.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from clawrl_trl.custom import load_callable
+from clawrl_trl.judge.provenance import refusal, tool_names
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow
+
+ATTEMPTS = 4
+"""How often a reward that raises is called for one turn."""
+
+
+class CustomJudge:
+    """Judges with a user's callable.
+
+    Args:
+        spec: `file.py:name` or `package.module:name`, called as `reward(turn)`.
+        timeout: Longest wait for one call, seconds.
+
+    Raises:
+        UserError: If it does not exist or can't be called so.
+    """
+
+    def __init__(self, spec: str, timeout: float = 60.0) -> None:
+        self._reward = load_callable(spec, parameters=["turn"])
+        self.name = f"custom:{spec.rpartition(':')[2]}"
+        self._timeout = timeout
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        """The judgement of one turn.
+
+        Raises:
+            NotNow: If the callable raised, took too long, or returned no score.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                score, hint = parsed(await self._call(turn))
+        except Exception as error:
+            raise NotNow(f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS) from error
+        reason = refusal(hint, tool_names(turn.tools)) if hint else None
+        hints = (hint,) if hint and reason is None else ()
+        detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
+        return Judgement(self.name, score, hints, self.name if hints else None, detail=detail)
+
+    async def _call(self, turn: JudgedTurn) -> Any:
+        if inspect.iscoroutinefunction(self._reward) or inspect.iscoroutinefunction(
+            getattr(self._reward, "__call__", None)  # noqa: B004 - an instance with an async __call__
+        ):
+            return await self._reward(turn)
+        result = await asyncio.to_thread(self._reward, turn)
+        return await result if inspect.isawaitable(result) else result
+
+
+def parsed(value: Any) -> tuple[float | None, str | None]:
+    """Score and hint of what a reward returned.
+
+    Raises:
+        ValueError: If it is neither a number in [-1, 1], nor `None`, nor something with `score` and `hint`.
+    """
+    hint: Any = None
+    if isinstance(value, Mapping) and "score" in value:
+        value, hint = value["score"], value.get("hint")
+    elif hasattr(value, "score"):
+        value, hint = value.score, getattr(value, "hint", None)
+    if hint is not None and not isinstance(hint, str):
+        raise ValueError(f"the hint is a {type(hint).__name__}, not a string")
+    if value is None:
+        return None, hint
+    score = float(value)
+    if not math.isfinite(score) or not -1 <= score <= 1:
+        raise ValueError(f"score {score} is not in [-1, 1]")
+    return score, hint

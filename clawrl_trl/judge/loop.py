@@ -1,0 +1,238 @@
+"""The judge's loop: claim a turn, judge it, teach it, record verdict and sample in one transaction.
+
+Nobody waits for it and it waits for nobody: turns come out of the ledger and verdicts go into it. A failure on the
+way (a server that is away, a time-out) gives the turn back to be judged later and never becomes a score; killed at
+any moment, the loop leaves claims that come back when it starts again. A verdict is only written by the claim that
+is still the newest, so a turn has one verdict however often it was tried.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.judge.teacher import NoTeacher, Taught, Teacher
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, schema, turns
+from clawrl_trl.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+GRACE_S = 5.0
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 60.0
+FAULTS = 8
+"""Attempts after which a turn on which the judge itself fails (a bug) is given up as abstained."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A turn that this loop holds, as it was when it was claimed."""
+
+    turn: schema.Turn
+    seen: JudgedTurn
+    attempt: int
+
+
+class JudgeLoop:
+    """Judges the turns of one ledger.
+
+    Args:
+        ledger: The ledger.
+        settings: `judge_workers`, `judge_timeout` and `hints` are used.
+        teacher: Scores turns under hints; `None` for no teacher.
+        judge: Who decides.
+    """
+
+    def __init__(self, ledger: Ledger, settings: ServeSettings, teacher: Teacher | None, judge: Judge) -> None:
+        self._ledger = ledger
+        self._judge = judge
+        self._teacher = teacher if settings.hints else None
+        self._hints = settings.hints
+        self._workers = max(1, settings.judge_workers)
+        self._lease_s = 4 * settings.judge_timeout + 30
+        self._running: dict[asyncio.Task[None], Claim] = {}
+        self.judged = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Judge until `stop` is set, then finish what is under way or give it back."""
+        self._writer = LedgerWriter(self._ledger)
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await self._writer.run(release_claims)
+            while not stop.is_set():
+                claimed = await self._claim(self._workers - len(self._running))
+                for claim in claimed:
+                    self._running[asyncio.create_task(self._handle(claim))] = claim
+                if not claimed:
+                    waiting = {stopped, *self._running}
+                    timeout = POLL_S if len(self._running) < self._workers else None
+                    await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                self._reap()
+        finally:
+            stopped.cancel()
+            await self._give_back()
+            await asyncio.to_thread(self._writer.close)
+
+    async def _claim(self, limit: int) -> list[Claim]:
+        if limit < 1 or not await asyncio.to_thread(self._any_due):
+            return []
+        try:
+            return await self._writer.run(lambda tx: claims(tx, limit, self._lease_s))
+        except LedgerError as error:
+            logger.warning("can't claim turns: %s", error)
+            return []
+
+    def _any_due(self) -> bool:
+        due = select(schema.Turn.id).where(schema.Turn.state == "judging", schema.Turn.judge_after <= time.time())
+        with self._ledger.reader() as tx:
+            return tx.scalars(due.limit(1)).first() is not None
+
+    def _reap(self) -> None:
+        for task in [task for task in self._running if task.done()]:
+            del self._running[task]
+            task.result()
+
+    async def _give_back(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=GRACE_S)
+        unfinished = [(task, claim) for task, claim in self._running.items() if not task.done()]
+        for task, _ in unfinished:
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in unfinished), return_exceptions=True)
+        for _, claim in unfinished:
+            await self._retry(claim, "the judge was stopped", delay=0.0)
+
+    async def _handle(self, claim: Claim) -> None:
+        """One turn from claim to verdict, or back."""
+        try:
+            judgement = await self._judge.judge(claim.seen)
+            judgement, taught = await self._taught(claim, judgement)
+        except NotNow as failure:
+            if failure.patience is None or claim.attempt < failure.patience:
+                await self._retry(claim, failure.reason)
+                return
+            judgement, taught = given_up(failure.reason, claim), None
+        except Exception as error:  # one turn that trips a bug must not stop the judging of all others
+            logger.exception("judging %s failed", claim.turn.id)
+            reason = f"{type(error).__name__} in the judge"
+            if claim.attempt < FAULTS:
+                await self._retry(claim, reason)
+                return
+            judgement, taught = given_up(reason, claim), None
+        await self._record(claim, judgement, taught)
+
+    async def _taught(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, Taught | None]:
+        """The teacher's scores, if the judgement has hints and the turn can be trained on."""
+        if not judgement.hints or self._teacher is None or not claim.turn.trainable:
+            return judgement, None
+        try:
+            taught = await self._teacher.teach(claim.turn, judgement.hints)
+        except NoTeacher as reason:
+            return replace(judgement, detail={**judgement.detail, "no_teacher": str(reason)}), None
+        except NotNow as failure:
+            if failure.patience is None or claim.attempt < failure.patience:
+                raise
+            return replace(judgement, detail={**judgement.detail, "no_teacher": failure.reason}), None
+        return replace(judgement, detail={**judgement.detail, "teacher": taught.detail}), taught
+
+    async def _record(self, claim: Claim, judgement: Judgement, taught: Taught | None) -> None:
+        verdict = verdict_of(claim, judgement, taught, hints=self._hints)
+        sample = sample_of(claim, judgement, taught)
+
+        def write(tx: Transaction) -> bool:
+            return turns.record_verdict(tx, verdict, sample, attempt=claim.attempt)
+
+        try:
+            recorded = await self._writer.run(write)
+        except LedgerError as error:
+            logger.warning("verdict on %s not written, to be judged again: %s", claim.turn.id, error)
+            await self._retry(claim, "the verdict could not be written")
+            return
+        self.judged += recorded
+        logger.info(
+            "%s: %s by %s%s%s",
+            claim.turn.id,
+            "abstained" if judgement.score is None else f"score {judgement.score:+g}",
+            judgement.judge,
+            ", with a teacher" if taught else "",
+            "" if recorded else " (out of date, not recorded)",
+        )
+
+    async def _retry(self, claim: Claim, reason: str, delay: float | None = None) -> None:
+        wait_s = backoff(claim.attempt) if delay is None else delay
+
+        def give_back(tx: Transaction) -> None:
+            turn = turns.get(tx, claim.turn.id)
+            if turn is not None and turn.judge_attempts == claim.attempt:
+                turns.retry_later(tx, turn.id, wait_s, reason)
+
+        logger.warning("%s stays pending for %.1f s: %s", claim.turn.id, wait_s, reason)
+        try:
+            await self._writer.run(give_back)
+        except LedgerError as error:
+            logger.warning("%s could not be given back, its claim runs out: %s", claim.turn.id, error)
+
+
+def claims(tx: Transaction, limit: int, lease_s: float) -> list[Claim]:
+    """Claim due turns, each with the feedback there is at this moment."""
+    claimed = turns.claim_judging(tx, limit, time.time(), lease_s)
+    return [Claim(turn, JudgedTurn.of(turn, turns.feedback_of(tx, turn.id)), turn.judge_attempts) for turn in claimed]
+
+
+def release_claims(tx: Transaction) -> None:
+    """Make every pending turn due: the claims of a judge that was killed should not have to run out.
+
+    One judge works on a ledger at a time. If two ever do, a turn may be judged twice, and recorded once.
+    """
+    tx.execute(
+        update(schema.Turn)
+        .where(schema.Turn.state == "judging", schema.Turn.judge_after > time.time())
+        .values(judge_after=0.0)
+    )
+
+
+def backoff(attempt: int) -> float:
+    """Seconds until the next attempt: doubling from half a second to a minute, the last half at random."""
+    longest: float = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 16))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def given_up(reason: str, claim: Claim) -> Judgement:
+    """The judgement of a turn that can't be judged."""
+    return Judgement("none", None, detail={"by": "nothing", "reason": reason, "attempts": claim.attempt})
+
+
+def verdict_of(claim: Claim, judgement: Judgement, taught: Taught | None, *, hints: bool) -> schema.Verdict:
+    """The ledger's row for a judgement."""
+    hint = taught.hint if taught else next(iter(judgement.hints), None)
+    return schema.Verdict(
+        turn_id=claim.turn.id,
+        judge=judgement.judge,
+        votes=list(judgement.votes)
+        or [{"score": judgement.score, "raw": str(judgement.detail.get("by", "")), "hint": hint}],
+        score=judgement.score,
+        hint=hint if hints else None,
+        hint_source=judgement.hint_source if hint and hints else None,
+        detail=dict(judgement.detail),
+    )
+
+
+def sample_of(claim: Claim, judgement: Judgement, taught: Taught | None) -> schema.Sample | None:
+    """The training sample of a judgement, or `None` when it teaches nothing or the turn can't be trained on."""
+    turn = claim.turn
+    score = judgement.score or None
+    if not turn.trainable or turn.policy_version is None or (score is None and taught is None):
+        return None
+    return schema.Sample(
+        turn_id=turn.id,
+        score=score,
+        teacher_logprobs=taught.teacher if taught else None,
+        plain_logprobs=taught.plain if taught else None,
+        policy_version=turn.policy_version,
+    )

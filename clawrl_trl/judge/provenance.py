@@ -1,0 +1,136 @@
+"""Who may say what: only the owner's words may become a hint, and not all of them.
+
+A hint is put before the teacher as if the user had written it, and what the teacher then does is distilled into
+the weights. So text of tools, web pages, events and clients never gets here, and of the owner's own words those
+are refused that would teach more than a manner of answering: links, tools, secrets, instructions about
+instructions, code, and the markers of chat templates.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+MAX_HINT = 200
+"""Longest hint, in characters."""
+
+_REFUSED = {
+    "link": re.compile(
+        r"https?:|ftp:|www\.|\b\w[\w.-]*\.(com|org|net|io|dev|app|ru|cn|xyz)\b|\b[\w.+-]+@[\w-]+\.\w+", re.I
+    ),
+    "code": re.compile(
+        r"```|~~~|[{}<>]|\$\(|`[^`]*`|(?:^|\s)(?:sudo|rm -|curl |wget |import \w|def \w+\()|&&|\|\|", re.I
+    ),
+    "tool": re.compile(
+        r"\b(tool_?calls?|function_?call|<tool|call the \w+ tool|use the \w+ tool|run the command)\b", re.I
+    ),
+    "secret": re.compile(
+        r"\b(api[_ -]?key|password|passwd|secret|token|credential|private key|bearer)s?\b|\b(sk|pk|ghp|xox[bp])[-_]\w{8,}"
+        r"|\bAKIA[0-9A-Z]{12,}|\b[A-Za-z0-9+/_-]{32,}={0,2}",
+        re.I,
+    ),
+    "policy": re.compile(
+        r"\b(system|developer) (prompt|message|role|instruction)s?\b|\bjailbreak|\bguardrails?\b|\bpolic(y|ies)\b|\bfrom now on\b"
+        r"|\b(ignore|disregard|forget|override|bypass|obey)\b.{0,40}\b(previous|prior|above|earlier|all|any|instructions?|rules?"
+        r"|prompts?|guidelines?|safety)\b|\byou are (now|no longer|dan|an? (ai|assistant|model|unrestricted))\b|\bpretend\b"
+        r"|\b(reward|score|rating|verdict|vote)\b",
+        re.I,
+    ),
+    "template": re.compile(r"<\|.*?\|>|\[/?INST\]|</?s>|<<SYS>>|\[Hint from|<(start|end)_of_turn>|<think", re.I),
+}
+
+_MARKERS = re.compile(
+    r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response|start_of_turn|end_of_turn|eos|bos|pad|unk)>|\[/?INST\]|<<\/?SYS>>",
+    re.I,
+)
+_STAMP = re.compile(r"^\s*\[[^\]\n]{0,24}\d{1,2}:\d{2}[^\]\n]{0,24}\]\s*")
+_TRANSIENT = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
+
+
+def owner_words(text: str) -> str:
+    """The owner's own words in a message: without a client's time stamp and what it wraps around them."""
+    text = _TRANSIENT.sub("", text)
+    text = _STAMP.sub("", text)
+    lines = [line for line in text.splitlines() if not line.startswith("Runtime: ")]
+    return "\n".join(lines).strip()
+
+
+def neutralised(text: str) -> str:
+    """Text in which no chat template's marker is left that could open or close a message."""
+    while _MARKERS.search(text):
+        text = _MARKERS.sub(" ", text)
+    return text
+
+
+def refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
+    """Why a text may not become a hint, or `None` when it may."""
+    plain = hint.strip()
+    if len(plain) < 3:
+        return "too short"
+    if len(plain) > MAX_HINT:
+        return "too long"
+    if any(ord(one) < 32 or ord(one) == 127 for one in plain):
+        return "control characters"
+    for reason, pattern in _REFUSED.items():
+        if pattern.search(plain):
+            return reason
+    if any(name and re.search(rf"\b{re.escape(name)}\b", plain, re.I) for name in tool_names):
+        return "tool"
+    return None
+
+
+def tool_names(tools: Sequence[object] | None) -> list[str]:
+    """Names of a request's tools."""
+    names = []
+    for tool in tools or ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            names.append(function["name"])
+    return names
+
+
+def grounded(hint: str, owner_texts: Iterable[str], share: float = 0.6) -> bool:
+    """Whether at least `share` of a hint's content words are the owner's own (compared by their first 4 letters)."""
+    said = {word[:4] for text in owner_texts for word in _words(text)}
+    wanted = _words(hint)
+    return bool(wanted) and sum(word[:4] in said for word in wanted) >= share * len(wanted)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.findall(r"[^\W\d_]{4,}", text.lower()) if word not in _GLUE]
+
+
+_GLUE = frozenset(
+    [
+        "this",
+        "that",
+        "with",
+        "your",
+        "reply",
+        "answer",
+        "response",
+        "user",
+        "users",
+        "wants",
+        "want",
+        "should",
+        "please",
+        "would",
+        "could",
+        "write",
+        "make",
+        "from",
+        "have",
+        "been",
+        "instead",
+        "into",
+        "than",
+        "when",
+        "there",
+        "their",
+        "they",
+        "them",
+        "more",
+        "rather",
+        "include",
+        "keep",
+    ]
+)

@@ -1,0 +1,88 @@
+"""The judge without a language model to ask: what was said on purpose, what the tools say, what the owner says.
+
+In that order, and the first that decides wins. Of the owner's messages each is classified; an objection in any of
+them outweighs an approval. Everybody else's words are ignored here: a web page can't praise a reply. A question
+about the same topic that neither objects nor moves on decides nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from clawrl_trl.judge import classifier, hints, tools
+from clawrl_trl.judge.provenance import owner_words, tool_names
+from clawrl_trl.judge.turn import JudgedTurn, Judgement
+
+Classify = Callable[[str, str, str], classifier.Opinion]
+
+
+class RulesJudge:
+    """Deterministic; no request is made. One message takes some 10 ms once the classifier is loaded.
+
+    Args:
+        classify: `(request, response, message) -> Opinion`. Default: the classifier that ships with the package.
+    """
+
+    name = "rules"
+
+    def __init__(self, classify: Classify | None = None) -> None:
+        self._classify = classify or (lambda *texts: classifier.shared()(*texts))
+        self._one_at_a_time = asyncio.Lock()
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        """The judgement of one turn."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self.decide, turn)
+
+    def decide(self, turn: JudgedTurn) -> Judgement:
+        """Same as `judge`, in the calling thread."""
+        return explicit(turn, self._classify) or self._by_tools(turn) or self._by_words(turn)
+
+    def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
+        results = turn.said_by("tool")
+        score = tools.verdict(results)
+        if score is None:
+            return None
+        return Judgement(self.name, score, detail={"by": "tool results", "results": len(results)})
+
+    def _by_words(self, turn: JudgedTurn) -> Judgement:
+        texts = [words for text in turn.said_by("owner") if (words := owner_words(text))]
+        if not texts:
+            return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
+        opinions = [self._classify(turn.request, turn.reply, text) for text in texts]
+        scores = [opinion.score for opinion in opinions if opinion.score is not None]
+        score = min(scores) if scores else None
+        detail = {
+            "by": "words",
+            "probabilities": [[round(p, 4) for p in one.probabilities] for one in opinions],
+        }
+        if score != -1:
+            return Judgement(self.name, score, detail=detail)
+        objections = [text for text, one in zip(texts, opinions, strict=True) if one.score == -1]
+        found = hints.from_owner(objections, turn.request, tool_names(turn.tools))
+        return Judgement(self.name, score, tuple(found), "owner message" if found else None, detail=detail)
+
+
+def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
+    """The judgement that explicit feedback leads to, or `None` when there is none that decides.
+
+    A number (outcome, thumbs) decides over a correction (-1), a correction over free text; the newest of a kind counts.
+    Without `classify`, free text does not decide.
+    """
+    numbers = [one.value for one in turn.feedback if one.value is not None]
+    corrections = [one.text for one in turn.feedback if one.kind == "correction" and one.text]
+    texts = [one.text for one in turn.feedback if one.kind != "correction" and one.text]
+    score: float | None = None
+    by = ""
+    if numbers:
+        score, by = max(-1.0, min(1.0, float(numbers[-1]))), "feedback: value"
+    elif corrections:
+        score, by = -1.0, "feedback: correction"
+    elif texts and classify is not None:
+        score, by = classify(turn.request, turn.reply, texts[-1]).score, "feedback: text"
+    if score is None:
+        return None
+    sources = [*reversed(corrections), *reversed(texts)]
+    if not sources and by == "feedback: value":
+        sources = turn.said_by("owner")
+    found = hints.from_owner(sources, turn.request, tool_names(turn.tools)) if score < 0 else []
+    return Judgement("rules", score, tuple(found), "owner feedback" if found else None, detail={"by": by})

@@ -1,0 +1,145 @@
+"""What the base model, told the hint, thinks of the tokens that were sampled.
+
+The response is scored, not written again: the hinted prompt is rendered by the engine's own chat template, the
+stored completion ids follow it, and the engine returns one log-prob for each of them, aligned by position. Both
+sides of the gap are taken at temperature 1. If the engine can't render the stored prompt from the stored messages
+exactly, then it can't render the hinted one either, and there is no teacher for that turn.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError
+from clawrl_trl.judge import hints
+from clawrl_trl.judge.turn import NotNow
+from clawrl_trl.ledger.schema import Turn
+
+MAX_CANDIDATES = 3
+ATTEMPTS = 8
+"""How often an engine that answers with faults of its own is asked about one turn."""
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A teacher's scores of one turn.
+
+    Args:
+        hint: The hint that was chosen.
+        teacher: Log-probs of the completion under base model and hint, shape `(completion,)`, temperature 1.
+        plain: Log-probs under the policy that sampled it, without the hint, same shape.
+        detail: `overlap` and `gain` of each candidate.
+    """
+
+    hint: str
+    teacher: NDArray[np.float32]
+    plain: NDArray[np.float32]
+    detail: dict[str, Any]
+
+
+class NoTeacher(Exception):
+    """This turn can't have a teacher; the text says why."""
+
+
+class Teacher:
+    """Scores turns under hints.
+
+    Args:
+        engine: The engine that holds the base model and the policies.
+        timeout: Longest wait for one call, seconds.
+    """
+
+    def __init__(self, engine: EngineClient, timeout: float = 60.0) -> None:
+        self._engine = engine
+        self._timeout = timeout
+
+    async def teach(self, turn: Turn, candidates: Sequence[str]) -> Taught:
+        """Score the turn's completion under the best of the candidate hints.
+
+        Raises:
+            NoTeacher: If there can't be one: template not reproducible, prompt too long, no hint qualifies.
+            NotNow: If the engine failed; to be tried again.
+        """
+        if turn.prompt_ids is None or turn.completion_ids is None or not len(turn.completion_ids):
+            raise NoTeacher("the turn has no token ids")
+        try:
+            return await self._teach(turn, turn.prompt_ids.tolist(), turn.completion_ids.tolist(), candidates)
+        except TimeoutError as error:
+            raise NotNow("teacher: time-out") from error
+        except EngineError as error:
+            if not error.retryable:
+                raise NoTeacher(f"the engine refused: {error}"[:300]) from error
+            patience = None if error.status in (503, 504, 429) else ATTEMPTS
+            raise NotNow(f"teacher: {error}"[:300], patience=patience) from error
+
+    async def _teach(self, turn: Turn, prompt: list[int], completion: list[int], candidates: Sequence[str]) -> Taught:
+        if await self._render(turn, turn.messages) != prompt:
+            raise NoTeacher("the stored prompt can't be rendered again from its messages")
+        plain = await self._plain(turn, prompt, completion)
+        tried, scores = [], []
+        for hint in candidates[:MAX_CANDIDATES]:
+            try:
+                messages = hints.hinted(turn.messages, hint)
+            except ValueError as error:
+                raise NoTeacher(str(error)) from error
+            context = await self._render(turn, messages)
+            scores.append(await self._score(context, completion, BASE_MODEL))
+            tried.append(
+                {"hint": hint, "overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain)}
+            )
+        best = hints.choose(scores, plain)
+        if best is None:
+            raise NoTeacher("under every hint the teacher is too far from the response")
+        return Taught(candidates[best], scores[best], plain, {"candidates": tried})
+
+    async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        body: dict[str, Any] = {"model": BASE_MODEL, "messages": list(messages), "add_generation_prompt": True}
+        if turn.tools:
+            body["tools"] = turn.tools
+        if turn.sampling.get("chat_template_kwargs"):
+            body["chat_template_kwargs"] = turn.sampling["chat_template_kwargs"]
+        async with asyncio.timeout(self._timeout):
+            return await self._engine.tokenize(body)
+
+    async def _plain(self, turn: Turn, prompt: list[int], completion: list[int]) -> NDArray[np.float32]:
+        if turn.logprobs is not None and len(turn.logprobs) == len(completion) and plainly_sampled(turn.sampling):
+            return np.asarray(turn.logprobs, dtype=np.float32)
+        return await self._score(prompt, completion, policy_name(turn.policy_version))
+
+    async def _score(self, context: list[int], completion: list[int], model: str) -> NDArray[np.float32]:
+        async with asyncio.timeout(self._timeout):
+            scored = await self._engine.prompt_logprobs(context, completion, model=model)
+        result = np.asarray(scored.logprobs, dtype=np.float32)
+        if len(result) != len(completion):
+            raise NoTeacher(f"{len(completion)} tokens were sent, {len(result)} were scored")
+        return result
+
+
+def plainly_sampled(sampling: Mapping[str, Any]) -> bool:
+    """Whether stored log-probs are those of the model itself: temperature 1, no truncation, no penalties."""
+    neutral: dict[str, tuple[Any, ...]] = {
+        "temperature": (None, 1),
+        "top_p": (None, 1),
+        "top_k": (None, 0, -1),
+        "min_p": (None, 0),
+        "presence_penalty": (None, 0),
+        "frequency_penalty": (None, 0),
+        "repetition_penalty": (None, 1),
+        "logit_bias": (None, {}),
+    }
+    return all(sampling.get(name) in values for name, values in neutral.items())
+
+
+def policy_name(version: int | None) -> str:
+    """The name under which the engine serves a policy version.
+
+    Raises:
+        NoTeacher: If the version is unknown.
+    """
+    if version is None:
+        raise NoTeacher("the policy version that sampled it is unknown")
+    return BASE_MODEL if version == 0 else f"policy-v{version}"

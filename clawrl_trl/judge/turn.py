@@ -1,0 +1,150 @@
+"""What a judge is given and what it gives back.
+
+A `JudgedTurn` is a frozen copy of one turn, so that a judge, ours or a user's, can't touch the ledger; a
+`Judgement` is all a judge may say. A judge that can't work at the moment raises `NotNow`: the turn then stays
+pending and is judged later, because a failure of the machinery is never a score.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from clawrl_trl.ledger import schema
+
+Message = Mapping[str, Any]
+
+
+class NotNow(Exception):
+    """The judge can't decide at the moment (time-out, server away); the turn stays pending.
+
+    Args:
+        reason: For the ledger's events; no message text.
+        patience: Attempts after which the turn is judged as abstained for this reason; `None` is never.
+    """
+
+    def __init__(self, reason: str, patience: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.patience = patience
+
+
+@dataclass(frozen=True)
+class Opinionated:
+    """One piece of explicit feedback: `kind` is thumbs, text, correction or outcome."""
+
+    kind: str
+    value: float | None
+    text: str | None
+
+
+@dataclass(frozen=True)
+class JudgedTurn:
+    """One turn as a judge sees it.
+
+    Args:
+        turn_id: The ledger's id.
+        session_id: The conversation's id.
+        messages: The request's messages, as the client sent them.
+        tools: Tool definitions of the request, or `None`.
+        response: The assistant message the client got.
+        next_state: All messages between the reply and the next one; empty when only feedback came.
+        next_state_provenance: Who each of those came from: owner, tool, event, client, system, assistant.
+        feedback: Explicit feedback, oldest first.
+        policy_version: The version that wrote the response, `None` when unknown.
+        provenance: Who each of `messages` came from; may be shorter than `messages`.
+    """
+
+    turn_id: str
+    session_id: str
+    messages: Sequence[Message]
+    tools: Sequence[Message] | None
+    response: Message
+    next_state: Sequence[Message]
+    next_state_provenance: Sequence[str]
+    feedback: Sequence[Opinionated]
+    policy_version: int | None
+    provenance: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, turn: schema.Turn, feedback: Sequence[schema.Feedback]) -> "JudgedTurn":
+        """The frozen copy of a ledger row and its feedback."""
+        said = sorted(feedback, key=lambda one: (one.created_at, one.id))
+        return cls(
+            turn_id=turn.id,
+            session_id=turn.session_id,
+            messages=tuple(turn.messages or ()),
+            tools=tuple(turn.tools) if turn.tools else None,
+            response=turn.response or {},
+            next_state=tuple(turn.next_state or ()),
+            next_state_provenance=tuple(turn.next_state_provenance or ()),
+            feedback=tuple(Opinionated(one.kind, one.value, one.text) for one in said),
+            policy_version=turn.policy_version,
+            provenance=tuple(turn.provenance or ()),
+        )
+
+    @property
+    def request(self) -> str:
+        """Text of the last user message."""
+        texts = [text_of(message) for message in self.messages if message.get("role") == "user"]
+        return texts[-1] if texts else ""
+
+    @property
+    def reply(self) -> str:
+        """Text of the response, its tool calls written out."""
+        calls = [
+            f"{call['function'].get('name')}({call['function'].get('arguments')})"
+            for call in self.response.get("tool_calls") or ()
+            if isinstance(call.get("function"), Mapping)
+        ]
+        return "\n".join(part for part in (text_of(self.response), *calls) if part)
+
+    def said_by(self, *who: str) -> list[str]:
+        """Texts of the next state's messages of the given provenance."""
+        pairs = zip(self.next_state, self.next_state_provenance, strict=False)
+        return [text for message, source in pairs if source in who and (text := text_of(message))]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a judge says about a turn.
+
+    Args:
+        judge: Its name, kept with the verdict.
+        score: In [-1, 1]; `None` abstains.
+        hints: Candidate hints, best first; the teacher chooses among them.
+        hint_source: Where the hints come from, e.g. `owner message`.
+        votes: `{"score", "raw", "hint"}` of each vote.
+        detail: Whatever explains the decision, in JSON.
+    """
+
+    judge: str
+    score: float | None
+    hints: tuple[str, ...] = ()
+    hint_source: str | None = None
+    votes: tuple[dict[str, Any], ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Judge(Protocol):
+    """Anything that judges turns."""
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        """The judgement of one turn.
+
+        Raises:
+            NotNow: If it can't be had at the moment.
+        """
+        ...
+
+
+def text_of(message: Message) -> str:
+    """The text of a chat message, whatever its content's shape; other parts are left out."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "\n".join(
+            part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        )
+    return "" if content is None else json.dumps(content, ensure_ascii=False)
