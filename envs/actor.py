@@ -1,0 +1,242 @@
+"""The actor that puts a gateway's model behind a TorchRL policy.
+
+It speaks to the gateway as any client would, through the official `openai` package: one request per message,
+the whole conversation each time, the session in a header. It is the one place of the environments that meets
+the network. The client's own retries are off, so that every failed request is seen and counted; a failed
+request becomes an empty action, which the world takes as "no reply arrived", and the actor waits until the
+gateway is back before it returns. Only what a person must remedy (a refused key, an unknown model, a gateway
+that stays away) is raised.
+"""
+
+import importlib
+import importlib.util
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+from openai.types.chat import ChatCompletion
+
+from clawrl_trl.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Generate = Callable[..., ChatCompletion]
+"""`generate(client, model, messages, **sampling)`: asks the gateway for one reply; the session is in `client`."""
+
+POLL_SECONDS = 0.25
+_TRANSPORT_ERRORS: tuple[type[Exception], ...] = (
+    openai.OpenAIError,
+    *(importlib.import_module(name).HTTPError for name in ("httpx", "httpx2") if importlib.util.find_spec(name)),
+)
+_REMEDIES: Mapping[type[openai.APIStatusError], str] = {
+    openai.AuthenticationError: "the gateway at {url} refuses the key: set CLAWRL_API_KEY to its chat key.",
+    openai.PermissionDeniedError: "the gateway at {url} refuses the key: set CLAWRL_API_KEY to its chat key.",
+    openai.NotFoundError: "the gateway at {url} knows no model {model!r}: see {url}/models.",
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one request brought.
+
+    Attributes:
+        text (`str`): The reply; empty when the request failed.
+        failed (`bool`): Whether no complete reply arrived.
+        policy_version (`int`, *optional*): Version that wrote it, from the header `X-Clawrl-Policy-Version`.
+        ttft_s (`float`, *optional*): Seconds to the first token; of streamed replies only.
+        total_s (`float`): Seconds to the last.
+    """
+
+    text: str
+    failed: bool = False
+    policy_version: int | None = None
+    ttft_s: float | None = None
+    total_s: float = 0.0
+
+
+class GatewayPolicy:
+    """A policy whose action is the gateway's reply to the conversation so far.
+
+    Reads `conversation` and `session_id`, writes `action`, `policy_version` (int64, -1 when unknown),
+    `ttft_s` and `total_s` (float32, nan when unknown). Safe to call from several threads.
+
+    Args:
+        base_url (`str` or `Callable[[], str | None]`): The gateway, with or without `/v1`; a callable is asked
+            anew when the gateway has gone away.
+        api_key (`str`, *optional*): Bearer key.
+        model (`str`, *optional*, defaults to `"clawrl"`): Model name to ask for.
+        sampling (`Mapping`, *optional*): Sampling parameters of every request (`temperature`, `max_tokens`, ...).
+        stream_share (`float`, *optional*, defaults to `0.5`): Share of the requests that stream.
+        turn_type (`str`, *optional*): `"main"` or `"side"`; not said by default.
+        seed (`int`, *optional*, defaults to `0`): Seeds which requests stream.
+        generate (`Callable`, *optional*): Makes the request instead, see [`Generate`].
+        timeout (`float`, *optional*, defaults to `120.0`): Longest wait for the next byte, in seconds.
+        patience (`float`, *optional*, defaults to `60.0`): Longest wait for a gateway that went away.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Callable[[], str | None],
+        *,
+        api_key: str | None = None,
+        model: str = "clawrl",
+        sampling: Mapping[str, Any] | None = None,
+        stream_share: float = 0.5,
+        turn_type: str | None = None,
+        seed: int = 0,
+        generate: Generate | None = None,
+        timeout: float = 120.0,
+        patience: float = 60.0,
+    ) -> None:
+        self.model = model
+        self.sampling = dict(sampling or {})
+        self.stream_share = stream_share
+        self.headers = {"X-Turn-Type": turn_type} if turn_type else {}
+        self.generate = generate
+        self.timeout = timeout
+        self.patience = patience
+        self.requests = 0
+        self.failures = 0
+        self.stopped = threading.Event()
+        self._locate = base_url if callable(base_url) else lambda: base_url
+        self._rng = random.Random(f"stream-{seed}")
+        self._lock = threading.Lock()
+        self._seen = threading.local()
+        self._http = openai.DefaultHttpxClient(event_hooks={"response": [self._note_headers]}, timeout=timeout)
+        self.client = openai.OpenAI(
+            api_key=api_key or "none",
+            base_url=self._url(),
+            max_retries=0,
+            timeout=timeout,
+            http_client=self._http,
+        )
+
+    def __call__(self, tensordict: Any) -> Any:
+        """Answer the last message of `conversation`."""
+        import torch
+
+        reply = self.reply(json.loads(tensordict["conversation"]), session_id=tensordict["session_id"])
+        version = -1 if reply.policy_version is None else reply.policy_version
+        tensordict.set("action", reply.text)
+        tensordict.set("policy_version", torch.tensor([version]))
+        tensordict.set("ttft_s", torch.tensor([float("nan") if reply.ttft_s is None else reply.ttft_s]))
+        tensordict.set("total_s", torch.tensor([reply.total_s]))
+        return tensordict
+
+    def reply(self, messages: Sequence[Mapping[str, Any]], *, session_id: str, **sampling: Any) -> Reply:
+        """Ask for one reply; a failed request is counted and comes back as an empty one.
+
+        Args:
+            messages (`Sequence[Mapping]`): The conversation.
+            session_id (`str`): Goes into the header `X-Session-Id`.
+            sampling: Sampling parameters of this request alone.
+
+        Raises:
+            UserError: If the gateway refuses the key, does not know the model, or stays away.
+        """
+        with self._lock:
+            self.requests += 1
+            streamed = self._rng.random() < self.stream_share
+        self._seen.version = None
+        headers = {"X-Session-Id": session_id, **self.headers}
+        client = self.client.with_options(default_headers=headers)
+        started = time.perf_counter()
+        try:
+            text, first = self._ask(client, list(messages), streamed, {**self.sampling, **sampling})
+        except tuple(_REMEDIES) as error:
+            remedy = _REMEDIES[type(error)].format(url=self.client.base_url, model=self.model)
+            raise UserError(remedy) from error
+        except _TRANSPORT_ERRORS as error:
+            self.count_failure(error)
+            return Reply("", failed=True, total_s=time.perf_counter() - started)
+        total = time.perf_counter() - started
+        return Reply(text, False, self._seen.version, None if first is None else first - started, total)
+
+    def _ask(
+        self, client: openai.OpenAI, messages: list[Any], streamed: bool, sampling: Mapping[str, Any]
+    ) -> tuple[str, float | None]:
+        if self.generate is not None:
+            completion = self.generate(client, self.model, messages, **sampling)
+            return completion.choices[0].message.content or "", None
+        if not streamed:
+            answer = client.chat.completions.create(model=self.model, messages=messages, **sampling)
+            return answer.choices[0].message.content or "", None
+        stream = client.chat.completions.create(model=self.model, messages=messages, stream=True, **sampling)
+        return _read(stream)
+
+    def count_failure(self, error: Exception) -> None:
+        """Count a failed request and, if the gateway is away, wait until it is back.
+
+        Raises:
+            UserError: If it stays away longer than `patience`.
+        """
+        with self._lock:
+            self.failures += 1
+        logger.warning("a request failed: %s", type(error).__name__)
+        if not isinstance(error, openai.APIStatusError) or error.status_code >= 500:
+            self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Return once the gateway answers that it is ready, or when `stopped` is set.
+
+        Raises:
+            UserError: If that takes longer than `patience`.
+        """
+        deadline = time.monotonic() + self.patience
+        while not self.stopped.is_set():
+            self.client.base_url = self._url()
+            try:
+                ready = httpx.get(
+                    f"{str(self.client.base_url).removesuffix('/').removesuffix('/v1')}/readyz", timeout=5
+                )
+                if ready.status_code < 500:
+                    return
+            except httpx.HTTPError:
+                pass
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"the gateway at {self.client.base_url} has not answered for {self.patience:.0f} s: "
+                    "start it with 'clawrl serve'."
+                )
+            self.stopped.wait(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _url(self) -> str:
+        url = self._locate()
+        if url is None:
+            return str(self.client.base_url)
+        return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+    def _note_headers(self, response: Any) -> None:
+        version = response.headers.get("x-clawrl-policy-version", "")
+        self._seen.version = int(version) if version.isdecimal() else None
+
+
+class _CutShort(openai.OpenAIError):
+    """A stream that ended without saying how the reply finished."""
+
+
+def _read(stream: Iterable[Any]) -> tuple[str, float | None]:
+    """The text of a streamed reply and when its first token came."""
+    pieces: list[str] = []
+    first: float | None = None
+    finished = False
+    for chunk in stream:
+        for choice in chunk.choices:
+            if choice.delta.content:
+                first = first or time.perf_counter()
+                pieces.append(choice.delta.content)
+            finished = finished or choice.finish_reason is not None
+    if not finished:
+        raise _CutShort("the stream ended early")
+    return "".join(pieces), first
