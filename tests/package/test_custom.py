@@ -54,7 +54,7 @@ def test_a_file_that_does_not_parse(tmp_path: Path) -> None:
         ("loss.py:brevity", ["trainer", "model", "inputs", "default_loss"]),
         ("reward.py:short_replies", ["turn"]),
         ("generate.py:shorter_of_two", ["client", "model", "messages"]),
-        ("rollout.py:one_question", ["client", "persona", "interactions", "seed"]),
+        ("rollout.py:one_verdict", ["client", "persona", "interactions", "seed"]),
     ],
 )
 def test_the_shipped_examples_have_the_right_signature(name: str, parameters: list[str]) -> None:
