@@ -3,7 +3,7 @@
 Everything in the project that talks to an engine does so through here: the gateway forwards with it, the
 judge votes and scores with it, the publisher loads adapters with it. It promises three things: every call has
 a time-out, a failed call raises a typed error and never returns a filled-in value, and log-probs come back
-aligned by position with the tokens that were asked about, or not at all. It never retries; whoever calls knows
+aligned by position with the tokens asked about, or not at all. It never retries; whoever calls knows
 whether a second attempt makes sense (`EngineError.retryable` helps to decide).
 
 Example:
@@ -89,7 +89,7 @@ class EngineAddress:
 def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
     """Where the engine of a run listens at this moment.
 
-    A remote engine is found through `settings.engine` and `CLAWRL_ENGINE_KEY`, one started for the run through
+    A remote engine is found by `settings.engine` and `CLAWRL_ENGINE_KEY`, one started for the run by
     its readiness file, which changes when the engine is restarted on another port.
 
     Raises:
@@ -125,9 +125,7 @@ class _Call:
 
 
 def _load_call(name: str, path: str | Path) -> _Call:
-    return _Call(
-        "POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())}
-    )
+    return _Call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
 
 
 def _unload_call(name: str) -> _Call:
@@ -136,9 +134,7 @@ def _unload_call(name: str) -> _Call:
 
 def _scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> _Call:
     if not context:
-        raise ValueError(
-            "scoring needs at least one token of context: the first token of a prompt has no log-prob"
-        )
+        raise ValueError("scoring needs at least one token of context: the first token of a prompt has no log-prob")
     if not scored:
         raise ValueError("there are no tokens to score")
     if top_k < 0:
@@ -165,9 +161,7 @@ def _scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k
             ranks = {int(one): value.get("rank") or 0 for one, value in entry.items()}
             logprob = row[int(token)]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise EngineError(
-                502, f"no log-prob came back for scored token {position} (id {token})"
-            ) from None
+            raise EngineError(502, f"no log-prob came back for scored token {position} (id {token})") from None
         if not math.isfinite(logprob):
             raise EngineError(502, f"the log-prob of scored token {position} (id {token}) is not finite")
         logprobs.append(logprob)
@@ -244,9 +238,7 @@ class _Addressed:
     @classmethod
     def of_run(cls, run: RunFolder, settings: ServeSettings, timeout: float | None = None) -> Self:
         """A client that finds the run's engine anew for every call, so it survives the engine's restart."""
-        return cls(
-            lambda: locate(run, settings), timeout=settings.engine_timeout if timeout is None else timeout
-        )
+        return cls(lambda: locate(run, settings), timeout=settings.engine_timeout if timeout is None else timeout)
 
     @property
     def address(self) -> EngineAddress:

@@ -1,0 +1,103 @@
+"""`python -m clawrl_trl.gateway --run DIR`: the gateway of a run, as a process.
+
+It writes `gateway.json` into the run folder when it is listening, and ends with 0 on SIGTERM or SIGINT after the
+requests in flight are answered (for a bounded time) and everything captured is written.
+"""
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.gateway.app import make_app
+from clawrl_trl.gateway.auth import Keys
+from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.ledger import Ledger
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+GRACE_S = 8
+"""How long requests in flight may go on after the signal to end, seconds."""
+
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed while a request is on its way."""
+
+BACKLOG = 2048
+
+
+def main() -> int:
+    """Serve until told to end; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m clawrl_trl.gateway")
+    parser.add_argument("--run", required=True, help="Run folder, with its config.json.")
+    folder = RunFolder(parser.parse_args().run)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings = ServeSettings.load(folder.path)
+    keys = Keys.from_environment()
+    keys.check_bind(settings.host)
+    listener = listen(settings.host, settings.port)
+    ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    gateway = Gateway(folder, settings, keys, ledger, EngineClient.of_run(folder, settings))
+    config = uvicorn.Config(
+        make_app(gateway),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again when it is done; by then there is nothing left to do.
+        signal.signal(number, lambda *_: None)
+    server = AnnouncingServer(config, folder, base_url(settings.host, listener))
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+class AnnouncingServer(uvicorn.Server):
+    """A server that tells the run folder where it listens, once it does."""
+
+    def __init__(self, config: uvicorn.Config, folder: RunFolder, url: str) -> None:
+        super().__init__(config)
+        self._folder, self._url = folder, url
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._folder.announce("gateway", base_url=self._url)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        UserError: If the port is taken or the address is not this machine's.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"Can't listen on {host}:{port} ({error.strerror}): use another --port, or 0 for any."
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def base_url(host: str, listener: socket.socket) -> str:
+    """The URL to paste into an OpenAI client on this machine."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{listener.getsockname()[1]}/v1"
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

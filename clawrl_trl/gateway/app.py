@@ -1,0 +1,44 @@
+"""The gateway as an ASGI app.
+
+Routes only translate between HTTP and the parts; the parts are made by whoever starts the app and handed in as
+one `Gateway`, so that a test builds the same app as the process does. Importing this loads no torch.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from clawrl_trl import __version__
+from clawrl_trl.gateway import errors, feedback, forward, health, models, replies
+from clawrl_trl.gateway.front import Front
+from clawrl_trl.gateway.service import Gateway
+
+
+def make_app(gateway: Gateway) -> FastAPI:
+    """The app of a gateway, which it starts and stops with itself."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    app = FastAPI(
+        title="clawrl-trl gateway",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        middleware=[Middleware(Front, keys=gateway.keys, host=gateway.settings.host)],
+    )
+    app.state.gateway = gateway
+    errors.install(app)
+    for part in (replies, models, feedback, health, forward):
+        app.include_router(part.router)
+    return app

@@ -1,0 +1,102 @@
+"""Reading what a client sent: bounded, decoded, and clean enough for everything behind.
+
+After `read_json` a body is a JSON object of bounded size and depth, with finite numbers, and without the two
+kinds of characters that databases and tokenizers choke on (NUL and lone surrogates become U+FFFD).
+"""
+
+import asyncio
+import json
+import re
+from typing import Any, NoReturn
+
+from fastapi import Request
+
+from clawrl_trl.gateway.errors import invalid
+
+MAX_DEPTH = 100
+THREAD_FROM_BYTES = 2**20
+
+_UNSAFE = re.compile("[\x00\ud800-\udfff]")
+
+
+async def read(request: Request, limit: int) -> bytes:
+    """The raw body, refused with 413 as soon as it is known to be longer than `limit` bytes."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        ApiError: 413 for too much, 400 for anything that is not a JSON object in UTF-8.
+    """
+    return await parsed(await read(request, limit))
+
+
+async def parsed(raw: bytes) -> dict[str, Any]:
+    """`parse`, without holding up the event loop when there is much to parse."""
+    if len(raw) > THREAD_FROM_BYTES:
+        return await asyncio.to_thread(parse, raw)
+    return parse(raw)
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Parse bytes into a JSON object; see `read_json`."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(f"The body is not valid UTF-8 (byte {error.start}).") from None
+    try:
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise invalid(f"The body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise invalid("The body must be a JSON object.")
+    cleaned: dict[str, Any] = _clean(value, MAX_DEPTH)
+    return cleaned
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return _UNSAFE.sub("\ufffd", value) if _UNSAFE.search(value) else value
+    if isinstance(value, dict | list) and depth == 0:
+        raise _too_deep()
+    if isinstance(value, dict):
+        return {_clean(key, depth): _clean(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        if value and type(value[0]) is int:
+            # A prompt of token ids: nothing to clean, and no reason to walk it one by one unless it is mixed.
+            return value if all(type(item) is int for item in value) else [_clean(item, depth - 1) for item in value]
+        return [_clean(item, depth - 1) for item in value]
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is out of range")
+    return number
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _too_large(limit: int) -> Exception:
+    return invalid(f"The body is larger than {limit // 2**20} MiB.", status=413, code="body_too_large")
+
+
+def _too_deep() -> Exception:
+    return invalid(f"The body is nested deeper than {MAX_DEPTH} levels.")

@@ -1,0 +1,146 @@
+"""Errors as an OpenAI client expects them.
+
+Every refusal of the gateway, whoever raised it, leaves as `{"error": {message, type, param, code}}` with the
+status that fits. A user's mistake is never a 500 and never a traceback; a fault of ours is a 500 that names
+nothing from inside, and its traceback goes to the log.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from clawrl_trl.engines.client import EngineError, EngineUnavailable
+from clawrl_trl.ledger.errors import LedgerWriteError
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5
+
+
+class ApiError(Exception):
+    """A refusal with everything an OpenAI client wants to know about it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.error = {"message": message, "type": type or type_of(status), "param": param, "code": code}
+
+    def response(self) -> Response:
+        """The whole answer."""
+        return JSONResponse({"error": self.error}, self.status, headers=self.headers)
+
+    def event(self) -> bytes:
+        """The same as an event in a stream that has begun."""
+        return b"data: " + json.dumps({"error": {**self.error, "status": self.status}}).encode() + b"\n\n"
+
+
+def type_of(status: int) -> str:
+    """OpenAI's name for an error of this status."""
+    names = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    if status in names:
+        return names[status]
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def invalid(message: str, param: str | None = None, status: int = 400, code: str | None = None) -> ApiError:
+    """A request that can't be served as it is."""
+    return ApiError(status, message, type="invalid_request_error", param=param, code=code)
+
+
+def of_engine(error: EngineError) -> ApiError:
+    """What the engine said, in OpenAI's shape: its status and message are passed on."""
+    if isinstance(error, EngineUnavailable):
+        if error.timed_out:
+            return ApiError(504, "The engine took too long to answer.", code="engine_timeout")
+        return ApiError(
+            503,
+            "The engine can't be reached; try again shortly.",
+            code="engine_unavailable",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
+    status = error.status if 400 <= error.status <= 599 else 502
+    if status in (401, 403):
+        # The gateway's own key was refused; the client's was fine.
+        return ApiError(502, "The engine refused the gateway's key: check CLAWRL_ENGINE_KEY.", code="engine_key")
+    headers = {"Retry-After": error.headers["retry-after"]} if "retry-after" in error.headers else {}
+    if status == 429 and not headers:
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+    kind, param, code = (error.body.get(name) for name in ("type", "param", "code"))
+    return ApiError(
+        status,
+        error.message,
+        type=kind if isinstance(kind, str) and not kind[:1].isupper() else None,
+        param=param if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+        headers=headers,
+    )
+
+
+def of_ledger(error: LedgerWriteError) -> ApiError:
+    """A reply that could not be recorded is not handed out as finished."""
+    return ApiError(
+        503,
+        f"The reply could not be recorded: {error}",
+        code="ledger_write_failed",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+def any_error(error: BaseException) -> ApiError:
+    """The refusal that fits an exception; a fault of ours is logged and becomes a bare 500."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineError):
+        return of_engine(error)
+    if isinstance(error, LedgerWriteError):
+        return of_ledger(error)
+    logger.error("unexpected fault in the gateway", exc_info=error)
+    return ApiError(500, "The gateway failed to handle this request; its log has the details.", code="internal_error")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app leave in OpenAI's shape."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        return any_error(error).response()
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            return invalid(
+                f"Unknown route {request.method} {request.url.path}", status=404, code="unknown_url"
+            ).response()
+        if error.status_code == 405:
+            refusal = invalid(f"{request.method} is not allowed on {request.url.path}", status=405)
+            refusal.headers.update(error.headers or {})
+            return refusal.response()
+        return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    for kind in (ApiError, EngineError, LedgerWriteError, Exception):
+        app.add_exception_handler(kind, ours)
+    app.add_exception_handler(HTTPException, routing)
+    app.add_exception_handler(ClientDisconnect, gone)
+
+
+def shape(status: int, message: str) -> dict[str, Any]:
+    """A bare error object, for places outside a request handler."""
+    return {"error": ApiError(status, message).error}

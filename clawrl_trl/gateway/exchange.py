@@ -1,0 +1,165 @@
+"""One request on its way through the gateway: placed, forwarded, captured, committed, answered.
+
+The order is the promise. A reply counts as finished for the client (the last event of a stream, a plain
+response) only after its turn is in the ledger. An exchange runs as a task of its own, so a client that leaves
+ends the generation but not the recording of what was sampled.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from clawrl_trl.engines.client import EngineUnavailable, encode
+from clawrl_trl.gateway import sampling, stream
+from clawrl_trl.gateway.body import THREAD_FROM_BYTES
+from clawrl_trl.gateway.capture import Capture
+from clawrl_trl.gateway.errors import ApiError, any_error
+from clawrl_trl.gateway.record import Asked, Record
+from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.gateway.sessions import strip_identity
+from clawrl_trl.gateway.upstream import Upstream
+
+STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
+"""What a client that is still there hears when the gateway shuts down under its reply."""
+
+
+class Exchange:
+    """The life of one request.
+
+    Run `run` as a task. `ready` resolves when the answer can begin: for a stream at its first event, for a plain
+    reply at its end; with an error if there is no answer.
+
+    Args:
+        gateway (`Gateway`): The gateway.
+        asked (`Asked`): The request.
+        size (`int`): Length of its body, bytes.
+
+    Raises:
+        ApiError: 404 if its model does not exist.
+    """
+
+    def __init__(self, gateway: Gateway, asked: Asked, size: int) -> None:
+        self.ready: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
+        self.whole: dict[str, Any] = {}
+        self._gateway, self._asked, self._size = gateway, asked, size
+        self._version = gateway.policies.resolve(asked.body.get("model"))
+        self._record = Record(
+            asked,
+            gateway.sessions,
+            policy_version=self._version.number,
+            model=gateway.policies.engine_name(self._version),
+            engine=gateway.settings.engine,
+        )
+        self._capture = Capture()
+        self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._withheld: list[bytes] = []
+        self._relaying: asyncio.Task[None] | None = None
+        self._abandoned = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the gateway tells the client beside the reply."""
+        return {
+            "X-Clawrl-Turn-Id": ",".join(self._record.turn_ids()),
+            "X-Clawrl-Policy-Version": str(self._version.number),
+        }
+
+    def abandon(self) -> None:
+        """The client is gone: stop generating, keep what was sampled. After the end it does nothing."""
+        self._abandoned = True
+        if self._relaying is not None:
+            self._relaying.cancel()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The bytes of the stream, to its end."""
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def run(self) -> None:
+        """Everything, from forwarding to the last event. Never raises: a failure goes to the client."""
+        with self._gateway.policies.lease(self._version):
+            self._relaying = asyncio.create_task(self._relay())
+            if self._abandoned:
+                self._relaying.cancel()
+            await asyncio.wait([self._relaying])
+        failure = STOPPED if self._relaying.cancelled() else self._relaying.exception()
+        try:
+            await self._keep()
+        except Exception as error:  # noqa: BLE001 - whatever kept the reply from being recorded, the client hears it
+            failure = error
+        if failure is None:
+            self._deliver()
+        else:
+            self._fail(any_error(failure))
+
+    async def _relay(self) -> None:
+        body = self._upstream_body()
+        content = await asyncio.to_thread(encode, body) if self._size > THREAD_FROM_BYTES else encode(body)
+        gateway = self._gateway
+        upstream = Upstream(gateway.engine, gateway.policies, self._version, self._asked.wire.path, gateway.patience_s)
+        if not self._asked.streamed:
+            self.whole = await upstream.whole(content)
+            self._capture.take(self.whole)
+            return
+        async with aclosing(upstream.events(content)) as events:
+            async for event in events:
+                if not self.ready.done():
+                    self.ready.set_result(None)
+                self._pass_on(event)
+        if not self._capture.finished:
+            raise EngineUnavailable("the engine's stream ended before the reply did")
+
+    def _upstream_body(self) -> dict[str, Any]:
+        asked = self._asked.body
+        body = strip_identity(asked) | sampling.completed(asked) | self._asked.wire.logprobs(asked)
+        body["model"] = self._record.model
+        body["return_token_ids"] = True
+        body.pop("stream_options", None)
+        if self._asked.streamed:
+            counted = {"include_usage": True, "continuous_usage_stats": True}
+            body["stream_options"] = (asked.get("stream_options") or {}) | counted
+        return body
+
+    def _pass_on(self, event: dict[str, Any]) -> None:
+        """Hand an event to the client now, or after the commit if it tells that a reply is complete."""
+        self._capture.take(event)
+        choices = event.get("choices")
+        closing = not choices or any(choice.get("finish_reason") for choice in choices)
+        if self._present(event):
+            if closing:
+                self._withheld.append(stream.encode(event))
+            else:
+                self._events.put_nowait(stream.encode(event))
+
+    async def _keep(self) -> None:
+        if not self._record.settle(self._capture):
+            self._record.failed()
+            return
+        try:
+            await self._gateway.write(self._record.write)
+        except BaseException:
+            self._record.failed()
+            raise
+        self._record.committed()
+
+    def _deliver(self) -> None:
+        if self._asked.streamed:
+            for event in self._withheld:
+                self._events.put_nowait(event)
+            self._events.put_nowait(stream.DONE)
+            self._events.put_nowait(None)
+        elif self.whole:
+            self._present(self.whole)
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def _fail(self, error: ApiError) -> None:
+        if not self.ready.done():
+            self.ready.set_result(error)
+        self._events.put_nowait(error.event())
+        self._events.put_nowait(None)
+
+    def _present(self, reply: dict[str, Any]) -> bool:
+        model = self._asked.body.get("model") or self._gateway.policies.alias
+        return self._asked.wire.present(reply, self._asked.body, self._record.completion_id, model)

@@ -1,0 +1,77 @@
+"""`POST /v1/feedback`: what somebody thinks of a reply, said on purpose."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.gateway import body
+from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.requests import check
+from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.ledger import schema, turns
+
+router = APIRouter()
+
+_THUMBS = {"up": 1.0, "down": -1.0}
+
+
+class FeedbackRequest(BaseModel):
+    """A rating, a free text, a correction or an outcome; at least one of them, on one reply."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    turn_id: str | None = None
+    completion_id: str | None = None
+    id: str | None = None
+    choice_index: Annotated[int, Field(ge=0)] = 0
+    score: Literal[-1, 1] | None = None
+    thumbs: Literal["up", "down", -1, 1] | None = None
+    text: Annotated[str, Field(min_length=1)] | None = None
+    correction: Annotated[str, Field(min_length=1)] | None = None
+    outcome: Annotated[float, Field(ge=-1, le=1)] | None = None
+
+
+@router.post("/v1/feedback")
+async def feedback(request: Request) -> Response:
+    """Store feedback on a turn; a main turn then goes to the judge."""
+    gateway: Gateway = request.app.state.gateway
+    owner = gateway.keys.feedback_owner(dict(request.headers))
+    content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
+    check(FeedbackRequest, content)
+    given = FeedbackRequest.model_validate(content)
+    names = [name for name in (given.turn_id, given.completion_id, given.id) if name is not None]
+    if len(names) != 1:
+        raise invalid("Name the reply by one of turn_id, completion_id or id.", param="turn_id")
+    parts = _parts(given)
+    if not parts:
+        raise invalid("Say something: score (-1 or 1), thumbs, text, correction or outcome.", param="score")
+
+    def write(tx: Transaction) -> dict[str, Any]:
+        turn = turns.get(tx, names[0]) or turns.by_completion(tx, names[0], given.choice_index)
+        session = tx.get(schema.Session, turn.session_id) if turn else None
+        if turn is None or session is None or owner not in (None, session.owner):
+            raise invalid(f"There is no reply {names[0]!r}.", status=404, code="turn_not_found")
+        rows = [schema.Feedback(turn_id=turn.id, who=owner or "feedback-key", **part) for part in parts]
+        for row in rows:
+            turns.add_feedback(tx, row)
+        ids = [row.id for row in rows]
+        return {"object": "feedback", "id": ids[0], "feedback_ids": ids, "turn_id": turn.id, "state": turn.state}
+
+    return JSONResponse(await gateway.write(write))
+
+
+def _parts(given: FeedbackRequest) -> list[dict[str, Any]]:
+    thumbs = given.score if given.score is not None else given.thumbs
+    parts: list[dict[str, Any]] = []
+    if thumbs is not None:
+        parts.append({"kind": "thumbs", "value": _THUMBS[thumbs] if isinstance(thumbs, str) else float(thumbs)})
+    if given.text is not None:
+        parts.append({"kind": "text", "text": given.text})
+    if given.correction is not None:
+        parts.append({"kind": "correction", "text": given.correction})
+    if given.outcome is not None:
+        parts.append({"kind": "outcome", "value": given.outcome})
+    return parts

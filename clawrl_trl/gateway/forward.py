@@ -1,0 +1,143 @@
+"""Everything else the engine offers, passed on as it is.
+
+A request is forwarded byte for byte, but for the key (the engine's, never the client's) and a model name that
+means something here only. What changes the engine for everybody (adapters, weights, sleeping) is for the
+administrator. Nothing that passes here is captured.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from urllib.parse import quote
+
+import httpx
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from clawrl_trl.engines.client import EngineError, error_of
+from clawrl_trl.gateway import body
+from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.policies import Version
+from clawrl_trl.gateway.service import Gateway
+
+router = APIRouter()
+
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+
+OURS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/feedback", "/v1/admin/status")
+"""Paths that the gateway answers itself; with another method they are refused, not forwarded."""
+
+ADMINISTRATIVE = frozenset(
+    {
+        "load_lora_adapter",
+        "unload_lora_adapter",
+        "pause",
+        "resume",
+        "is_paused",
+        "sleep",
+        "wake_up",
+        "is_sleeping",
+        "collective_rpc",
+        "init_weight_transfer_engine",
+        "start_weight_update",
+        "update_weights",
+        "finish_weight_update",
+        "update_weight_version",
+        "reload_weights",
+        "reset_prefix_cache",
+        "reset_mm_cache",
+        "reset_encoder_cache",
+        "scale_elastic_ep",
+        "server_info",
+        "abort_requests",
+        "start_profile",
+        "stop_profile",
+    }
+)
+"""Segments of engine paths that need the admin scope."""
+
+_NOT_FORWARDED = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "expect",
+        "host",
+        "keep-alive",
+        "origin",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-api-key",
+    }
+)
+_NOT_RETURNED = frozenset({"connection", "keep-alive", "server", "date", "trailer", "transfer-encoding", "upgrade"})
+
+
+@router.api_route("/v1/{path:path}", methods=METHODS)
+@router.api_route("/tokenize", methods=METHODS)
+@router.api_route("/detokenize", methods=METHODS)
+async def forward(request: Request) -> Response:
+    """Forward a request to the engine and stream its answer back."""
+    gateway: Gateway = request.app.state.gateway
+    headers = dict(request.headers)
+    path = request.url.path
+    if path in OURS:
+        raise invalid(f"{request.method} is not allowed on {path}", status=405)
+    if path.startswith("/v1/admin/") or any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        raise invalid(f"Unknown route {request.method} {path}", status=404, code="unknown_url")
+    if ADMINISTRATIVE.intersection(path.split("/")):
+        gateway.keys.check_admin(headers, request.client.host if request.client else None)
+    else:
+        gateway.keys.chat_owner(headers)
+    content = await body.read(request, gateway.settings.max_body_mb * 2**20)
+    version = None
+    if request.headers.get("content-type", "").startswith("application/json"):
+        content, version = await _named_for_engine(gateway, content)
+    with ExitStack() as held:
+        if version is not None:
+            held.enter_context(gateway.policies.lease(version))
+            await gateway.policies.ensure(version)
+        query = f"?{request.url.query}" if request.url.query else ""
+        passed = {name: value for name, value in headers.items() if name not in _NOT_FORWARDED}
+        response = await gateway.engine.send(request.method, quote(path) + query, content or None, passed)
+        if response.is_error:
+            raise await _refusal(response)
+        return StreamingResponse(
+            _bytes(response, held.pop_all()), response.status_code, headers=_returned(response.headers)
+        )
+
+
+async def _named_for_engine(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
+    """Put the engine's name for a policy version in the place of ours, where a body names a model."""
+    parsed = await body.parsed(content) if content else {}
+    name = parsed.get("model")
+    if not isinstance(name, str):
+        return content, None
+    version = gateway.policies.resolve(name)
+    parsed["model"] = gateway.policies.engine_name(version)
+    return json.dumps(parsed).encode(), version
+
+
+async def _bytes(response: httpx.Response, held: ExitStack) -> AsyncIterator[bytes]:
+    with held:
+        try:
+            async for chunk in response.aiter_raw():
+                yield chunk
+        finally:
+            await response.aclose()
+
+
+async def _refusal(response: httpx.Response) -> EngineError:
+    try:
+        await response.aread()
+    finally:
+        await response.aclose()
+    return error_of(response)
+
+
+def _returned(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _NOT_RETURNED}

@@ -1,0 +1,75 @@
+"""What every request passes first: the browser guard, the session in the URL, and the access log.
+
+`/s/<session>/v1/...` is served like `/v1/...`; the session's name travels on in the scope. The log has a line a
+request with method, path, status and time, and never a body, a query or a header.
+"""
+
+import logging
+import re
+import time
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clawrl_trl.gateway.auth import Keys
+from clawrl_trl.gateway.errors import ApiError, invalid
+
+logger = logging.getLogger("clawrl_trl.gateway.access")
+
+_SESSION_PATH = re.compile(rb"/s/([^/]+)(/v1/.*)", re.DOTALL)
+
+
+class Front:
+    """The outermost layer of the app.
+
+    Args:
+        app (`ASGIApp`): What is behind it.
+        keys (`Keys`): Guard against browsers when there is no chat key.
+        host (`str`): The address the gateway is bound to.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, host: str) -> None:
+        self._app, self._keys, self._host = app, keys, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        started, status = time.monotonic(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            self._keys.guard(Headers(scope=scope), self._host)
+            await self._app(_with_session(scope), receive, watched)
+        except ApiError as error:
+            await error.response()(scope, receive, watched)
+        finally:
+            elapsed_ms = (time.monotonic() - started) * 1000
+            logger.info("%s %s %d %.0fms", scope["method"], _printable(scope["path"]), status, elapsed_ms)
+
+
+def _with_session(scope: Scope) -> Scope:
+    match = _SESSION_PATH.fullmatch(scope.get("raw_path") or b"")
+    if match is None:
+        return scope
+    session, rest = match.groups()
+    try:
+        name = unquote(session.decode("ascii"), errors="strict")
+        path = unquote(rest.decode("ascii"), errors="strict")
+    except UnicodeDecodeError:
+        raise invalid("The session in the URL is not valid UTF-8.") from None
+    return {**scope, "path": path, "raw_path": rest, "path_session": name.replace("\0", "\ufffd")}
+
+
+def _printable(path: str) -> str:
+    """A path that can't forge a log line, and does not name a session."""
+    return re.sub(r"^/s/[^/]+", "/s/*", path).encode("unicode_escape").decode("ascii")[:200]

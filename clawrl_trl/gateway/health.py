@@ -1,0 +1,78 @@
+"""How the gateway is: `GET /healthz`, `GET /readyz`, and `GET /v1/admin/status` for the administrator."""
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.ledger import policies, samples, turns
+from clawrl_trl.ledger.errors import LedgerWriteError
+from clawrl_trl.ledger.schema import Session
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """The process is alive."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """A request would be served: the ledger takes writes and the engine answers."""
+    gateway: Gateway = request.app.state.gateway
+    reasons = []
+    try:
+        await gateway.writer.run(_touch)
+    except LedgerWriteError as error:
+        reasons.append(str(error))
+    else:
+        reasons.extend(gateway.recent_ledger_fault())
+    if not await gateway.engine.health():
+        reasons.append("The engine can't be reached.")
+    if reasons:
+        return JSONResponse({"status": "not ready", "reasons": reasons}, 503)
+    return JSONResponse({"status": "ready", "policy_version": gateway.policies.serving.number})
+
+
+@router.get("/v1/admin/status")
+async def status(request: Request) -> Response:
+    """What an administrator wants to see at a glance."""
+    gateway: Gateway = request.app.state.gateway
+    gateway.keys.check_admin(dict(request.headers), request.client.host if request.client else None)
+    counted = await asyncio.to_thread(_counts, gateway)
+    return JSONResponse(
+        {
+            "uptime_s": round(time.time() - gateway.started_at, 3),
+            "in_flight": gateway.in_flight,
+            "serving": gateway.policies.serving.number,
+            "leases": {str(version): count for version, count in gateway.policies.leases.items()},
+            "ledger_faults": gateway.recent_ledger_fault(),
+            "engine_healthy": await gateway.engine.health(),
+            **counted,
+        }
+    )
+
+
+def _touch(tx: Transaction) -> None:
+    """Take the write lock, and write nothing."""
+    tx.connection()
+
+
+def _counts(gateway: Gateway) -> dict[str, Any]:
+    with gateway.ledger.reader() as tx:
+        return {
+            "sessions": tx.scalar(select(func.count()).select_from(Session)),
+            "turns": turns.counts(tx),
+            "samples": samples.counts(tx),
+            "policies": [
+                {"version": row.version, "state": row.state, "kind": row.kind, "parent": row.parent}
+                for row in policies.all(tx)
+            ],
+        }

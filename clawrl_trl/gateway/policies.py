@@ -1,0 +1,230 @@
+"""Which policy version answers, and how a new one takes over without anybody noticing.
+
+The follower reads from the ledger which version serves. It makes the engine load that version first and only
+then lets new requests have it; requests in flight keep theirs, because each holds a lease and a version with a
+lease is never unloaded. A version that can't be loaded leaves the old one in place. The engine may restart at
+any time and forget its adapters: whoever meets that calls `reload`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
+from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
+from clawrl_trl.ledger.errors import LedgerError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+RETRY_LOAD_S = 5.0
+
+_NAME = re.compile(r"policy-v(\d{1,9})")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A policy version as the gateway needs it."""
+
+    number: int
+    path: str | None
+    state: str
+
+    @property
+    def name(self) -> str:
+        """The model name clients use for this very version."""
+        return f"policy-v{self.number}" if self.number else BASE_MODEL
+
+
+class Policies:
+    """The versions that can be asked for, and the one that serves.
+
+    Args:
+        ledger (`Ledger`): Read for the serving version.
+        writer (`LedgerWriter`): For events.
+        engine (`EngineClient`): Where versions are loaded.
+        alias (`str`): Model name that means the serving version.
+        keep (`int`): Retired versions kept loaded and reachable by name.
+        folder (`Path`): The run folder; a policy's path may be relative to it.
+    """
+
+    def __init__(
+        self, ledger: Ledger, writer: LedgerWriter, engine: EngineClient, *, alias: str, keep: int, folder: Path
+    ) -> None:
+        self._ledger, self._writer, self._engine = ledger, writer, engine
+        self._keep, self._folder = keep, folder
+        self.alias = alias
+        self.serving = Version(0, None, "serving")
+        self.kept: dict[int, Version] = {0: self.serving}
+        self.leases: Counter[int] = Counter()
+        self._base_name = BASE_MODEL
+        self._loaded: set[int] = set()
+        self._retired: set[int] = set()
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._seen: tuple[int, int | None] | None = None
+        self._failed: tuple[int, float] = (-1, 0.0)
+
+    def names(self) -> list[str]:
+        """Every model name a client may use, the alias first."""
+        return [self.alias, *(one.name for _, one in sorted(self.kept.items()))]
+
+    def resolve(self, name: str | None) -> Version:
+        """The version a model name stands for.
+
+        Raises:
+            ApiError: 404 in OpenAI's shape that lists what exists.
+        """
+        if name is None or name == self.alias:
+            return self.serving
+        match = _NAME.fullmatch(name)
+        number = 0 if name == BASE_MODEL else int(match[1]) if match else -1
+        if number not in self.kept:
+            raise invalid(
+                f"The model {name!r} does not exist; there are: {', '.join(self.names())}.",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
+        return self.kept[number]
+
+    def engine_name(self, version: Version) -> str:
+        """The name under which the engine serves a version."""
+        return version.name if version.number else self._base_name
+
+    @contextlib.contextmanager
+    def lease(self, version: Version) -> Iterator[None]:
+        """Keep a version loaded for as long as the block runs."""
+        self.leases[version.number] += 1
+        try:
+            yield
+        finally:
+            self.leases[version.number] -= 1
+            if not self.leases[version.number]:
+                del self.leases[version.number]
+
+    async def ensure(self, version: Version) -> None:
+        """Have the engine load a version unless it is known to be loaded.
+
+        Raises:
+            EngineError: If the engine can't.
+        """
+        if version.number == 0:
+            return
+        async with self._locks.setdefault(version.number, asyncio.Lock()):
+            if version.number in self._loaded:
+                return
+            await self._engine.load_adapter(version.name, self._path(version))
+            self._loaded.add(version.number)
+
+    async def reload(self, version: Version) -> None:
+        """Load a version again: the engine said it doesn't know it."""
+        self._loaded.discard(version.number)
+        await self.ensure(version)
+
+    async def follow(self) -> None:
+        """Follow the ledger until cancelled."""
+        while True:
+            try:
+                await self.step()
+            except (EngineError, LedgerError) as error:
+                logger.debug("policy follower: %s", error)
+            await asyncio.sleep(POLL_S)
+
+    def start(self) -> None:
+        """Adopt what the ledger says, before the first request and whether or not the engine is up.
+
+        Raises:
+            LedgerError: If the ledger can't be read.
+        """
+        rows = self._read_all()
+        self._adopt(rows, next(one for one in rows if one.state == "serving"))
+
+    async def step(self) -> None:
+        """One look at the ledger and what follows from it.
+
+        Raises:
+            EngineError: If the engine can't be reached.
+            LedgerError: If the ledger can't be read.
+        """
+        seen = (await asyncio.to_thread(self._read_serving), self._engine.address.pid)
+        if seen == self._seen:
+            await self._unload_idle()
+            return
+        if self._seen is None or seen[1] != self._seen[1]:
+            await self._meet_engine()
+        rows = await asyncio.to_thread(self._read_all)
+        wanted = next(one for one in rows if one.state == "serving")
+        if await self._try_load(wanted):
+            if wanted.number != self.serving.number:
+                logger.info("policy version %d serves (before: %d)", wanted.number, self.serving.number)
+            self._adopt(rows, wanted)
+            self._seen = (wanted.number, seen[1])
+
+    def _adopt(self, rows: list[Version], serving: Version) -> None:
+        retired = [one for one in rows if one.state == "retired" and one.number]
+        kept = [rows[0], serving, *(retired[-self._keep :] if self._keep else ())]
+        self.kept = {one.number: one for one in kept}
+        self._retired = {one.number for one in retired}
+        self.serving = serving
+
+    async def _meet_engine(self) -> None:
+        """Learn from an engine that just (re)started, or is new to us, what it calls its base and has loaded."""
+        names = await self._engine.models()
+        matches = {name: _NAME.fullmatch(name) for name in names}
+        self._loaded = {int(match[1]) for match in matches.values() if match}
+        bases = [name for name, match in matches.items() if not match]
+        self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
+
+    async def _try_load(self, version: Version) -> bool:
+        failed, again_at = self._failed
+        if failed == version.number and time.monotonic() < again_at:
+            return False
+        try:
+            await self.ensure(version)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            self._failed = (version.number, time.monotonic() + RETRY_LOAD_S)
+            if failed != version.number:
+                logger.warning(
+                    "policy version %d can't be loaded, %d goes on: %s", version.number, self.serving.number, error
+                )
+                await self._log(version, error)
+            return False
+        self._failed = (-1, 0.0)
+        return True
+
+    async def _log(self, version: Version, error: EngineError) -> None:
+        def write(tx: Transaction) -> None:
+            events.log(tx, "policy_load_failed", str(version.number), status=error.status, message=error.message[:500])
+
+        await self._writer.run(write)
+
+    async def _unload_idle(self) -> None:
+        for number in (self._loaded & self._retired) - self.kept.keys():
+            if not self.leases[number]:
+                await self._engine.unload_adapter(f"policy-v{number}")
+                self._loaded.discard(number)
+
+    def _path(self, version: Version) -> Path:
+        if version.path is None:
+            raise EngineError(500, f"policy version {version.number} has no folder")
+        inside = self._folder / version.path
+        return inside if inside.exists() else Path(version.path)
+
+    def _read_serving(self) -> int:
+        with self._ledger.reader() as tx:
+            return policies.serving(tx).version
+
+    def _read_all(self) -> list[Version]:
+        with self._ledger.reader() as tx:
+            return [Version(row.version, row.path, row.state) for row in policies.all(tx)]

@@ -1,0 +1,167 @@
+"""What an exchange leaves in the ledger: the session, its turns, and what the request says about earlier ones.
+
+All of it is one transaction. It may run more than once or not at all, so it makes its rows anew each time.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.gateway import sampling
+from clawrl_trl.gateway.capture import Capture, Choice
+from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
+from clawrl_trl.gateway.wire import Message, Wire
+from clawrl_trl.ledger import schema, turns
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked request.
+
+    Attributes:
+        wire (`Wire`): The endpoint it came to.
+        owner (`str`): Whose key it carried.
+        headers (`Mapping[str, str]`): Its headers, names in lower case.
+        body (`dict`): Its body, as the client wrote it.
+        path_session (`str | None`): The session named in the URL.
+        at (`float`): When it came, unix seconds.
+    """
+
+    wire: Wire
+    owner: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+    path_session: str | None
+    at: float = field(default_factory=time.time)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the client asked for a stream."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def session_done(self) -> bool:
+        """Whether the client says that this request ends its session."""
+        word = self.headers.get("x-session-done") or self.body.get("session_done")
+        return str(word).strip().lower() in ("1", "true", "yes", "on")
+
+
+class Record:
+    """The rows of one exchange in the making.
+
+    Args:
+        asked (`Asked`): The request.
+        sessions (`Sessions`): Places it, now, and hears what became of it.
+        policy_version (`int`): The version it runs under.
+        model (`str`): The engine's name for that version.
+        engine (`str`): Which engine it is.
+    """
+
+    def __init__(self, asked: Asked, sessions: Sessions, *, policy_version: int, model: str, engine: str) -> None:
+        self.asked, self.sessions = asked, sessions
+        self.policy_version, self.model, self.engine = policy_version, model, engine
+        self.id = schema.new_id("turn")
+        self.completion_id = asked.wire.id_prefix + self.id
+        self.conversations = asked.wire.conversations(asked.body)
+        self.placements = [self._place(messages) for messages in self.conversations]
+        self._per_prompt: int = asked.body.get("n") or 1
+        self._choices: list[Choice] = []
+        self._timings: dict[str, Any] = {}
+
+    def turn_id(self, index: int) -> str:
+        """The turn id of a choice."""
+        return self.id if index == 0 else f"{self.id}-{index}"
+
+    def turn_ids(self) -> list[str]:
+        """The ids of all turns that are to come."""
+        return [self.turn_id(index) for index in range(len(self.placements) * self._per_prompt)]
+
+    def settle(self, capture: Capture) -> bool:
+        """Take what was captured, when nothing more will come; `False` if there is nothing to keep."""
+        self._timings = capture.timings()
+        self._choices = [one for one in capture.settle() if one.finish_reason or one.sampled]
+        return bool(self._choices)
+
+    def write(self, tx: Transaction) -> None:
+        """Write everything, in the caller's transaction."""
+        sessions: dict[int, str] = {}
+        for choice in self._choices:
+            prompt = self._prompt_of(choice)
+            if prompt not in sessions:
+                sessions[prompt] = self._write_session(tx, self.placements[prompt])
+            turns.add(tx, self._turn(choice, prompt, sessions[prompt]))
+        for prompt in sessions:
+            next_turn = self.turn_id(prompt * self._per_prompt)
+            for answer in self.placements[prompt].answered:
+                turns.set_next_state(tx, answer.turn_id, answer.messages, answer.provenance, next_turn, self.asked.at)
+
+    def committed(self) -> None:
+        """Let the replies be recognised in later requests."""
+        for choice in self._choices:
+            prompt = self._prompt_of(choice)
+            self.sessions.replied(
+                self.placements[prompt],
+                self.turn_id(choice.index),
+                choice.message,
+                self.conversations[prompt],
+                choice.index,
+                aborted=choice.stored_finish_reason == "abort",
+            )
+
+    def failed(self) -> None:
+        """Tell the sessions that the request got no reply."""
+        for placement in self.placements:
+            self.sessions.failed(placement)
+
+    def _place(self, messages: list[Message]) -> Placement:
+        asked = self.asked
+        body = {**asked.body, "messages": messages}
+        return self.sessions.place(Incoming(asked.owner, asked.headers, body, asked.path_session, asked.at))
+
+    def _prompt_of(self, choice: Choice) -> int:
+        return min(choice.index // self._per_prompt, len(self.placements) - 1)
+
+    def _write_session(self, tx: Transaction, placement: Placement) -> str:
+        session = turns.get_or_create_session(
+            tx,
+            owner=self.asked.owner,
+            external_id=placement.external_id,
+            identity_source=placement.identity_source,
+            now=self.asked.at,
+            session_id=placement.session_id,
+        )
+        session.done = self.asked.session_done
+        return session.id
+
+    def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
+        body, placement = self.asked.body, self.placements[prompt]
+        obstacle = choice.obstacle() or sampling.obstacle(body)
+        return schema.Turn(
+            id=self.turn_id(choice.index),
+            session_id=session_id,
+            parent_id=placement.parent_id,
+            completion_id=self.completion_id,
+            choice_index=choice.index,
+            kind=placement.kind,
+            kind_reason=placement.kind_reason,
+            messages=self.conversations[prompt],
+            tools=body.get("tools"),
+            provenance=placement.provenance,
+            sampling=sampling.record(body),
+            response=choice.message,
+            finish_reason=choice.stored_finish_reason,
+            prompt_ids=choice.prompt_ids,  # type: ignore[arg-type]
+            completion_ids=choice.token_ids or None,  # type: ignore[arg-type]
+            logprobs=choice.logprobs or None,  # type: ignore[arg-type]
+            trainable=obstacle is None,
+            untrainable_reason=obstacle,
+            policy_version=self.policy_version,
+            model=self.model,
+            engine=self.engine,
+            timings=self._timings,
+            usage={"prompt_tokens": len(choice.prompt_ids or ()), "completion_tokens": len(choice.token_ids)},
+            created_at=self.asked.at,
+        )

@@ -1,0 +1,122 @@
+"""What a client may ask: the parts of a request that the gateway itself relies on, checked.
+
+Only types and ranges are checked, and only of fields that are read here or stored; everything else passes
+through to the engine, which knows best. The models are used for checking alone: what is forwarded is the
+client's own object.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clawrl_trl.gateway.errors import ApiError, invalid
+
+Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Function(_Checked):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(_Checked):
+    id: str | None = None
+    type: str | None = None
+    function: Function | None = None
+
+
+class Message(_Checked):
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class StreamOptions(_Checked):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class _Request(_Checked):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    return_token_ids: bool | None = None
+    session_id: str | int | None = None
+    turn_type: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+
+class ChatRequest(_Request):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class CompletionRequest(_Request):
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+
+
+def check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
+    """Check a body against a model.
+
+    Raises:
+        ApiError: 400 that names the first field at fault.
+    """
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        raise _refusal(error, body) from None
+
+
+def _refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = _field(first["loc"], body)
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
+    return invalid(f"{param}: {first['msg']}", param=param, code=code)
+
+
+def _field(location: tuple[int | str, ...], body: Any) -> str:
+    """The path of the field at fault, without the names pydantic gives to a union's branches."""
+    path: list[str] = []
+    here = body
+    for part in location:
+        if isinstance(here, Mapping):
+            path.append(str(part))
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int):
+            path.append(str(part))
+            here = here[part] if part < len(here) else None
+        else:
+            break
+    return ".".join(path)

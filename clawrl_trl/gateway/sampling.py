@@ -1,0 +1,81 @@
+"""How a reply was sampled, and whether that leaves its tokens trainable.
+
+Training needs, for each token, the probability of the distribution it was drawn from. Plain sampling at a
+temperature above 0 gives that. Anything that cuts or bends the distribution (truncation, penalties, grammars)
+or takes the likeliest token makes the ratio to another policy undefined on the tokens it excluded; such turns
+are kept and judged, but marked. What a client leaves open is set here to plain sampling, so that an engine's own
+defaults (vLLM takes a model's `generation_config`) never decide it unseen.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+PLAIN: dict[str, float | int] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Plain sampling: the distribution as the model gives it."""
+
+_BENT_BY = (
+    "logit_bias",
+    "logits_processors",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "min_tokens",
+    "thinking_token_budget",
+    "use_beam_search",
+)
+
+
+def completed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling fields of `PLAIN`, each as the client set it or else plain."""
+    return {name: body[name] if body.get(name) is not None else plain for name, plain in PLAIN.items()}
+
+
+def record(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored with the turn about how it was sampled."""
+    return completed(body) | {
+        "seed": body.get("seed"),
+        "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens"),
+        "chat_template_kwargs": body.get("chat_template_kwargs"),
+        "stop": body.get("stop"),
+        "tool_choice": body.get("tool_choice"),
+        "model": body.get("model"),
+    }
+
+
+def obstacle(body: Mapping[str, Any]) -> str | None:
+    """Why tokens sampled this way can't be trained on, or `None` when they can."""
+    used = completed(body)
+    if used["temperature"] == 0:
+        return "greedy: temperature 0 draws from no distribution"
+    if used["top_p"] < 1 or used["top_k"] > 0 or used["min_p"] > 0:
+        cut = ", ".join(f"{name} {used[name]}" for name in ("top_p", "top_k", "min_p") if used[name] != PLAIN[name])
+        return f"truncated: {cut}"
+    for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+        if used[name] != PLAIN[name]:
+            return f"penalised: {name} {used[name]}"
+    for name in _BENT_BY:
+        if body.get(name):
+            return f"constrained: {name}"
+    kind = (body.get("response_format") or {}).get("type", "text")
+    if kind != "text":
+        return f"constrained: response_format {kind}"
+    choice = body.get("tool_choice")
+    if choice == "required" or isinstance(choice, Mapping):
+        return "constrained: tool_choice forces a tool"
+    if body.get("echo"):
+        return "echo: the reply repeats its prompt"
+    if (body.get("best_of") or 1) > (body.get("n") or 1):
+        return "selected: best_of keeps the likeliest replies"
+    return None

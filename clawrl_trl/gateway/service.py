@@ -1,0 +1,142 @@
+"""The parts of one running gateway, and the work it does besides answering requests.
+
+A `Gateway` is made once per process and handed to every route. It owns the tasks that outlive their request (an
+exchange is recorded even when its client has left) and the two that run all the time: following the policies
+and expiring silent sessions.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.gateway.auth import Keys
+from clawrl_trl.gateway.policies import Policies
+from clawrl_trl.gateway.sessions import Sessions
+from clawrl_trl.ledger import Ledger, LedgerWriter, turns
+from clawrl_trl.ledger.errors import LedgerWriteError
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_S = 45.0
+"""How long a request that has not sent a byte waits for an engine that is down, seconds."""
+
+LAST_WRITES_S = 5.0
+FAULT_MEMORY_S = 5.0
+EXPIRY_PERIOD_S = 60.0
+
+
+class Gateway:
+    """Everything a route needs.
+
+    Args:
+        run (`RunFolder`): The run served.
+        settings (`ServeSettings`): Its settings.
+        keys (`Keys`): Who may do what.
+        ledger (`Ledger`): Open; closed by `stop`.
+        engine (`EngineClient`): Closed by `stop`.
+        patience_s (`float`, defaults to 45): How long a request waits for an engine that is down.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        settings: ServeSettings,
+        keys: Keys,
+        ledger: Ledger,
+        engine: EngineClient,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.run, self.settings, self.keys = run, settings, keys
+        self.ledger, self.engine, self.patience_s = ledger, engine, patience_s
+        self.writer = LedgerWriter(ledger)
+        self.sessions = Sessions()
+        self.policies = Policies(
+            ledger,
+            self.writer,
+            engine,
+            alias=settings.served_model_name,
+            keep=settings.keep_policies,
+            folder=run.path,
+        )
+        self.started_at = time.time()
+        self._ledger_fault: tuple[float, str] | None = None
+        self._exchanges: dict[asyncio.Task[None], Callable[[], None]] = {}
+        self._forever: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Read the open conversations and the serving policy from the ledger, and start the steady work."""
+        await asyncio.to_thread(self._load)
+        self._forever = [asyncio.create_task(self.policies.follow()), asyncio.create_task(self._expire())]
+
+    async def stop(self) -> None:
+        """End the steady work and what is in flight, and write down what there is to write."""
+        for task in self._forever:
+            task.cancel()
+        await asyncio.gather(*self._forever, return_exceptions=True)
+        for abandon in self._exchanges.values():
+            abandon()
+        if self._exchanges:
+            await asyncio.wait(self._exchanges, timeout=LAST_WRITES_S)
+        await asyncio.to_thread(self.writer.close)
+        await self.engine.aclose()
+        await asyncio.to_thread(self.ledger.close)
+
+    @property
+    def in_flight(self) -> int:
+        """How many exchanges are under way."""
+        return len(self._exchanges)
+
+    def spawn(self, life: Coroutine[Any, Any, None], abandon: Callable[[], None]) -> None:
+        """Run an exchange to its end as a task of its own; `abandon` tells it that its client is gone."""
+        task = asyncio.create_task(life)
+        self._exchanges[task] = abandon
+        task.add_done_callback(lambda done: self._exchanges.pop(done, None))
+
+    async def write(self, function: Callable[[Transaction], T]) -> T:
+        """Write to the ledger; returns after the commit and remembers a failure.
+
+        Raises:
+            LedgerWriteError: If nothing was committed.
+        """
+        try:
+            result = await self.writer.run(function)
+        except LedgerWriteError as error:
+            self._ledger_fault = (time.monotonic(), str(error))
+            raise
+        self._ledger_fault = None
+        return result
+
+    def recent_ledger_fault(self) -> list[str]:
+        """Why a write failed a moment ago, if none succeeded since; else an empty list."""
+        if self._ledger_fault is None or time.monotonic() - self._ledger_fault[0] > FAULT_MEMORY_S:
+            return []
+        return [self._ledger_fault[1]]
+
+    def _load(self) -> None:
+        with self.ledger.reader() as tx:
+            self.sessions.load(tx)
+        self.policies.start()
+
+    def _expire_silent(self, tx: Transaction) -> int:
+        return turns.expire(tx, time.time() - self.settings.session_timeout)
+
+    async def _expire(self) -> None:
+        period = min(EXPIRY_PERIOD_S, self.settings.session_timeout / 4)
+        while True:
+            await asyncio.sleep(period)
+            try:
+                expired = await self.write(self._expire_silent)
+            except LedgerWriteError as error:
+                logger.warning("silent sessions could not be expired: %s", error)
+            else:
+                if expired:
+                    logger.info("%d turns expired without a next state", expired)

@@ -1,0 +1,98 @@
+"""The two endpoints whose replies are captured, and in what they differ on the wire.
+
+The engine is asked for more than the client was (token ids, log-probs, running counts); `present` takes out
+again what the client did not ask for, so that it sees what any OpenAI server would send.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
+
+Body = Mapping[str, Any]
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One captured endpoint.
+
+    Attributes:
+        path (`str`): Where it is, at the gateway and at the engine.
+        id_prefix (`str`): What its completion ids begin with.
+        request (`type[BaseModel]`): What its body must look like.
+        conversations (`Callable`): The body's prompts, each as a list of messages; a chat has one.
+        logprobs (`Callable`): The fields that make the engine send log-probs, with the client's own wish.
+    """
+
+    path: str
+    id_prefix: str
+    request: type[BaseModel]
+    conversations: Callable[[Body], list[list[Message]]]
+    logprobs: Callable[[Body], dict[str, Any]]
+
+    def present(self, reply: dict[str, Any], body: Body, completion_id: str, model: str) -> bool:
+        """Turn the engine's reply, or one event of it, into the client's, in place.
+
+        Returns:
+            `bool`: Whether the client gets it at all.
+        """
+        reply["id"] = completion_id
+        reply["model"] = model
+        choices = reply.get("choices") or []
+        if body.get("stream") and not _present_usage(reply, bool(choices), body.get("stream_options") or {}):
+            return False
+        if not body.get("return_token_ids"):
+            for part in (reply, *choices):
+                part.pop("prompt_token_ids", None)
+                part.pop("token_ids", None)
+        wanted = body.get("logprobs")
+        if wanted is None or wanted is False:
+            for choice in choices:
+                choice["logprobs"] = None
+        return True
+
+
+def _present_usage(event: dict[str, Any], has_choices: bool, options: Body) -> bool:
+    if not has_choices:
+        return bool(options.get("include_usage"))
+    if not options.get("continuous_usage_stats"):
+        event.pop("usage", None)
+        if options.get("include_usage"):
+            event["usage"] = None
+    return True
+
+
+def _chat_logprobs(body: Body) -> dict[str, Any]:
+    return {"logprobs": True, "top_logprobs": (body.get("top_logprobs") or 0) if body.get("logprobs") else 0}
+
+
+def _prompts(body: Body) -> list[list[Message]]:
+    prompt = body["prompt"]
+    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return [[{"role": "user", "content": _shown(one)}] for one in (prompt if several else [prompt])]
+
+
+def _shown(prompt: str | list[int]) -> str:
+    """A prompt as message text; token ids have none here, they are kept as the turn's prompt ids."""
+    return prompt if isinstance(prompt, str) else f"[{len(prompt)} token ids]"
+
+
+CHAT = Wire(
+    path="/v1/chat/completions",
+    id_prefix="chatcmpl-",
+    request=ChatRequest,
+    conversations=lambda body: [body["messages"]],
+    logprobs=_chat_logprobs,
+)
+
+COMPLETIONS = Wire(
+    path="/v1/completions",
+    id_prefix="cmpl-",
+    request=CompletionRequest,
+    conversations=_prompts,
+    logprobs=lambda body: {"logprobs": body.get("logprobs") or 0},
+)
