@@ -1,0 +1,17 @@
+"""Trainers on TRL: Binary RL, on-policy distillation, and both combined."""
+
+from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
+from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
+from clawrl_trl.trainers.combine_config import CombineConfig
+from clawrl_trl.trainers.combine_trainer import CombineTrainer
+from clawrl_trl.trainers.opd_config import OPDConfig
+from clawrl_trl.trainers.opd_trainer import OPDTrainer
+
+__all__ = [
+    "AsyncGRPOConfig",
+    "AsyncGRPOTrainer",
+    "CombineConfig",
+    "CombineTrainer",
+    "OPDConfig",
+    "OPDTrainer",
+]

@@ -1,0 +1,20 @@
+"""Credit: from verdicts to per-token advantages, and the sources that hand samples to a trainer."""
+
+from clawrl_trl.credit.advantages import binary, combine, opd
+from clawrl_trl.credit.merge import CreditedSample, merge
+from clawrl_trl.credit.sample import TrainingSample
+from clawrl_trl.credit.source import LedgerSource, ListSource, SampleBatch, Source, as_source
+
+__all__ = [
+    "CreditedSample",
+    "LedgerSource",
+    "ListSource",
+    "SampleBatch",
+    "Source",
+    "TrainingSample",
+    "as_source",
+    "binary",
+    "combine",
+    "merge",
+    "opd",
+]

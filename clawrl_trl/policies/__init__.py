@@ -1,0 +1,20 @@
+"""Policies: immutable versions, the gate before serving, publishing and rolling back.
+
+Importing this package loads neither torch nor transformers; the trainer, which has them, drives it.
+"""
+
+from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
+from clawrl_trl.policies.publish import Publisher, rollback
+from clawrl_trl.policies.versions import PolicyStore, name_of, version_of
+
+__all__ = [
+    "Candidate",
+    "FirstGate",
+    "Gate",
+    "GateReport",
+    "PolicyStore",
+    "Publisher",
+    "name_of",
+    "rollback",
+    "version_of",
+]

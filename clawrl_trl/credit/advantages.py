@@ -1,0 +1,102 @@
+"""Advantages as pure functions of scores and log-probabilities.
+
+One convention holds throughout: NaN means "no term here", never zero. A trainer turns NaN into a masked token, so
+an absent term can't pull on the weights, can't count in a mean, and can't be mistaken for a neutral verdict.
+Formulas: OpenClaw-RL (arXiv 2603.10165), with the group normalisation of GRPO (arXiv 2402.03300).
+"""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clawrl_trl.credit.sample import BoolArray, FloatArray
+
+EPSILON = 1e-6
+
+
+def binary(
+    scores: Sequence[float | None], groups: Sequence[Hashable | None] | None = None
+) -> tuple[FloatArray, BoolArray]:
+    """Scalar advantages of one batch from its scores.
+
+    A group of one, and a sample without a group, keeps its raw score: `A = r`. In a group of n scored samples
+    `A = (r - mean) / (std + 1e-6)` with the sample standard deviation (n - 1 in the denominator, as TRL does).
+
+    Args:
+        scores: One score per sample; `None` or NaN where there is none.
+        groups: One key per sample, `None` for a group of its own. Default: all groups of one.
+
+    Returns:
+        `([N] advantages, [N] flags)`: NaN where there is no score; the flag is true in a group of two or more whose
+        scores are all equal, which teaches nothing (advantage 0).
+    """
+    values = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+    keys = [None] * len(values) if groups is None else list(groups)
+    if len(keys) != len(values):
+        raise ValueError(f"{len(values)} scores but {len(keys)} groups")
+    advantages = values.copy()
+    constant = np.zeros(len(values), dtype=np.bool_)
+    members: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        if key is not None and np.isfinite(values[index]):
+            members.setdefault(key, []).append(index)
+    for indices in members.values():
+        if len(indices) < 2:
+            continue
+        group = values[indices]
+        if np.all(group == group[0]):
+            advantages[indices], constant[indices] = 0.0, True
+        else:
+            advantages[indices] = (group - group.mean()) / (group.std(ddof=1) + EPSILON)
+    return advantages, constant
+
+
+def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> FloatArray | None:
+    """Per-token advantages of on-policy distillation: `A_t = clip(T_t - S_t, -clip, clip)`.
+
+    Args:
+        teacher: `[T]` log-probabilities under the teacher, in nats at temperature 1; NaN where unknown.
+        student: `[T]` log-probabilities of the same tokens under the sampling policy, at temperature 1.
+        clip: Bound c on the gap, in nats, above 0.
+
+    Returns:
+        `[T]` advantages, NaN where either side is not finite; `None` when either side is absent as a whole.
+    """
+    if not clip > 0:
+        raise ValueError(f"the bound on the teacher's gap must be above 0, got {clip}")
+    if teacher is None or student is None:
+        return None
+    t, s = np.asarray(teacher, dtype=np.float64), np.asarray(student, dtype=np.float64)
+    if t.shape != s.shape:
+        raise ValueError(f"teacher has shape {t.shape}, student {s.shape}")
+    known = np.isfinite(t) & np.isfinite(s)
+    gap = np.subtract(t, s, out=np.full(t.shape, np.nan), where=known)
+    return np.clip(gap, -clip, clip)
+
+
+def combine(
+    rl: ArrayLike | None, distilled: ArrayLike | None, *, w_rl: float, w_opd: float, length: int
+) -> FloatArray:
+    """Weighted sum `A_t = w_rl A^rl_t + w_opd A^opd_t` in which either term may be absent, also token by token.
+
+    Args:
+        rl: Scalar or `[T]` advantages from scores; `None` or NaN where absent.
+        distilled: `[T]` advantages from the teacher; `None` or NaN where absent.
+        w_rl: Weight of the score term. A term of weight 0 counts as absent.
+        w_opd: Weight of the teacher term.
+        length: T, in tokens.
+
+    Returns:
+        `[T]` advantages, NaN where both terms are absent.
+    """
+    total = np.zeros(length)
+    present = np.zeros(length, dtype=np.bool_)
+    for weight, term in ((w_rl, rl), (w_opd, distilled)):
+        if term is None or weight == 0:
+            continue
+        values = np.broadcast_to(np.asarray(term, dtype=np.float64), (length,))
+        known = np.isfinite(values)
+        total[known] += weight * values[known]
+        present |= known
+    return np.where(present, total, np.nan)

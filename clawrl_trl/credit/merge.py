@@ -1,0 +1,90 @@
+"""Merging turns of one conversation into one training sequence.
+
+When a turn's prompt begins with the whole of an earlier turn, its prompt and its reply token by token, both can be
+trained in one forward pass: attention is causal, so each reply token sees exactly what it saw when it was sampled.
+The tokens in between belong to nobody: they are attended to, never trained.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clawrl_trl.credit.sample import FloatArray, TrainingSample
+
+
+@dataclass(frozen=True, eq=False)
+class CreditedSample:
+    """A sample with its advantages.
+
+    Args:
+        sample: The reply or, after a merge, the sequence of replies.
+        advantages: `[T]`, NaN on tokens that get no credit and are left out of the loss.
+    """
+
+    sample: TrainingSample
+    advantages: FloatArray
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of tokens the loss counts."""
+        return int(np.isfinite(self.effective_advantages).sum())
+
+    @property
+    def effective_advantages(self) -> FloatArray:
+        """`[T]` advantages with NaN on tokens that the completion mask excludes."""
+        mask = self.sample.completion_mask
+        return self.advantages if mask is None else np.where(mask, self.advantages, np.nan)
+
+
+def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
+    """Join samples whose prompt extends another sample of the batch, repeatedly.
+
+    Every token keeps its advantage, its behaviour log-probability and so its importance ratio; only samples of the
+    same temperature are joined, since the loss divides a sequence's logits by one temperature. The joined sequence
+    carries the first sample's prompt and the last one's id and policy version.
+
+    Args:
+        samples: Credited samples in any order.
+
+    Returns:
+        The joined and the remaining samples, ordered by prompt length.
+    """
+    merged: list[CreditedSample] = []
+    for item in sorted(samples, key=lambda one: len(one.sample.prompt_ids)):
+        for index, earlier in enumerate(merged):
+            if _extends(item.sample, earlier.sample):
+                merged[index] = _join(earlier, item)
+                break
+        else:
+            merged.append(item)
+    return merged
+
+
+def _extends(later: TrainingSample, earlier: TrainingSample) -> bool:
+    whole = np.concatenate([earlier.prompt_ids, earlier.completion_ids])
+    return (
+        later.temperature == earlier.temperature
+        and len(later.prompt_ids) >= len(whole)
+        and np.array_equal(later.prompt_ids[: len(whole)], whole)
+    )
+
+
+def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
+    first, last = earlier.sample, later.sample
+    between = last.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
+    gap = len(between)
+
+    def mask(one: TrainingSample) -> np.ndarray:
+        return np.ones(len(one.completion_ids), dtype=bool) if one.completion_mask is None else one.completion_mask
+
+    joined = replace(
+        last,
+        prompt_ids=first.prompt_ids,
+        completion_ids=np.concatenate([first.completion_ids, between, last.completion_ids]),
+        completion_mask=np.concatenate([mask(first), np.zeros(gap, dtype=bool), mask(last)]),
+        logprobs=np.concatenate([first.logprobs, np.zeros(gap), last.logprobs]),
+        teacher_logprobs=None,
+        plain_logprobs=None,
+    )
+    return CreditedSample(joined, np.concatenate([earlier.advantages, np.full(gap, np.nan), later.advantages]))

@@ -1,0 +1,108 @@
+"""A training sample: one sampled reply with everything a trainer needs to give it credit.
+
+The tokens are the ids the engine sampled, never text tokenised again, and every per-token array lines up with
+them; a sample that breaks this can't be built. The module knows neither torch nor the ledger, so that any
+iterable of these, or of JSON rows with the same keys, can feed a trainer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingSample:
+    """One reply, as it was sampled.
+
+    Args:
+        prompt_ids (`[P]` ints): Token ids of the rendered prompt; at least one.
+        completion_ids (`[T]` ints): Token ids the engine sampled; at least one.
+        logprobs (`[T]` floats): Log-probabilities in nats under the distribution actually sampled from (temperature
+            and truncation included): the behaviour policy S of the importance ratio.
+        sample_id (`str`): Identifier, for logs.
+        completion_mask (`[T]` bools, *optional*): False on tokens that are not the model's (tool output). Default:
+            every token counts.
+        policy_version (`int`): Version that sampled the reply; 0 is the base model.
+        temperature (`float`): Sampling temperature, above 0; the loss uses the same.
+        score (`float`, *optional*): The verdict, usually -1 or 1. `None` when the judge abstained.
+        teacher_logprobs (`[T]` floats, *optional*): Log-probabilities of the same tokens under the teacher, at
+            temperature 1. NaN where the teacher gave none.
+        plain_logprobs (`[T]` floats, *optional*): Log-probabilities of the same tokens under the sampling policy and
+            the plain prompt, at temperature 1.
+        group (`str`, *optional*): Rollouts of one task share it; their scores are normalised together.
+        weight (`float`): Factor on the sample's advantages.
+
+    Raises:
+        ValueError: If a length does not fit, an array is empty or the temperature is not above 0.
+    """
+
+    prompt_ids: IntArray
+    completion_ids: IntArray
+    logprobs: FloatArray
+    sample_id: str = ""
+    completion_mask: BoolArray | None = None
+    policy_version: int = 0
+    temperature: float = 1.0
+    score: float | None = None
+    teacher_logprobs: FloatArray | None = None
+    plain_logprobs: FloatArray | None = None
+    group: str | None = None
+    weight: float = field(default=1.0)
+
+    def __post_init__(self) -> None:
+        self._set("prompt_ids", np.asarray(self.prompt_ids, dtype=np.int64))
+        self._set("completion_ids", np.asarray(self.completion_ids, dtype=np.int64))
+        if self.prompt_ids.ndim != 1 or self.completion_ids.ndim != 1 or not self.prompt_ids.size:
+            raise ValueError(f"sample {self.sample_id!r}: prompt_ids and completion_ids must be lists of token ids")
+        if not self.completion_ids.size:
+            raise ValueError(f"sample {self.sample_id!r}: completion_ids is empty")
+        for name in ("logprobs", "teacher_logprobs", "plain_logprobs"):
+            self._set(name, self._per_token(name, np.float64))
+        if self.logprobs is None:
+            raise ValueError(f"sample {self.sample_id!r}: logprobs are missing")
+        self._set("completion_mask", self._per_token("completion_mask", np.bool_))
+        if not self.temperature > 0:
+            raise ValueError(f"sample {self.sample_id!r}: temperature {self.temperature} is not above 0")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _per_token(self, name: str, dtype: type[np.generic]) -> Any:
+        value: ArrayLike | None = getattr(self, name)
+        if value is None:
+            return None
+        array = np.asarray(value, dtype=dtype)
+        if array.shape != self.completion_ids.shape:
+            raise ValueError(
+                f"sample {self.sample_id!r}: {name} has shape {array.shape}, the completion {self.completion_ids.shape}"
+            )
+        return array
+
+    @property
+    def plain_at_temperature_one(self) -> FloatArray | None:
+        """`[T]` log-probabilities S of the OPD gap: the stored ones, or the behaviour's when sampled at 1."""
+        if self.plain_logprobs is not None:
+            return self.plain_logprobs
+        return self.logprobs if self.temperature == 1.0 else None
+
+    @classmethod
+    def from_row(cls, row: "Mapping[str, Any] | TrainingSample") -> "TrainingSample":
+        """Make a sample from a JSON row with the field names as keys; unknown keys are ignored.
+
+        Raises:
+            ValueError: If a key without a default is missing, or the content does not fit together.
+        """
+        if isinstance(row, TrainingSample):
+            return row
+        missing = [name for name in ("prompt_ids", "completion_ids", "logprobs") if row.get(name) is None]
+        if missing:
+            raise ValueError(f"a training row lacks {', '.join(missing)}; it has {', '.join(sorted(row))}")
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in row.items() if name in known})

@@ -1,0 +1,165 @@
+"""Publishing: from a candidate in the ledger to the version that serves.
+
+The order is gate, engine, ledger. Serving changes only in the ledger, in one transaction, after the engine holds
+the adapter; requests in flight finish on the version they began with. An engine that is down costs nothing but
+freshness: the candidate waits, and the next version that is published takes its place.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from clawrl_trl.engines.client import EngineError, SyncEngineClient
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger, events, policies
+from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.policies.gate import Candidate, FirstGate, Gate
+from clawrl_trl.policies.versions import PolicyStore, name_of
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Takes candidates of one run through the gate into the engine.
+
+    Args:
+        ledger: The run's ledger.
+        store: The run's policy folders.
+        engine: Client of the engine that serves; `None` promotes in the ledger alone (training offline).
+        gate: What a candidate must pass.
+        attempts: Tries to load an adapter into the engine before the candidate is left waiting.
+        longest_wait_s: Longest pause between two tries, in seconds; it doubles from 0.2.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: PolicyStore,
+        *,
+        engine: SyncEngineClient | None = None,
+        gate: Gate | None = None,
+        attempts: int = 4,
+        longest_wait_s: float = 2.0,
+    ) -> None:
+        self.ledger = ledger
+        self.store = store
+        self.engine = engine
+        self.gate = FirstGate() if gate is None else gate
+        self.attempts = attempts
+        self.longest_wait_s = longest_wait_s
+
+    def publish(self, candidate: Candidate) -> str:
+        """Check a candidate and let it serve.
+
+        Returns:
+            The version's state afterwards: `"serving"`, `"rejected"`, or `"candidate"` when the engine is down.
+        """
+        report = self.gate.check(candidate)
+        with self.ledger.transaction() as tx:
+            policy = _existing(tx, candidate.version)
+            if policy.state != "candidate":
+                return policy.state
+            policy.metrics = {**policy.metrics, **report.metrics}
+            if not report.passed:
+                policies.reject(tx, candidate.version, f"gate: {report.reason}")
+                return "rejected"
+        if not self._load(candidate):
+            return self._state(candidate.version)
+        with self.ledger.transaction() as tx:
+            if _existing(tx, candidate.version).state == "candidate":
+                _supersede(tx, candidate.version)
+                policies.promote(tx, candidate.version)
+        return self._state(candidate.version)
+
+    def _load(self, candidate: Candidate) -> bool:
+        """Whether the engine holds the candidate; a refusal for good rejects it."""
+        if self.engine is None:
+            return True
+        retrying = Retrying(
+            stop=stop_after_attempt(self.attempts),
+            wait=wait_exponential(multiplier=0.2, max=self.longest_wait_s),
+            retry=retry_if_exception(lambda error: isinstance(error, EngineError) and error.retryable),
+            reraise=True,
+        )
+        try:
+            retrying(self.engine.load_adapter, name_of(candidate.version), candidate.folder)
+        except EngineError as error:
+            with self.ledger.transaction() as tx:
+                events.log(tx, "policy_not_loaded", str(candidate.version), status=error.status)
+                if not error.retryable and _existing(tx, candidate.version).state == "candidate":
+                    policies.reject(tx, candidate.version, f"engine: {error.message[:200]}")
+            logger.warning("the engine did not load policy version %d: %s", candidate.version, error)
+            return False
+        return True
+
+    def _state(self, version: int) -> str:
+        with self.ledger.reader() as tx:
+            return _existing(tx, version).state
+
+
+def _supersede(tx: Session, version: int) -> None:
+    for policy in policies.all(tx):
+        if policy.state == "candidate" and policy.version < version:
+            policies.reject(tx, policy.version, f"superseded by {version}")
+
+
+def _existing(tx: Session, version: int) -> Policy:
+    policy = policies.get(tx, version)
+    if policy is None:
+        raise KeyError(f"there is no policy version {version}")
+    return policy
+
+
+def rollback(ledger: Ledger, to: int | None = None) -> Policy:
+    """Let an earlier version serve again; the trainer goes on from it.
+
+    Candidates that wait are rejected, for they descend from what is being left.
+
+    Args:
+        ledger: The run's ledger.
+        to: Version to serve. Default: the nearest ancestor of the serving version that has served.
+
+    Returns:
+        The version that serves now.
+
+    Raises:
+        UserError: If there is nothing to roll back to.
+    """
+    with ledger.transaction() as tx:
+        now = policies.serving(tx)
+        target = _rollback_target(tx, now, to)
+        for policy in policies.all(tx):
+            if policy.state == "candidate":
+                policies.reject(tx, policy.version, f"rolled back to {target.version}")
+        events.log(tx, "rollback", str(target.version), before=now.version)
+        return policies.promote(tx, target.version)
+
+
+def _rollback_target(tx: Session, now: Policy, to: int | None) -> Policy:
+    wanted = _last_served_before(tx, now) if to is None else to
+    if wanted is None:
+        raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
+    target = policies.get(tx, wanted)
+    if target is None or target.state in ("rejected", "candidate"):
+        kept = _listed(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
+        raise UserError(f"There is no version {wanted} that has served: choose one of {kept}.")
+    if target.path is not None and not Path(target.path).is_dir():
+        raise UserError(f"The folder of version {wanted} is gone ({target.path}): choose another version.")
+    return target
+
+
+def _last_served_before(tx: Session, now: Policy) -> int | None:
+    before = now
+    while before.parent is not None:
+        before = _existing(tx, before.parent)
+        if before.state == "retired":
+            return before.version
+    return None
+
+
+def _listed(versions: Iterable[Any]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,130 @@
+"""Policy folders on disk: one immutable folder per version.
+
+A folder appears under its final name only when it is complete and on the disk: it is filled under a temporary
+name, synced, and renamed. The ledger's row comes after the rename, so a folder that no row names is the remains
+of a crash and may be removed. `training_state/` inside holds what only the trainer needs; without it the folder
+is a plain PEFT adapter (or, for full fine-tuning, a plain model) that any engine loads.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+TRAINING_STATE = "training_state"
+WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "pytorch_model.bin")
+
+_NAME = re.compile(r"policy-v(\d+)")
+
+
+def name_of(version: int) -> str:
+    """The name under which engines know a version; `policy-v3` for 3."""
+    return f"policy-v{version}"
+
+
+def version_of(name: str) -> int | None:
+    """The version of a policy's name, or `None` when it is none."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+class PolicyStore:
+    """The `policies/` folder of a run.
+
+    Args:
+        root: The folder; made when it is first written to.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+
+    def folder(self, version: int) -> Path:
+        """Where a version lives or would live."""
+        return self.root / name_of(version)
+
+    def begin(self, version: int) -> Path:
+        """An empty temporary folder to fill, with its `training_state/`."""
+        folder = self.root / f".tmp-{name_of(version)}"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / TRAINING_STATE).mkdir(parents=True)
+        return folder
+
+    def finish(self, version: int) -> Path:
+        """Sync the temporary folder of a version to disk and give it its final name.
+
+        Raises:
+            FileExistsError: If the version exists already; versions are immutable.
+        """
+        temporary, final = self.root / f".tmp-{name_of(version)}", self.folder(version)
+        if final.exists():
+            raise FileExistsError(f"{final} exists already")
+        for path in sorted(temporary.rglob("*")):
+            _sync(path)
+        _sync(temporary)
+        temporary.rename(final)
+        _sync(self.root)
+        return final
+
+    def sha256(self, version: int) -> str:
+        """Fingerprint of a version's weights: over its weight files, shards included, in order of name.
+
+        Raises:
+            FileNotFoundError: If the folder holds no weights.
+        """
+        folder = self.folder(version)
+        files = sorted(
+            path for path in folder.glob("*") if path.name in WEIGHT_FILES or path.suffix == ".safetensors"
+        )
+        if not files:
+            raise FileNotFoundError(f"{folder} holds no weights")
+        digest = hashlib.sha256()
+        for path in files:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    def training_state(self, version: int) -> Path | None:
+        """The trainer's half of a version, or `None` when it was pruned or never written."""
+        folder = self.folder(version) / TRAINING_STATE
+        return folder if (folder / "trainer_state.json").is_file() else None
+
+    def clean_up(self, known: Iterable[int]) -> list[str]:
+        """Remove temporary folders, and version folders that no ledger row names.
+
+        Returns:
+            Names of what was removed.
+        """
+        keep = {name_of(version) for version in known}
+        removed = []
+        for path in sorted(self.root.glob("*")) + sorted(self.root.glob(".tmp-*")):
+            stray = version_of(path.name) is not None and path.name not in keep
+            if path.is_dir() and (stray or path.name.startswith(".tmp-")):
+                shutil.rmtree(path)
+                removed.append(path.name)
+        return removed
+
+    def prune(self, keep: Iterable[int]) -> list[int]:
+        """Remove the training state of every version but `keep`; the weights stay, for rollback.
+
+        Returns:
+            The versions that were pruned.
+        """
+        spared = set(keep)
+        pruned = []
+        for path in sorted(self.root.glob(f"policy-v*/{TRAINING_STATE}")):
+            version = version_of(path.parent.name)
+            if version is not None and version not in spared:
+                shutil.rmtree(path)
+                pruned.append(version)
+        return pruned
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,98 @@
+"""Per-token log-probabilities at each sample's own temperature.
+
+TRL's fused LM head knows one temperature for all rows, set when it is built. A sample must be scored at the
+temperature it was sampled at, so rows that differ have the hidden states scaled before the head: `(h s) W = s (h W)`,
+exact for a head without bias or soft cap. Models for which that does not hold, and float64, which the fused head
+would round to float32, take the plain way through the logits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from trl.trainer.utils import selective_log_softmax
+
+
+class RowTemperatures:
+    """Applies row temperatures to one model that has TRL's fused LM head.
+
+    Args:
+        model: The causal language model itself, without PEFT or distributed wrappers.
+        built_in: Temperature of its fused head.
+    """
+
+    def __init__(self, model: Any, built_in: float) -> None:
+        self.built_in = built_in
+        self.rows: torch.Tensor | None = None
+        self._scale: torch.Tensor | None = None
+        head, config = model.get_output_embeddings(), model.config.get_text_config()
+        self._scalable = head.bias is None and getattr(config, "final_logit_softcapping", None) is None
+        self._float64 = head.weight.dtype == torch.float64
+        model.base_model.register_forward_hook(self._scale_hidden_states)
+
+    @contextmanager
+    def of(self, rows: torch.Tensor) -> Iterator[None]:
+        """Score at these temperatures inside the block.
+
+        Args:
+            rows: [B] temperatures, above 0.
+        """
+        uniform = bool((rows == self.built_in).all())
+        self.rows = rows
+        self._scale = None if uniform or not self.fused(rows) else self.built_in / rows
+        try:
+            yield
+        finally:
+            self.rows = self._scale = None
+
+    def fused(self, rows: torch.Tensor) -> bool:
+        """Whether the fused head can score these rows."""
+        return not self._float64 and (self._scalable or bool((rows == self.built_in).all()))
+
+    def _scale_hidden_states(self, module: Any, args: Any, output: Any) -> Any:
+        if self._scale is not None:
+            hidden = output.last_hidden_state
+            output.last_hidden_state = hidden * self._scale.to(hidden.dtype)[:, None, None]
+        return output
+
+
+def plain_logps(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    logits_to_keep: int,
+    temperature: torch.Tensor,
+    *,
+    router_logits: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Log-probabilities and entropies of the last tokens, from the full logits.
+
+    Args:
+        model: Causal language model, wrapped or not.
+        input_ids: [B, L].
+        attention_mask: [B, L].
+        logits_to_keep: T, the number of last tokens to score.
+        temperature: [B].
+
+    Returns:
+        `([B, T] log-probabilities, [B, T] entropies, auxiliary loss or None)`, 0 on masked positions.
+    """
+    extra = {"output_router_logits": True} if router_logits else {}
+    output = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        logits_to_keep=logits_to_keep + 1,
+        use_cache=False,
+        **extra,
+    )
+    logits = output.logits[:, :-1] / temperature[:, None, None].to(output.logits.dtype)
+    keep = attention_mask[:, -logits_to_keep:].bool()
+    logps = selective_log_softmax(logits, input_ids[:, -logits_to_keep:])
+    log_all = logits.log_softmax(-1)
+    entropies = -(log_all.exp() * log_all).sum(-1)
+    return (
+        logps.masked_fill(~keep, 0.0),
+        entropies.masked_fill(~keep, 0.0),
+        getattr(output, "aux_loss", None) if router_logits else None,
+    )
