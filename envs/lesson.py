@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,14 +19,18 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.table import Table
+from tqdm.auto import tqdm
 
 from clawrl_trl.envs.evaluate import EvalReport, evaluate, interactions_to_hold
-from clawrl_trl.envs.personas import persona as persona_named
+from clawrl_trl.envs.play import FILE_NAME
 from clawrl_trl.envs.plot import learning_curve
 from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger, policies, samples, turns
+from clawrl_trl.settings import ServeSettings, api_key
 from clawrl_trl.supervisor import end_with_parent, last_lines
 
 SWITCH_TIMEOUT = 30.0
+JUDGE_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,62 +57,69 @@ class Lesson:
 
 
 class PersonaRun:
-    """A lesson on the run in `folder`, whose gateway answers at `base_url`.
+    """A lesson on a served run.
 
     Entering it evaluates and starts the persona; leaving it ends the persona.
 
     Args:
         lesson (`Lesson`): What is played.
-        folder (`Path`): The run folder.
-        base_url (`str`): The gateway's URL, ending in `/v1`.
-        api_key (`str` or `None`): Its chat key.
-        model (`str`): The model name to ask for.
+        settings (`ServeSettings`): The run.
+        base_url (`str`): Its gateway's URL, ending in `/v1`.
     """
 
-    def __init__(self, lesson: Lesson, folder: Path, base_url: str, api_key: str | None, model: str) -> None:
+    def __init__(self, lesson: Lesson, settings: ServeSettings, base_url: str) -> None:
         self.lesson = lesson
-        self.folder = folder
+        self.folder = Path(settings.run)
+        self.model = settings.served_model_name
         self.base_url = base_url
-        self.api_key = api_key
-        self.model = model
-        self._process: subprocess.Popen[bytes] | None = None
+        self._over_at: float | None = None
 
     def __enter__(self) -> "PersonaRun":
         self.before = self._evaluate("before")
         self._process = self._play()
+        self._watch = _Watch(self)
+        self._watch.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        self._watch.stop()
+        if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
 
-    def finished(self) -> bool:
-        """Whether the persona has played its last interaction.
+    def over(self, ledger: Ledger, needs: Sequence[str]) -> bool:
+        """Whether the persona has played its last interaction and nothing of it is left to judge or to train.
 
         Raises:
-            UserError: If it ended early.
+            UserError: If the persona ended early.
         """
-        assert self._process is not None
         code = self._process.poll()
         if code:
             raise UserError(last_lines(self.folder / "logs" / "persona.log").removeprefix("error: "))
-        return code == 0
+        if code is None:
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        with ledger.reader() as tx:
+            judging = turns.counts(tx).get("judging", 0)
+            waiting = samples.ready(tx, needs) + samples.counts(tx).get("leased", 0)
+        return not waiting and (not judging or time.monotonic() - self._over_at > JUDGE_TIMEOUT)
 
     def played(self) -> list[dict[str, Any]]:
-        """The interactions so far, as `clawrl_trl.envs.play` wrote them."""
-        path = self.folder / "interactions.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        """The interactions so far; read without the repair that `Interactions` makes, for it is being written."""
+        path = self.folder / FILE_NAME
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def report(self, version: int, **facts: Any) -> dict[str, Any]:
-        """Evaluate policy `version`, write `metrics.json` and `learning_curve.png`, and return the metrics."""
+    def report(self, ledger: Ledger, version: int, **facts: Any) -> dict[str, Any]:
+        """Evaluate policy `version`, write `metrics.json` and `learning_curve.png`, return the metrics."""
         self._wait_for(version)
         after = self._evaluate("after", fresh=True)
         rows = self.played()
+        with ledger.reader() as tx:
+            trained = samples.counts(tx).get("trained", 0)
+            versions = sum(policy.version > 0 for policy in policies.all(tx))
         metrics = {
             "persona": self.lesson.persona,
             "seed": self.lesson.seed,
@@ -120,6 +132,8 @@ class PersonaRun:
             "eval_problems": after.n,
             "requests": self.before.requests + after.requests + sum(row["requests"] for row in rows),
             "failed_requests": self.before.failed + after.failed + sum(row["failed"] for row in rows),
+            "policy_versions": versions,
+            "samples_trained": trained,
             **facts,
         }
         (self.folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
@@ -130,14 +144,16 @@ class PersonaRun:
         path = self.folder / f"evaluation_{name}.json"
         if path.exists() and not fresh:
             return EvalReport(**json.loads(path.read_text()))
-        report = evaluate(
-            self.base_url,
-            self.api_key,
-            persona_named(self.lesson.persona),
-            problems=self.lesson.problems,
-            seed=self.lesson.seed,
-            model=self.model,
-        )
+        with tqdm(total=self.lesson.problems, desc=f"Evaluation {name}", leave=False) as bar:
+            report = evaluate(
+                self.base_url,
+                api_key("chat"),
+                self.lesson.persona,
+                problems=self.lesson.problems,
+                seed=self.lesson.seed,
+                model=self.model,
+                progress=bar.update,
+            )
         path.write_text(json.dumps(asdict(report)) + "\n")
         return report
 
@@ -145,7 +161,6 @@ class PersonaRun:
         lesson = self.lesson
         flags: dict[str, Any] = {
             "run": self.folder,
-            "base_url": self.base_url,
             "model": self.model,
             "persona": lesson.persona,
             "interactions": lesson.interactions,
@@ -154,9 +169,7 @@ class PersonaRun:
             "rollout_function_path": lesson.rollout,
             "custom_generate_function_path": lesson.generate,
         }
-        words = [
-            word for name, value in flags.items() if value is not None for word in (f"--{name}", str(value))
-        ]
+        words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", str(value))]
         with (self.folder / "logs" / "persona.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "clawrl_trl.envs.play", *words],
@@ -174,7 +187,8 @@ class PersonaRun:
         Raises:
             UserError: If it still doesn't after 30 s.
         """
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        key = api_key("chat")
+        headers = {"Authorization": f"Bearer {key.split(',')[0]}"} if key else {}
         body = {"model": self.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
         deadline = time.monotonic() + SWITCH_TIMEOUT
         while time.monotonic() < deadline:
@@ -187,9 +201,30 @@ class PersonaRun:
             if response.headers.get("x-clawrl-policy-version") == str(version):
                 return
             time.sleep(0.2)
-        raise UserError(
-            f"The gateway does not serve policy {version}; see {self.folder / 'logs' / 'gateway.log'}."
-        )
+        raise UserError(f"The gateway does not serve policy {version}; see {self.folder / 'logs' / 'gateway.log'}.")
+
+
+class _Watch(threading.Thread):
+    """Shows how far the persona is, from the record it keeps."""
+
+    def __init__(self, run: PersonaRun) -> None:
+        super().__init__(daemon=True)
+        self._run = run
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        with tqdm(total=self._run.lesson.interactions, desc=f"{self._run.lesson.persona} chats") as bar:
+            while not self._stop.wait(0.5):
+                rows = self._run.played()
+                liked = sum(row["first_score"] or 0 for row in rows[-6:])
+                version = rows[-1]["policy_version"] if rows else 0
+                bar.set_postfix_str(f"policy {version}, liked {liked:.0f} of the last {len(rows[-6:])}", refresh=False)
+                bar.update(len(rows) - bar.n)
+
+    def stop(self) -> None:
+        """End the display."""
+        self._stop.set()
+        self.join()
 
 
 def print_table(metrics: dict[str, Any], columns: Sequence[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """An own loss: the trainer's, plus a small pull towards short replies.
 
-    accelerate launch examples/train.py --custom_loss_function_path examples/custom/loss.py:brevity
+accelerate launch examples/train.py --custom_loss_function_path examples/custom/loss.py:brevity
 """
 
 from typing import Any

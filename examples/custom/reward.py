@@ -1,6 +1,6 @@
 """An own reward in place of the judge: short replies are good replies.
 
-    accelerate launch examples/train.py --custom_rm_path examples/custom/reward.py:short_replies
+accelerate launch examples/train.py --custom_rm_path examples/custom/reward.py:short_replies
 """
 
 from clawrl_trl.judge.turn import JudgedTurn
