@@ -2,22 +2,53 @@
 
 `Sessions` is the index of open conversations. It decides, for every request and before it is forwarded, the
 session, main or side, the turn it follows and the next state it gives to earlier turns. It holds digests and
-anchors only, never histories, and nothing here writes to the ledger: the gateway does, in one transaction.
+anchors only, never histories, and nothing here writes to the ledger: the gateway does, in one transaction, and
+then tells the index what became of the request. Decisions follow from what was said to the index and from the
+times given; there is no clock or chance in them.
+
+What it promises where clients leave room for doubt:
+
+- Two conversations that open alike stay apart: a request without a reply of ours in it is a new session, unless
+  it repeats one that failed or was cut off in the last 15 minutes.
+- Conversations that were alike up to and including our replies can't be told apart by history; the request goes
+  to the one that was heard of last and still waits for an answer.
+- A reply that history no longer shows gets no next state: the user stopped it, regenerated it or rewrote it.
+- After a compaction a session goes on by the client's id; by history alone it is a new session.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.gateway import search
+from clawrl_trl.gateway.identity import Identity, identify, named_session, strip_identity
+from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
+from clawrl_trl.gateway.kinds import kind_of, setting_of
+from clawrl_trl.gateway.messages import Chain, read, reply_digest, text_digest, trail
+from clawrl_trl.gateway.search import Footing, Request
+from clawrl_trl.ledger import schema
+
+__all__ = ["Answer", "Incoming", "Placement", "Sessions", "strip_identity"]
 
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as the gateway received it; header names are lower case, `now` is unix seconds."""
+    """A request as the gateway received it.
+
+    Attributes:
+        owner: Fingerprint of the API key; conversations of two owners never join.
+        headers: Names in lower case.
+        body: The request's body, chat or raw completion.
+        path_session: The session in the URL (`/s/<session>/v1`), if any.
+        now: Unix time, seconds.
+    """
 
     owner: str
     headers: Mapping[str, str]
@@ -28,7 +59,10 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Answer:
-    """The next state that a request gives to an earlier turn; one provenance word per message."""
+    """The next state that a request gives to an earlier turn; one provenance word per message.
+
+    Messages come without stamps, status lines and what the client wrapped around them.
+    """
 
     turn_id: str
     messages: list[Message]
@@ -37,7 +71,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a request belongs. `session_id` is the ledger's id, `external_id` the one the client gave."""
+    """Where a request belongs.
+
+    Attributes:
+        session_id: The ledger's id of the session.
+        external_id: The client's name for it, if it gave one.
+        identity_source: Where the session was recognised: `header:...`, `body:...`, `url`, `message:<client>` or
+            `inferred`.
+        kind: `main` or `side`.
+        kind_reason: Why, in a short sentence.
+        parent_id: The turn whose reply this request follows.
+        provenance: One word per message of the request: `owner`, `assistant`, `tool`, `system`, `client`, `event`.
+        answered: Next states of earlier turns; empty for side requests and repetitions of an answered one.
+        retry_of: The turn that this request repeats because its reply was cut; `request_<digest>` when the
+            earlier request left no turn.
+    """
 
     session_id: str
     external_id: str | None
@@ -48,25 +96,98 @@ class Placement:
     provenance: list[str]
     answered: list[Answer] = field(default_factory=list)
     retry_of: str | None = None
+    owner: str = field(default="local", repr=False)
+    request_key: bytes = field(default=b"", repr=False)
 
 
 class Sessions:
-    """The index of open conversations, rebuilt from the ledger at start; bounded by LRU and TTL."""
+    """The index of open conversations, rebuilt from the ledger at start.
+
+    Args:
+        now (`Callable[[], float]`, *optional*, defaults to `time.time`): The clock for outcomes of requests.
+        limit (`int`, *optional*, defaults to 10,000): Conversations kept; the longest silent one goes first.
+        entries (`int`, *optional*, defaults to 200,000): Replies and requests kept of all conversations.
+        turns_per_session (`int`, *optional*, defaults to 256): Replies and requests kept of a conversation.
+        ttl_s (`float`, *optional*, defaults to a week): How long a silent conversation is kept.
+    """
 
     def __init__(
-        self, *, now: Callable[[], float] = time.time, limit: int = 10_000, ttl_s: float = 7 * 86_400.0
+        self,
+        *,
+        now: Callable[[], float] = time.time,
+        limit: int = 10_000,
+        entries: int = 200_000,
+        turns_per_session: int = 256,
+        ttl_s: float = 7 * 86_400.0,
     ) -> None:
         self._now = now
-        self._limit = limit
-        self._ttl_s = ttl_s
+        self._index = Index(limit=limit, entries=entries, turns_per_session=turns_per_session, ttl_s=ttl_s)
+        self._count = 0
 
-    def load(self, tx: Transaction) -> None:
-        """Rebuild the index from the main turns in the ledger."""
-        raise NotImplementedError
+    def __len__(self) -> int:
+        return len(self._index)
 
     def place(self, incoming: Incoming) -> Placement:
-        """Decide where a request belongs; called when it arrives."""
-        raise NotImplementedError
+        """Decide where a request belongs. Call it when the request arrives, before it is forwarded."""
+        headers, body = incoming.headers, incoming.body
+        reading = read(_messages(body))
+        identity = identify(headers, body, incoming.path_session, reading)
+        setting = setting_of(reading, body.get("tools"))
+        request = Request(incoming.owner, reading, identity, setting, incoming.now)
+        self._index.expire(incoming.now)
+
+        kind, reason = kind_of(headers, body, reading, None)
+        conversation = self._find(request, plain=kind == "main")
+        if conversation is not None and kind == "main" and search.shown(self._index, request, conversation):
+            kind, reason = kind_of(headers, body, reading, conversation.setting)
+        if conversation is None:
+            conversation = self._open(request)
+        self._index.touch(conversation, incoming.now)
+        followed = search.footing(self._index, request, conversation)
+        if kind == "side":
+            return _placement(request, conversation, kind, reason, followed)
+        return self._place_main(request, conversation, reason, followed)
+
+    def _find(self, request: Request, *, plain: bool) -> Conversation | None:
+        """The conversation a request belongs to; only a plain one may repeat or go on from a lost request."""
+        if request.identity.external_id is not None:
+            return self._index.get(named_session(request.owner, request.identity.external_id))
+        if plain and (asked := search.repeated(self._index, request)):
+            return asked.conversation
+        if followed := search.shown(self._index, request):
+            return followed.anchor.conversation
+        if not plain:
+            return None
+        lost = search.stopped(self._index, request) or search.folded(self._index, request)
+        return lost.conversation if lost else None
+
+    def _place_main(
+        self, request: Request, conversation: Conversation, reason: str, followed: Footing | None
+    ) -> Placement:
+        earlier = conversation.asked.get(request.key)
+        again = earlier is not None and earlier.outcome is not Outcome.DONE
+        retry_of = (earlier.turn_id or f"request_{request.key.hex()[:24]}") if earlier and again else None
+        answered = self._answers(request, conversation, followed)
+        reason = reason or _main_reason(earlier, followed, conversation)
+        self._ask(request, conversation)
+        return _placement(request, conversation, "main", reason, followed, answered, retry_of)
+
+    def _answers(self, request: Request, conversation: Conversation, followed: Footing | None) -> list[Answer]:
+        """The next state this request gives to the main turn it follows, if that has none yet."""
+        if followed is None:
+            return []
+        position, anchor = followed.position, followed.anchor
+        if not anchor.main:
+            below = [link for at, link in request.path if at < position]
+            main = (a for link in reversed(below) for a in self._index.anchors_at(link))
+            anchor = next((a for a in main if a.main and a.conversation is conversation), anchor)
+        if not anchor.main or anchor.answered:
+            return []
+        messages, provenance = request.reading.after(position)
+        if not messages:
+            return []
+        anchor.claimed = request.key
+        return [Answer(anchor.turn_id, messages, provenance)]
 
     def replied(
         self,
@@ -78,18 +199,177 @@ class Sessions:
         *,
         aborted: bool = False,
     ) -> None:
-        """Anchor the reply the gateway sent (`response`: the assistant message). `aborted`: it was cut."""
-        raise NotImplementedError
+        """Anchor a reply the gateway sent, after it was written to the ledger.
+
+        Args:
+            placement (`Placement`): What `place` said of the request.
+            turn_id (`str`): The turn written.
+            response (`dict`): The assistant message as the client saw it, also when it was cut.
+            messages (`list[dict]`): The request's messages.
+            choice_index (`int`, *optional*, defaults to 0): Which of several replies; the client shows which one
+                it took.
+            aborted (`bool`, *optional*, defaults to `False`): The reply was cut: the same request again is a retry.
+        """
+        conversation = self._index.get(placement.session_id) or self._reopen(placement)
+        asked = conversation.asked.get(placement.request_key)
+        if asked is not None and asked.outcome is not Outcome.DONE:
+            outcome = Outcome.ABORTED if aborted else Outcome.DONE
+            self._index.settle(asked, outcome, turn_id, self._now())
+        given = {answer.turn_id for answer in placement.answered}
+        for anchor in conversation.anchors:
+            if anchor.turn_id in given:
+                anchor.answered, anchor.claimed = True, b""
+        versions = asked.versions if asked else ()
+        main = placement.kind == "main"
+        self._anchor(conversation, main, turn_id, response, messages, versions, aborted=aborted)
 
     def failed(self, placement: Placement) -> None:
-        """The request got no reply at all (engine error, 5xx): its repetition will be a retry."""
-        raise NotImplementedError
+        """The request got no reply at all (the engine failed, the client left): repeating it is a retry."""
+        conversation = self._index.get(placement.session_id)
+        asked = conversation.asked.get(placement.request_key) if conversation else None
+        if conversation is None or asked is None or asked.outcome is not Outcome.OPEN:
+            return
+        self._index.settle(asked, Outcome.FAILED, None, self._now())
+        for anchor in conversation.anchors:
+            if anchor.claimed == placement.request_key:
+                anchor.claimed = b""
 
     def forget(self, session_id: str) -> None:
-        """Drop a session from the index (it was deleted)."""
-        raise NotImplementedError
+        """Drop a session from the index: it was deleted."""
+        self._index.remove(session_id)
+
+    def _anchor(
+        self,
+        conversation: Conversation,
+        main: bool,
+        turn_id: str,
+        response: Message,
+        messages: list[Message],
+        versions: tuple[bytes, ...],
+        *,
+        aborted: bool,
+    ) -> Anchor | None:
+        """Enter a reply under the chain that later history will show; none if it says nothing."""
+        reply = {**response, "role": "assistant"}
+        digest = reply_digest(reply)
+        path = trail(conversation.owner, read([*messages, reply]))
+        if not digest or not path or path[-1][0] != len(messages):
+            return None
+        links = [path[-1][1]]
+        for version in versions:
+            chain = Chain(version)
+            chain.add(reply, "")
+            links.append(chain.link)
+        before = path[-2][1] if len(path) > 1 else b""
+        self._count += 1
+        anchor = Anchor(turn_id, conversation, main, digest, before, self._count)
+        self._index.anchor(anchor, links)
+        if main:
+            conversation.last_main = None if aborted else anchor
+        return anchor
+
+    def _open(self, request: Request) -> Conversation:
+        identity = request.identity
+        if identity.external_id is not None:
+            session_id = named_session(request.owner, identity.external_id)
+        else:
+            self._count += 1
+            facts = f"{request.owner}\0{request.now!r}\0{self._count}".encode("utf-8", "replace")
+            fresh = blake2b(facts + request.link, digest_size=8).hexdigest()
+            session_id = f"session_{int(request.now * 1e6) & (2**48 - 1):012x}{fresh}"
+        conversation = Conversation(session_id, request.owner, identity.external_id, identity.source, request.now)
+        self._index.add(conversation)
+        return conversation
+
+    def _reopen(self, placement: Placement) -> Conversation:
+        conversation = Conversation(
+            placement.session_id,
+            placement.owner,
+            placement.external_id,
+            placement.identity_source,
+            self._now(),
+        )
+        self._index.add(conversation)
+        return conversation
+
+    def load(self, tx: Transaction, *, newest: int = 2_000) -> None:
+        """Rebuild the index from the ledger's `newest` turns."""
+        numbers = select(schema.Turn.seq).order_by(schema.Turn.seq.desc()).limit(newest)
+        columns = (
+            *(schema.Turn.id, schema.Turn.session_id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
+            *(schema.Turn.response, schema.Turn.finish_reason, schema.Turn.created_at),
+            schema.Turn.next_state_at,
+        )
+        known = {session.id: session for session in tx.scalars(select(schema.Session))}
+        rows = select(*columns).where(schema.Turn.seq.in_(numbers)).order_by(schema.Turn.seq)
+        for row in tx.execute(rows.execution_options(yield_per=32)):
+            self._remember(known[row.session_id], row)
+
+    def _remember(self, session: schema.Session, turn: Any) -> None:
+        conversation = self._index.get(session.id)
+        if conversation is None:
+            conversation = Conversation(
+                session.id, session.owner, session.external_id, session.identity_source, session.last_at
+            )
+            self._index.add(conversation)
+        self._index.touch(conversation, turn.created_at)
+        aborted = turn.finish_reason == "abort"
+        versions: tuple[bytes, ...] = ()
+        if turn.kind == "main":
+            reading = read(turn.messages)
+            identity = Identity(session.external_id, session.identity_source)
+            setting = setting_of(reading, turn.tools)
+            request = Request(session.owner, reading, identity, setting, turn.created_at)
+            asked = self._ask(request, conversation)
+            outcome = Outcome.ABORTED if aborted else Outcome.DONE
+            self._index.settle(asked, outcome, turn.id, turn.created_at)
+            versions = asked.versions
+        anchor = self._anchor(
+            conversation, turn.kind == "main", turn.id, turn.response, turn.messages, versions, aborted=aborted
+        )
+        if anchor is not None:
+            anchor.answered = turn.next_state_at is not None
 
 
-def strip_identity(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body without the keys that are ours: session_id, turn_type, session_done."""
-    return {key: value for key, value in body.items() if key not in ("session_id", "turn_type", "session_done")}
+def _messages(body: Mapping[str, Any]) -> list[Message]:
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        return [message if isinstance(message, dict) else {} for message in messages]
+    prompt = body.get("prompt")
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
+
+
+def _main_reason(earlier: Asked | None, followed: Footing | None, conversation: Conversation) -> str:
+    if earlier is not None:
+        if earlier.outcome is Outcome.DONE:
+            return "the same messages again: another reply to them"
+        return "the same request again, after no whole reply"
+    if followed is not None:
+        return "it follows a reply of this session"
+    if conversation.asked:
+        return "it goes on with this session; the reply before is not in its history"
+    return "the first request of a conversation"
+
+
+def _placement(
+    request: Request,
+    conversation: Conversation,
+    kind: str,
+    reason: str,
+    followed: Footing | None,
+    answered: list[Answer] | None = None,
+    retry_of: str | None = None,
+) -> Placement:
+    return Placement(
+        session_id=conversation.id,
+        external_id=conversation.external_id,
+        identity_source=request.identity.source,
+        kind=kind,
+        kind_reason=reason,
+        parent_id=followed.anchor.turn_id if followed else None,
+        provenance=request.reading.provenance,
+        answered=answered or [],
+        retry_of=retry_of,
+        owner=request.owner,
+        request_key=request.key,
+    )

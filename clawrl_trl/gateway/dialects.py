@@ -1,0 +1,204 @@
+"""The habits of known clients: one row a client, data only.
+
+Clients rewrite what they send: they stamp messages with the time, add transient context, wrap a message that
+was lost, wake the agent on their own. A row says, as regular expressions, which texts those are; what follows
+from them is decided elsewhere (`messages` drops or cleans them, `kinds` tells side requests by them). A new
+client is a new row in `DIALECTS` and no new code. All patterns but `session_id`, `lines` and `blocks` are
+matched at the start of the text, ignoring case.
+"""
+
+import re
+from dataclasses import dataclass
+from re import Pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """What one client does to a conversation on its way out.
+
+    Attributes:
+        name: The client's name; an id found by `session_id` has the identity source `message:<name>`.
+        session_id: Finds the client's own session id in the first user message (group `id`; an optional group
+            `key` holds the client's name of the session).
+        stamps: Cut from the start of a user message: time stamps and envelopes.
+        cuts: Cut wherever they stand in a user message that holds the needle, as `(needle, pattern)`: status
+            lines, internal context. A message of nothing else is transient: it is in no later history.
+        events: A user message that is an internal event: a next state, but not the owner's words, and gone or
+            rewritten in later history.
+        wakes: The opening of a run that the client starts by itself, as `(pattern, reason)`. The run (the
+            message and what the assistant does until the next user message) is a side matter.
+        wake_words: Texts that give such an opening away wherever they stand, as `(text, reason)`.
+        wake_marks: What such a message reads later; another user message may be merged behind it.
+        queued: Opens a user message that repeats one that got no answer.
+        nudges: Asks to go on after a failure: the end of a queued message, or a message of its own.
+        summaries: A message that replaces the history by a summary.
+        agents: The opening of a session whose "user" is another agent or a timer.
+        side_prompts: Last user messages of side requests, as `(pattern, reason)`.
+        side_systems: System prompts of side requests, as `(pattern, reason)`; searched, not matched.
+        side_keys: Session names (group `key` of `session_id`) of side runs, as `(pattern, reason)`; searched.
+        agent_keys: Session names of sessions whose "user" is another agent; searched.
+    """
+
+    name: str
+    session_id: tuple[str, ...] = ()
+    stamps: tuple[str, ...] = ()
+    cuts: tuple[tuple[str, str], ...] = ()
+    events: tuple[str, ...] = ()
+    wakes: tuple[tuple[str, str], ...] = ()
+    wake_words: tuple[tuple[str, str], ...] = ()
+    wake_marks: tuple[str, ...] = ()
+    queued: tuple[str, ...] = ()
+    nudges: tuple[str, ...] = ()
+    summaries: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    side_prompts: tuple[tuple[str, str], ...] = ()
+    side_systems: tuple[tuple[str, str], ...] = ()
+    side_keys: tuple[tuple[str, str], ...] = ()
+    agent_keys: tuple[str, ...] = ()
+
+
+_SENTENCE = r"(?:\A|[.!?:]\s|\n)\s*"
+
+ANY_CLIENT = Dialect(
+    name="any",
+    stamps=(r"\[[^\]\n]{0,120}?\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}[^\]\n]{0,60}\]",),
+    summaries=(
+        r"\W{0,3}the conversation history before this point was compacted",
+        r"<summary>",
+        r"this session is being continued from a previous conversation",
+    ),
+    side_systems=(
+        (
+            _SENTENCE + r"(?:please |your (?:task|job) is to |you )?"
+            r"(?:generate|create|write|suggest|produce|provide|give|return|reply with|respond with|come up with|output"
+            r"|make|name)\b[^\n]{0,100}\b(?:titles?|labels?|headline|slug|topic|subject line|name)\b[^\n]{0,150}\b"
+            r"(?:conversation|chat|session|thread|dialog(?:ue)?|message|discussion|request|text|prompt|following)s?\b",
+            "a request for a title",
+        ),
+        (r"\A\W*you are an? [^.\n]{0,60}\b(?:title|label)[- ](?:generator|writer|maker)\b", "a request for a title"),
+        (
+            r"\A\W*(?:please )?(?:summari[sz]e|compact|create (?:a|an) [^.\n]{0,30}summary of) "
+            r"[^\n]{0,80}\b(?:conversation|chat|session|context|history)\b",
+            "a request to summarise a conversation",
+        ),
+        (r"\A\W*you are an? [^.\n]{0,60}\bsummari[sz]", "a request to summarise a conversation"),
+    ),
+    side_prompts=(
+        (r"<conversation>[\s\S]*</conversation>", "a request to summarise a conversation"),
+        (
+            r"(?:please )?(?:generate|provide|create|write|suggest) a (?:concise|short|brief)[^\n]{0,80}"
+            r"\btitle\b[^\n]{0,80}\b(?:conversation|chat|session)\b",
+            "a request for a title",
+        ),
+    ),
+)
+
+OPENCLAW = Dialect(
+    name="openclaw",
+    session_id=(
+        r"^[ \t]*Runtime: agent=(?:[^\n]*?\bsession=(?P<key>[^|\n]*?)[ \t]*\|)?"
+        r"[^\n]*?\bsessionId=(?P<id>[^\s|]+)",
+    ),
+    stamps=(
+        r"(?:Conversation info|Sender|Thread starter|Replied message|Forwarded message context)[^\n]{0,60}"
+        r"\(untrusted[^)\n]*\):\s*```json\n[\s\S]*?\n```",
+    ),
+    cuts=(
+        (
+            "Runtime: agent=",
+            r"^[ \t]*Runtime: agent=[^\n]*(?:\n(?:Current model identity|Reasoning): [^\n]*)*",
+        ),
+        ("[message_id:", r"^[ \t]*\[message_id: [^\]\n]*\][ \t]*$"),
+        (
+            "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
+            r"(?:OpenClaw runtime context[^\n]*\n)?(?:This context is runtime-generated[^\n]*\n)?\s*"
+            r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)",
+        ),
+    ),
+    events=(
+        r"(?:OpenClaw runtime (?:context|event)[^\n]*\n|This context is runtime-generated[^\n]*\n"
+        r"|<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>|\s)*\[Internal task completion event\]",
+        r"OpenClaw runtime event\.",
+        r"\[OpenClaw (?:exec completion|session event)\]",
+        r"\[Inter-session message\]",
+        r"An async command you ran earlier has completed",
+    ),
+    wakes=(
+        (
+            r"(?:Follow the heartbeat|Read HEARTBEAT\.md|Run the following periodic tasks \(only those due)",
+            "a heartbeat",
+        ),
+        (r"\[?(?:OpenClaw )?heartbeat (?:poll|check|tick|run)\b\s*[:\].]", "a heartbeat"),
+        (r"\[?(?:OpenClaw )?cron wake\b\s*[:\].]", "a cron wake"),
+        (r"A scheduled (?:reminder|task|cron event)\b[^\n]{0,20}\btriggered", "a cron wake"),
+        (r"Pre-compaction memory flush", "a memory flush"),
+        (r"Store durable memories (?:now|only)", "a memory flush"),
+    ),
+    wake_words=(
+        ("heartbeat monitor scratch context", "a heartbeat"),
+        ("If nothing needs attention, reply HEARTBEAT_OK", "a heartbeat"),
+        ("If nothing needs attention, reply NO_REPLY", "a heartbeat"),
+    ),
+    wake_marks=(r"\[OpenClaw heartbeat poll\]", r"\[OpenClaw cron wake\]"),
+    queued=(
+        r"\[Queued user message from a previous active turn[^\]]*\]",
+        r"\[Earlier unanswered user message[^\]]*\]",
+    ),
+    nudges=(
+        r"Continue the current task",
+        r"\[Retry after the previous model attempt failed or timed out\]",
+        r"\[System\] Your previous turn was interrupted",
+    ),
+    agents=(r"\[Subagent (?:Context|Task)\]", r"\[cron:[^\]\n]*\]"),
+    side_prompts=(
+        (r"\[cron:[^\]\n]*\]", "a cron run"),
+        (r"[\s\S]{0,4000}<btw_side_question>", "a /btw side question"),
+    ),
+    side_systems=((r"/btw side question", "a /btw side question"),),
+    side_keys=(
+        (r"internal-session-effects", "a memory flush or another internal run"),
+        (r"(?:^|:)cron:", "a cron run"),
+        (r"(?:^|:)heartbeat(?:$|:)", "a heartbeat"),
+    ),
+    agent_keys=(r"(?:^|:)subagent:",),
+)
+
+OPEN_WEBUI = Dialect(
+    name="open-webui",
+    side_prompts=((r"### Task:\s*\n", "a background task of the chat page (title, tags, follow-ups, search)"),),
+)
+
+DIALECTS: tuple[Dialect, ...] = (ANY_CLIENT, OPENCLAW, OPEN_WEBUI)
+"""Every client we know; the first row holds what many clients share."""
+
+
+def _union(name: str) -> Pattern[str]:
+    patterns = [f"(?:{pattern})" for dialect in DIALECTS for pattern in getattr(dialect, name)]
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+def _pairs(name: str) -> tuple[tuple[str, str], ...]:
+    return tuple(row for dialect in DIALECTS for row in getattr(dialect, name))
+
+
+def _reasons(name: str) -> tuple[tuple[Pattern[str], str], ...]:
+    return tuple((re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in _pairs(name))
+
+
+STAMP = _union("stamps")
+CUTS = tuple((needle, re.compile(pattern, re.MULTILINE)) for needle, pattern in _pairs("cuts"))
+EVENT = _union("events")
+WAKE = _reasons("wakes")
+WAKE_WORDS = _pairs("wake_words")
+WAKE_MARK = _union("wake_marks")
+QUEUED = _union("queued")
+NUDGE = _union("nudges")
+SUMMARY = _union("summaries")
+AGENT = _union("agents")
+SIDE_PROMPT = _reasons("side_prompts")
+SIDE_SYSTEM = _reasons("side_systems")
+SIDE_KEY = _reasons("side_keys")
+AGENT_KEY = _union("agent_keys")
+SESSION_ID = tuple(
+    (dialect.name, re.compile(pattern, re.MULTILINE)) for dialect in DIALECTS for pattern in dialect.session_id
+)

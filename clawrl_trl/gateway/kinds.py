@@ -1,0 +1,86 @@
+"""Main or side: whether a request is the conversation itself or a client's own business beside it.
+
+What the client states wins. Else a request is main unless something speaks against it: its content (a dialect's
+marks), or that it carries a conversation's history under another system prompt or with a fraction of its tools.
+So a plain chat without any header is main, from its first request on. Each decision comes with a sentence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clawrl_trl.gateway import dialects
+from clawrl_trl.gateway.identity import turn_type
+from clawrl_trl.gateway.messages import Fate, Reading, role_of, text_digest
+
+_HEAD = 160
+_ONE_SHOT_SYSTEM = 4000
+_MANY_TOOLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a request is asked under: the head of its system prompt and the names of its tools."""
+
+    system: bytes
+    tools: frozenset[str]
+
+
+def setting_of(reading: Reading, tools: object) -> Setting:
+    """The setting of a request."""
+    names: set[str] = set()
+    for tool in tools if isinstance(tools, list) else ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        names.add(str((function if isinstance(function, dict) else tool).get("name")) if tool else "")
+    return Setting(text_digest(reading.system.strip()[:_HEAD]), frozenset(names))
+
+
+def kind_of(
+    headers: Mapping[str, str], body: Mapping[str, Any], reading: Reading, main: Setting | None
+) -> tuple[str, str]:
+    """The kind of a request and the reason for it.
+
+    Args:
+        headers (`Mapping[str, str]`): Lower-case names.
+        body (`Mapping[str, Any]`): The request's body.
+        reading (`Reading`): Its messages.
+        main (`Setting`, *optional*): The setting of the conversation that the request extends.
+    """
+    if stated := turn_type(headers, body):
+        return stated[0], f"the client says so ({stated[1]})"
+    if "messages" not in body:
+        return "side", "a raw completion, not a chat"
+    if reason := _side_by_content(reading, body):
+        return "side", reason
+    if main is not None and (reason := _side_by_setting(setting_of(reading, body.get("tools")), main)):
+        return "side", reason
+    return "main", ""
+
+
+def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
+    for pattern, reason in dialects.SIDE_KEY:
+        if reading.client_key and pattern.search(reading.client_key):
+            return f"{reason}, by the client's session name"
+    trigger = reading.trigger()
+    if trigger is not None:
+        if trigger.fate is Fate.WAKE:
+            return f"{trigger.reason}, by its text"
+        for pattern, reason in dialects.SIDE_PROMPT:
+            if pattern.match(trigger.text):
+                return f"{reason}, by its text"
+    if body.get("tools") or len(reading.system) > _ONE_SHOT_SYSTEM:
+        return ""
+    alone = not any(role_of(message) == "assistant" for message in reading.messages)
+    for pattern, reason in dialects.SIDE_SYSTEM:
+        if (alone or "/btw" in reason) and pattern.search(reading.system):
+            return f"{reason}, by its system prompt"
+    return ""
+
+
+def _side_by_setting(now: Setting, main: Setting) -> str:
+    if main.tools and not now.tools and now.system != main.system:
+        return "the conversation's history under another system prompt and without tools"
+    few = 0 < len(now.tools) <= len(main.tools) / 2
+    if few and len(main.tools) >= _MANY_TOOLS and now.tools < main.tools:
+        return f"the conversation's history with {len(now.tools)} of its {len(main.tools)} tools"
+    return ""

@@ -1,0 +1,367 @@
+"""What a request's messages say, without what the client's habits put around them.
+
+`read` looks at each message once and returns a `Reading`: who wrote the message, what becomes of it in later
+history, and the cleaned text. `trail` turns a reading into a chain of digests, one link for each message that
+later history keeps. Two requests of one conversation share the links of what they share, however the client
+stamped, wrapped or serialised it; so a conversation is found by looking a link up, and no history is kept.
+
+What counts as the same message: user text trimmed, without stamps and status lines; tool results by their text;
+assistant messages by their text without any white space and their tool calls by name and parsed arguments, ids,
+reasoning and nulls ignored. Consecutive assistant messages count as one, because clients merge them. Images and
+other parts count by their digest.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+from clawrl_trl.gateway import dialects
+
+Message = dict[str, Any]
+Link = bytes
+"""A digest of everything up to a message, 16 bytes."""
+
+_SPACE = b" \t\n\r\x0b\x0c"
+_THOUGHT = re.compile(r"<think>[\s\S]*?</think>", re.IGNORECASE)
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
+_OTHER_VERSIONS = 8
+_EXACT = 2**53
+
+
+class Fate(Enum):
+    """What becomes of a message in the conversation."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"  # system, transient, or a nudge: in no later history
+    EVENT = "event"  # a next state, gone or rewritten in later history
+    WAKE = "wake"  # opens, or belongs to, a run that the client started by itself
+
+
+@dataclass(slots=True)
+class Note:
+    """One message, read. `text` is the cleaned text; `cleaned` says whether it differs from the message's."""
+
+    provenance: str
+    fate: Fate
+    text: str = ""
+    cleaned: bool = False
+    queued: bool = False
+    nudge: bool = False
+    summary: bool = False
+    runtime: bool = False
+    reason: str = ""
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Reading:
+    """A request's messages, read; `notes` has one entry per message."""
+
+    messages: Sequence[Message]
+    notes: list[Note] = field(default_factory=list)
+    system: str = ""
+    client_session: str | None = None
+    client_key: str = ""
+    client_name: str = ""
+
+    @property
+    def provenance(self) -> list[str]:
+        """One word per message: who it comes from."""
+        return [note.provenance for note in self.notes]
+
+    def trigger(self) -> Note | None:
+        """The user message that made the client ask: the last one that is neither transient nor a nudge."""
+        for message, note in zip(reversed(self.messages), reversed(self.notes), strict=True):
+            if role_of(message) == "user" and note.fate is not Fate.DROPPED:
+                return note
+        return None
+
+    def retried(self) -> bool:
+        """Whether the client says that it repeats something that got no answer."""
+        for message, note in zip(reversed(self.messages), reversed(self.notes), strict=True):
+            if role_of(message) == "assistant":
+                return False
+            if note.nudge:
+                return True
+        return False
+
+    def after(self, index: int) -> tuple[list[Message], list[str]]:
+        """What follows message `index` up to the next reply: cleaned messages and their provenance."""
+        messages: list[Message] = []
+        provenance: list[str] = []
+        for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
+            if note.fate in (Fate.DROPPED, Fate.WAKE) or note.summary:
+                continue
+            if role_of(message) == "assistant":
+                break
+            messages.append(_cleaned(message, note))
+            provenance.append(note.provenance)
+        return messages, provenance
+
+
+def role_of(message: Message) -> str:
+    """The message's role, `developer` and `function` under their current names."""
+    role = message.get("role") if isinstance(message, dict) else None
+    return {"developer": "system", "function": "tool"}.get(str(role), str(role))
+
+
+def read(messages: Sequence[Message]) -> Reading:
+    """Read a request's messages."""
+    reading = Reading(messages)
+    first, woken, agents = True, False, False
+    for message in messages:
+        role = role_of(message)
+        if role == "user":
+            note = _read_user(message, follows_tool=bool(reading.notes) and reading.notes[-1].provenance == "tool")
+            if first:
+                agents = _first_user(reading, message, note) or agents
+                first = False
+            if agents and note.provenance == "owner":
+                note.provenance = "event"
+            if note.fate is not Fate.DROPPED:
+                woken = note.fate is Fate.WAKE
+        elif role == "assistant":
+            note = Note("assistant", Fate.WAKE if woken else Fate.KEPT)
+        elif role == "tool":
+            note = Note("tool", Fate.WAKE if woken else Fate.KEPT)
+        else:
+            note = Note("system", Fate.DROPPED)
+            if not reading.system:
+                reading.system = text_of(message)
+        reading.notes.append(note)
+    return reading
+
+
+def _first_user(reading: Reading, message: Message, note: Note) -> bool:
+    """Find the client's own session id; says whether the session's user is another agent."""
+    text = text_of(message)
+    for name, pattern in dialects.SESSION_ID:
+        for match in pattern.finditer(text):
+            note.runtime = True
+            reading.client_session = match["id"]
+            reading.client_key = (match["key"] or "").strip()
+            reading.client_name = name
+    by_key = bool(reading.client_key and dialects.AGENT_KEY.search(reading.client_key))
+    return by_key or bool(dialects.AGENT.match(note.text))
+
+
+def _read_user(message: Message, *, follows_tool: bool) -> Note:
+    """Clean a user message step by step; each step is one habit of the dialect table."""
+    raw = text_of(message)
+    if dialects.EVENT.match(raw):
+        return Note("event", Fate.EVENT, raw)
+    text = raw.strip()
+    for needle, pattern in dialects.CUTS:
+        if needle in text:
+            text = pattern.sub("", text).strip()
+    text, marked = _peel(text)
+    note = Note("owner", Fate.KEPT, text, cleaned=text != raw.strip())
+    if not text and not _other_parts(message):
+        note.fate = Fate.WAKE if marked else Fate.DROPPED
+        note.provenance = "event" if "cron" in marked.lower() else "client"
+        note.reason = "a cron wake" if "cron" in marked.lower() else "a heartbeat" if marked else ""
+        return note
+    if dialects.EVENT.match(text):
+        note.provenance, note.fate = "event", Fate.EVENT
+        return note
+    if reason := _wake(text):
+        note.provenance, note.fate = "event" if "cron" in reason else "client", Fate.WAKE
+        note.reason = reason
+        return note
+    if opening := dialects.QUEUED.match(text):
+        return _read_queued(note, _peel(text[opening.end() :].strip())[0])
+    if follows_tool and dialects.NUDGE.match(text):
+        note.provenance, note.fate, note.nudge = "client", Fate.DROPPED, True
+    elif dialects.SUMMARY.match(text):
+        note.provenance, note.summary = "client", True
+    return note
+
+
+def _peel(text: str) -> tuple[str, str]:
+    """Cut stamps and wake marks from the start of a text; also returns the last mark found."""
+    marked = ""
+    while text:
+        if mark := dialects.WAKE_MARK.match(text):
+            marked, text = mark[0], text[mark.end() :].lstrip()
+        elif stamp := dialects.STAMP.match(text):
+            text = text[stamp.end() :].lstrip()
+        else:
+            break
+    return text, marked
+
+
+def _wake(text: str) -> str:
+    for pattern, reason in dialects.WAKE:
+        if pattern.match(text):
+            return reason
+    return next((reason for word, reason in dialects.WAKE_WORDS if word in text), "")
+
+
+def _read_queued(note: Note, text: str) -> Note:
+    """A message that got no answer, repeated: alone (a nudge follows it) or in front of a newer one.
+
+    Later history shows the repeated message in the first case and the newer one in the second; where the newer
+    one starts is not marked, so every ending after a blank line is a version of this message.
+    """
+    note.queued, note.cleaned = True, True
+    cuts = [match.end() for match in _BLANK_LINE.finditer(text)]
+    for cut in reversed(cuts):
+        if dialects.NUDGE.match(_peel(text[cut:].strip())[0]):
+            note.nudge = True
+            note.text = text[:cut].strip()
+            return note
+    note.text = text
+    endings = (_peel(text[cut:].strip())[0] for cut in cuts[-_OTHER_VERSIONS:])
+    note.versions = tuple(ending for ending in endings if ending)
+    return note
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, parts joined by line breaks; parts that are not text are left out."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
+            texts.append(str(part.get("text") or ""))
+    return "\n".join(texts)
+
+
+def _other_parts(message: Message) -> list[Message]:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return []
+    written = ("text", "input_text", "output_text", "thinking", "reasoning")
+    return [part for part in content if isinstance(part, dict) and part.get("type") not in written]
+
+
+def _cleaned(message: Message, note: Note) -> Message:
+    if not note.cleaned or note.fate is Fate.EVENT:
+        return message
+    others = _other_parts(message)
+    content = [{"type": "text", "text": note.text}, *others] if others else note.text
+    return {**message, "content": content}
+
+
+# --- the chain of digests --------------------------------------------------------------------------------
+
+
+def root(owner: str) -> Link:
+    """The link before the first message; conversations of different owners share no link."""
+    return _link(b"owner", owner.encode("utf-8", "surrogatepass"))
+
+
+def trail(owner: str, reading: Reading) -> list[tuple[int, Link]]:
+    """The chain of a reading: `(index of the message, link)` for each message that later history keeps."""
+    chain = Chain(root(owner))
+    links = []
+    for index, (message, note) in enumerate(zip(reading.messages, reading.notes, strict=True)):
+        if note.fate is Fate.KEPT and chain.add(message, note.text):
+            links.append((index, chain.link))
+    return links
+
+
+class Chain:
+    """Digests one message after the other; `link` stands for everything so far."""
+
+    def __init__(self, start: Link) -> None:
+        self.link = start
+        self._run: _AssistantRun | None = None
+
+    def add(self, message: Message, text: str) -> bool:
+        """Append a message (`text`: the cleaned text of a user message); false if it counts for nothing."""
+        role = role_of(message)
+        if role == "assistant":
+            self._run = self._run or _AssistantRun(self.link)
+            self.link = self._run.add(message)
+            return True
+        self._run = None
+        if role == "user":
+            self.link = _link(self.link, b"user", _bytes(text), *_parts(message))
+        else:
+            self.link = _link(self.link, b"tool", _bytes(text_of(message).strip()), *_parts(message))
+        return True
+
+
+class _AssistantRun:
+    """Consecutive assistant messages, which clients may merge: their texts as one, their calls as one list."""
+
+    def __init__(self, start: Link) -> None:
+        self._text = blake2b(start + b"assistant", digest_size=16)
+        self._calls = blake2b(digest_size=16)
+
+    def add(self, message: Message) -> Link:
+        self._text.update(spoken(message))
+        for call in _calls(message):
+            self._calls.update(call)
+        return _link(self._text.digest(), self._calls.digest())
+
+
+def spoken(message: Message) -> bytes:
+    """The text of an assistant message as it is compared: no thoughts, no white space."""
+    text = text_of(message)
+    if "<think>" in text:
+        text = _THOUGHT.sub("", text)
+    return _bytes(text).translate(None, _SPACE)
+
+
+def reply_digest(message: Message) -> bytes:
+    """A digest of one assistant message by itself; empty if it says and calls nothing."""
+    text, calls = spoken(message), list(_calls(message))
+    return _link(text, *calls) if text or calls else b""
+
+
+def text_digest(text: str) -> bytes:
+    """A digest of a user message's cleaned text."""
+    return _link(_bytes(text))
+
+
+def _calls(message: Message) -> Iterable[bytes]:
+    calls = message.get("tool_calls")
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        calls = [{"function": legacy}]
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield _link(_bytes(str(function.get("name") or "")), _arguments(function.get("arguments")))
+
+
+def _arguments(arguments: Any) -> bytes:
+    """Tool arguments as canonical JSON; numbers as JavaScript would write them again."""
+    try:
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        parsed = json.loads(written or "{}", parse_float=_number, parse_int=_number)
+        return json.dumps(parsed, sort_keys=True).encode()
+    except (ValueError, TypeError, RecursionError):
+        return _bytes(str(arguments)).translate(None, _SPACE)
+
+
+def _number(literal: str) -> float | int:
+    value = float(literal)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+
+
+def _parts(message: Message) -> list[bytes]:
+    return [_bytes(json.dumps(part, sort_keys=True, default=str)) for part in _other_parts(message)]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _link(*parts: bytes) -> Link:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
