@@ -172,6 +172,25 @@ class Sessions:
         self._ask(request, conversation)
         return _placement(request, conversation, "main", reason, followed, answered, retry_of)
 
+    def _ask(self, request: Request, conversation: Conversation) -> Asked:
+        earlier = conversation.asked.get(request.key)
+        lost = search.folded(self._index, request, conversation)
+        asked = Asked(
+            key=request.key,
+            link=request.link,
+            before=request.before,
+            text=text_digest(request.text),
+            length=len(request.text),
+            setting=request.setting,
+            conversation=conversation,
+            at=request.now,
+            turn_id=earlier.turn_id if earlier else None,
+            versions=request.versions(lost),
+        )
+        self._index.ask(asked)
+        conversation.setting = request.setting
+        return asked
+
     def _answers(self, request: Request, conversation: Conversation, followed: Footing | None) -> list[Answer]:
         """The next state this request gives to the main turn it follows, if that has none yet."""
         if followed is None:
