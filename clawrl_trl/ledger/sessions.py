@@ -198,9 +198,15 @@ def delete_session(tx: Transaction, session_id: str) -> int | None:
     session = find_session(tx, session_id)
     if session is None:
         return None
-    count = tx.scalar(select(func.count()).where(Turn.session_id == session.id)) or 0
+    erased = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id)))
     tx.execute(delete(Session).where(Session.id == session.id))
-    tx.expire_all()
-    events.log(tx, "session_deleted", session.id, turns=count)
+    for row in list(tx.identity_map.values()):
+        if row is session or getattr(row, "session_id", None) == session.id or _turn_of(row) in erased:
+            tx.expunge(row)
+    events.log(tx, "session_deleted", session.id, turns=len(erased))
     tx.flush()
-    return count
+    return len(erased)
+
+
+def _turn_of(row: object) -> str | None:
+    return getattr(row, "turn_id", None)

@@ -105,20 +105,27 @@ def add_feedback(tx: Transaction, feedback: Feedback) -> Turn:
 
 
 def _to_judge(tx: Transaction, turn: Turn) -> None:
-    """Bring a main turn to `judging`; a verdict under way on what was known before is void."""
+    """Bring a main turn to `judging`: a verdict under way is void, a sample that is still free is withdrawn."""
     if turn.state == "judging":
         turn.judge_after = CLAIM_VOID if turn.judge_after > 0 else turn.judge_after
         return
-    if turn.state == "judged" and not _sample_is_free(tx, turn.id):
+    if turn.state == "judged" and not _withdraw_sample(tx, turn.id):
         return
     turn.state = "judging"
     turn.judge_after = 0.0
     turn.judge_attempts = 0
 
 
-def _sample_is_free(tx: Transaction, turn_id: str) -> bool:
-    taken = select(Sample.id).where(Sample.turn_id == turn_id, Sample.state.in_(("leased", "trained")))
-    return tx.scalars(taken).first() is None
+def _withdraw_sample(tx: Transaction, turn_id: str) -> bool:
+    """Delete a turn's sample, if it has one; `False` when that is leased or trained."""
+    sample = tx.scalars(select(Sample).where(Sample.turn_id == turn_id).with_for_update()).one_or_none()
+    if sample is None:
+        return True
+    if sample.state in ("leased", "trained"):
+        return False
+    tx.delete(sample)
+    tx.flush()
+    return True
 
 
 def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> list[Turn]:
@@ -153,12 +160,13 @@ def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now:
 
 
 def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, attempt: int | None = None) -> bool:
-    """Record the judge's decision and the sample it makes; both replace earlier ones of the turn.
+    """Record the judge's decision, in place of an earlier one, and the sample it makes.
 
     Args:
         tx (`Session`): The open transaction.
         verdict (`Verdict`): The decision.
-        sample (`Sample`, *optional*): The sample, or `None` when the verdict teaches nothing.
+        sample (`Sample`, *optional*): The sample, or `None` when the verdict teaches nothing. An earlier one
+            was withdrawn when the turn was given to the judge again.
         attempt (`int`, *optional*): The claimed turn's `judge_attempts`; refuses the verdict if another judge
             has claimed the turn since.
 
@@ -177,7 +185,6 @@ def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, 
     if sample is not None:
         _check_sample(sample, turn)
     tx.execute(delete(Verdict).where(Verdict.turn_id == turn.id))
-    tx.execute(delete(Sample).where(Sample.turn_id == turn.id, Sample.state.in_(("ready", "dropped"))))
     turn.state = "judged"
     turn.judge_after = 0.0
     tx.add(verdict)

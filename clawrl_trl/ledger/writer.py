@@ -10,6 +10,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -41,7 +42,7 @@ class _Job(Generic[T]):
             else:
                 self.future.set_result(value)  # type: ignore[arg-type]
 
-        if not self.loop.is_closed():
+        with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(wake)
 
 
@@ -87,6 +88,11 @@ class LedgerWriter:
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put(_Job(function, future, loop, self._room))
         return await future
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are queued and not begun."""
+        return self._jobs.qsize()
 
     def close(self) -> None:
         """Finish what is waiting, then stop. Blocks until it is on the disk."""
