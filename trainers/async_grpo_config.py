@@ -95,7 +95,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         default="no",
         metadata={"help": "Checkpoints beside the published policy versions: 'no', 'steps' or 'epoch'."},
     )
-    report_to: str | list[str] | None = field(
+    report_to: None | str | list[str] = field(
         default="none", metadata={"help": "The integrations to report the results and logs to."}
     )
 
