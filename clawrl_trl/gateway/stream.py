@@ -1,7 +1,8 @@
 """Server-sent events, as bytes.
 
 Lines are split at LF and CR LF only: a reply's text may hold other characters that general line readers take
-for line ends (U+2028 and the like), and splitting there would tear an event apart.
+for line ends (U+2028 and the like), and splitting there would tear an event apart. For readers that do split
+there, such characters are written escaped.
 """
 
 import json
@@ -10,12 +11,15 @@ from typing import Any
 
 DONE = b"data: [DONE]\n\n"
 
+_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
 MAX_EVENT_BYTES = 64 * 2**20
 
 
 def encode(event: dict[str, Any]) -> bytes:
     """One event."""
-    return b"data: " + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return b"data: " + text.translate(_LINE_ENDS).encode("utf-8", "replace") + b"\n\n"
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

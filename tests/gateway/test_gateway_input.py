@@ -1,0 +1,223 @@
+"""Whatever a client sends, it gets an answer in OpenAI's shape, and never a fault of the server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from gateway_rig import Rig, running
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with running(tmp_path_factory.mktemp("shared"), max_body_mb=1) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def http(shared: Rig) -> Iterator[httpx.Client]:
+    with shared.client() as client:
+        yield client
+
+
+def refused(answer: httpx.Response, status: int, param: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and error["message"]
+    if param is not None:
+        assert error["param"] == param
+    return error
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b"null",
+        b'{"messages": [}',
+        b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
+        b"\xef\xbb\xbf{}",
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "x"}], "seed": ' + b"9" * 5000 + b"}",
+        b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"messages": ' + b"[" * 150 + b"]" * 150 + b"}",
+        b'{"a": ' * 500 + b"1" + b"}" * 500,
+    ],
+)
+def test_what_is_no_request(http: httpx.Client, raw: bytes) -> None:
+    for path in (CHAT, "/v1/completions", "/v1/feedback"):
+        error = refused(http.post(path, content=raw, headers={"content-type": "application/json"}), 400)
+        assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": ["hello"]}, "messages.0"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": 5, "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [*HELLO, {"role": "assistant", "tool_calls": "x"}]}, "messages.1.tool_calls"),
+        ({"model": 5}, "model"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": []}, "stream_options"),
+        ({"n": 0}, "n"),
+        ({"n": "two"}, "n"),
+        ({"n": True}, "n"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"seed": 2**70}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": 5}, "stop"),
+        ({"tools": {}}, "tools"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+    ],
+)
+def test_wrong_types_name_the_field(http: httpx.Client, change: dict[str, Any], param: str) -> None:
+    error = refused(http.post(CHAT, json={"messages": HELLO, **change}), 400, param)
+    assert error["type"] == "invalid_request_error"
+    assert param in error["message"]
+
+
+def test_missing_messages_is_named(http: httpx.Client) -> None:
+    assert refused(http.post(CHAT, json={}), 400, "messages")["code"] == "missing_required_parameter"
+
+
+def test_unknown_model_lists_what_exists(http: httpx.Client) -> None:
+    error = refused(http.post(CHAT, json={"messages": HELLO, "model": "gpt-9"}), 404, "model")
+    assert error["code"] == "model_not_found"
+    assert "clawrl" in error["message"] and "base" in error["message"]
+    refused(http.get("/v1/models/gpt-9"), 404, "model")
+
+
+def test_routes_and_methods(http: httpx.Client) -> None:
+    refused(http.get("/nowhere"), 404)
+    refused(http.get("/v1/nowhere"), 404)
+    refused(http.get("/v1/../admin"), 404)
+    refused(http.get("/v1/a/..%2f..%2fload_lora_adapter"), 404)
+    refused(http.get("/s/x/nowhere"), 404)
+    refused(http.get("/v1/admin/nowhere"), 404)
+    refused(http.get(CHAT), 405)
+    refused(http.delete("/v1/models"), 405)
+    refused(http.post("/healthz"), 405)
+    refused(http.get("/s/%ff/v1/models"), 400)
+
+
+def test_too_large_a_body(http: httpx.Client) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * 2**20}]}).encode()
+    assert refused(http.post(CHAT, content=body), 413)["code"] == "body_too_large"
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    refused(http.post(CHAT, content=chunks()), 413)
+
+
+def test_a_big_body_is_served(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "word " * 1000} for _ in range(1000)]
+    with running(tmp_path) as rig, rig.client() as http:
+        assert http.post(CHAT, json={"messages": messages}).status_code == 200
+        assert rig.turn().messages == messages
+
+
+def test_nul_and_half_surrogates_do_not_break_the_ledger(rig: Rig) -> None:
+    raw = b'{"messages": [{"role": "user", "content": "a\\u0000b\\ud800c"}], "session_id": "s\\u0000\\udfff"}'
+    with rig.client() as http:
+        assert http.post(CHAT, content=raw).status_code == 200
+        assert http.post("/s/a%00b/v1/chat/completions", json={"messages": HELLO}).status_code == 200
+    contents = {turn.messages[0]["content"] for turn in rig.turns()}
+    assert contents == {"a\ufffdb\ufffdc", "hello"}
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+roles = st.sampled_from(["user", "assistant", "system", "tool", "developer", "", "x"])
+parts = st.fixed_dictionaries(
+    {}, optional={"type": st.sampled_from(["text", "image_url", "x"]) | values, "text": values}
+)
+functions = st.fixed_dictionaries({}, optional={"name": values, "arguments": values})
+calls = st.fixed_dictionaries({}, optional={"id": values, "type": values, "function": functions | values})
+messages = st.fixed_dictionaries(
+    {"role": roles},
+    optional={
+        "content": st.text(max_size=30) | st.lists(parts, max_size=3) | values,
+        "tool_calls": st.lists(calls, max_size=2) | values,
+        "tool_call_id": values,
+        "name": values,
+        "reasoning_content": values,
+    },
+)
+bodies = st.fixed_dictionaries(
+    {"messages": st.lists(messages | values, max_size=4) | values},
+    optional={
+        name: values
+        for name in (
+            "model",
+            "stream",
+            "n",
+            "tools",
+            "stop",
+            "session_id",
+            "turn_type",
+            "session_done",
+            "prompt_cache_key",
+        )
+    }
+    | {
+        "tools": st.lists(values, max_size=2),
+        "stream_options": values,
+        "response_format": values,
+        "tool_choice": values,
+    },
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=bodies)
+def test_no_body_is_a_fault_of_ours(http: httpx.Client, body: dict[str, Any]) -> None:
+    answer = http.post(CHAT, content=json.dumps(body))
+    assert answer.status_code in (200, 400, 404), (answer.status_code, answer.text)
+    if answer.status_code != 200:
+        refused(answer, answer.status_code)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.dictionaries(
+        st.sampled_from(["turn_id", "id", "completion_id", "score", "text", "thumbs", "outcome"]), values
+    )
+)
+def test_no_feedback_is_a_fault_of_ours(http: httpx.Client, body: dict[str, Any]) -> None:
+    answer = http.post("/v1/feedback", content=json.dumps(body))
+    refused(answer, 404 if answer.status_code == 404 else 400)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=st.binary(max_size=60))
+def test_no_bytes_are_a_fault_of_ours(http: httpx.Client, raw: bytes) -> None:
+    refused(http.post(CHAT, content=raw), 400)
