@@ -48,7 +48,7 @@ def kind_of(
     """
     if stated := turn_type(headers, body):
         return stated[0], f"the client says so ({stated[1]})"
-    if "messages" not in body:
+    if "prompt" in body or "messages" not in body:
         return "side", "a raw completion, not a chat"
     if reason := _side_by_content(reading, body):
         return "side", reason
