@@ -54,10 +54,28 @@ _POSTGRESQL = {
 def explain(error: BaseException, where: str) -> str | None:
     """One line with the remedy when the machine, not the program, is at fault; else `None`.
 
+    An error that came up while another was being handled is explained by that one: SQLite undoes a transaction
+    by itself on some full disks, and then complains that there is nothing left to undo.
+
     Args:
         error (`BaseException`): What the database raised, wrapped by SQLAlchemy or not.
         where (`str`): The ledger's file or URL (without a password), named in the line.
     """
+    found: BaseException | None = error
+    while found is not None:
+        line = _explain_one(found, where)
+        if line is not None:
+            return line
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def given_up(where: str) -> str:
+    """The line for a transaction that the database undid by itself."""
+    return f"The ledger {where} gave up a transaction: check the disk and its free space, then try again."
+
+
+def _explain_one(error: BaseException, where: str) -> str | None:
     origin = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(origin, "sqlite_errorcode", None)
     if code is not None:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
-from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain
+from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, given_up
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process to give up the write lock, seconds."""
@@ -177,16 +177,20 @@ def _parse(url_or_path: str | Path) -> URL:
 
 
 def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
-    if url.get_backend_name() != "sqlite":
-        options: dict[str, Any] = {} if write else {"isolation_level": "REPEATABLE READ"}
-        try:
-            engine = create_engine(url, pool_pre_ping=True, **options)
-        except ImportError as error:
-            raise UserError(
-                f"The driver {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
-            ) from None
-        return engine if write else engine.execution_options(postgresql_readonly=True)
-    engine = create_engine(url)
+    if url.get_backend_name() == "sqlite":
+        return _file_engine(url, busy_timeout_s, write=write)
+    options: dict[str, Any] = {} if write else {"isolation_level": "REPEATABLE READ"}
+    try:
+        engine = create_engine(url, pool_pre_ping=True, **options)
+    except ImportError as error:
+        raise UserError(
+            f"The driver {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
+        ) from None
+    return engine if write else engine.execution_options(postgresql_readonly=True)
+
+
+def _file_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+    engine = create_engine(url, max_overflow=-1)
     pragmas = (
         f"busy_timeout={int(busy_timeout_s * 1000)}",
         "foreign_keys=ON",
@@ -209,10 +213,7 @@ def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
 
     @event.listens_for(engine, "commit")
     def commit(connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:
-            raise LedgerWriteError(
-                f"The ledger {url.database} gave up a transaction: free some space, then try again."
-            )
+        if not in_transaction(connection):
+            raise LedgerWriteError(given_up(str(url.database)))
 
     return engine

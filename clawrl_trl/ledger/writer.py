@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from clawrl_trl.ledger.errors import LedgerWriteError, explain
+from clawrl_trl.ledger.errors import LedgerWriteError, explain, given_up
 from clawrl_trl.ledger.store import Ledger, in_transaction
 
 T = TypeVar("T")
@@ -134,6 +134,9 @@ class LedgerWriter:
             ):
                 return job.function(tx), None
         except Exception as error:
-            if explain(error, self._ledger.where) or not in_transaction(connection):
+            if not in_transaction(connection):
+                where = self._ledger.where
+                raise LedgerWriteError(explain(error, where) or given_up(where)) from error
+            if explain(error, self._ledger.where):
                 raise
             return None, error
