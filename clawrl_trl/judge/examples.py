@@ -1,0 +1,134 @@
+"""The labelled messages that the rules judge learns from, composed out of `training.json`.
+
+Hand-written messages are paired with requests and replies of their domain. To these come composed ones, because
+what the judge must not confuse is combinatorial: a new problem in the wording of the last one (move on) and the same
+request in other words (redo); thanks before a new task and thanks before a change. The same seed gives the same
+examples. Hand-written messages weigh 1, composed ones less.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TRAINING = Path(__file__).with_name("training.json")
+CONTEXTS_PER_MESSAGE = 3
+COMPOSED_WEIGHT = 0.3
+NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGES, SAME_TASK = 160, 100, 120, 100, 60
+
+
+@dataclass(frozen=True)
+class Example:
+    """One labelled message in its context.
+
+    Args:
+        request, response, message: What was asked, what was replied, what the owner said next.
+        label: -1 objection, 0 unclear, +1 approval or moving on.
+        group: Examples of one group are never on both sides of a cross-validation split.
+        weight: Its share in the loss.
+    """
+
+    request: str
+    response: str
+    message: str
+    label: int
+    group: str
+    weight: float
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return self.request, self.response, self.message
+
+
+def load(path: Path = TRAINING, seed: int = 0) -> list[Example]:
+    """All examples: hand-written in their contexts, then composed."""
+    data = json.loads(path.read_text())
+    composer = _Composer(data, np.random.default_rng(seed))
+    return [*composer.written(), *composer.repeats(), *composer.composed()]
+
+
+class _Composer:
+    def __init__(self, data: dict[str, Any], random: np.random.Generator) -> None:
+        self._data, self._random = data, random
+        self._contexts: dict[str, list[list[str]]] = data["contexts"]
+        self._everywhere = [pair for pairs in self._contexts.values() for pair in pairs]
+
+    def written(self) -> list[Example]:
+        found = []
+        for message in self._data["messages"]:
+            domain, text = message["context"], message["text"]
+            pairs = self._everywhere if domain == "general" else self._contexts[domain]
+            chosen = [pairs[i] for i in self._random.permutation(len(pairs))[:CONTEXTS_PER_MESSAGE]]
+            found += [
+                Example(request, response, text, message["label"], text, 1 / len(chosen))
+                for request, response in chosen
+            ]
+        return found
+
+    def repeats(self) -> list[Example]:
+        """The same request in other words; and each of those words after another request: a new task."""
+        rows = self._data["repeats"]
+        found = []
+        for index, (request, response, again) in enumerate(rows):
+            other = rows[(index + 5) % len(rows)]
+            found.append(Example(request, response, again, -1, again, 1.0))
+            found.append(Example(other[0], other[1], again, 1, again, 1.0))
+        return found
+
+    def composed(self) -> list[Example]:
+        makers = (
+            (NEW_TASKS, self._new_task),
+            (THANKS_AND_TASK, self._thanks_and_task),
+            (THANKS_AND_CHANGE, self._thanks_and_change),
+            (CHANGES, self._change),
+            (SAME_TASK, self._same_task),
+        )
+        return [make() for count, make in makers for _ in range(count)]
+
+    def _pick(self, values: list[Any]) -> Any:
+        return values[int(self._random.integers(len(values)))]
+
+    def _task(self) -> tuple[str, str]:
+        """A homework problem or a paper to grade, and the bare problem in it."""
+        small, large = sorted(int(value) for value in self._random.integers(2, 60, size=2))
+        name, friend = self._random.permutation(self._data["names"])[:2]
+        problem = self._pick(self._data["problems"]).format(a=large, b=small, n=name, m=friend)
+        if self._random.random() < 0.6:
+            return self._pick(self._data["frames"]).format(p=problem), problem
+        right, wrong = large + small, large - small + int(self._random.integers(0, 2))
+        work = self._pick(self._data["work"]).format(a=large, b=small, c=right, d=wrong)
+        return self._pick(self._data["grades"]).format(p=problem, c=right, w=work), problem
+
+    def _reply(self) -> str:
+        domain = "homework" if self._random.random() < 0.5 else "grading"
+        return str(self._pick(self._contexts[domain])[1])
+
+    def _new_task(self) -> Example:
+        text, problem = self._task()
+        return Example(self._task()[0], self._reply(), text, 1, problem, COMPOSED_WEIGHT)
+
+    def _same_task(self) -> Example:
+        text, problem = self._task()
+        again = text if self._random.random() < 0.3 else self._pick(self._data["frames"]).format(p=problem)
+        return Example(text, self._reply(), again, -1, problem, COMPOSED_WEIGHT)
+
+    def _thanks_and_task(self) -> Example:
+        thanks, (text, problem) = self._pick(self._data["thanks"]), self._task()
+        return Example(self._task()[0], self._reply(), f"{thanks}. {text}", 1, problem, COMPOSED_WEIGHT)
+
+    def _thanks_and_change(self) -> Example:
+        example = self._change()
+        but = self._pick([", but ", ". But ", ", though ", ", only ", ". ", ", now "])
+        message = f"{self._pick(self._data['thanks'])}{but}{example.message}"
+        return Example(example.request, example.response, message, -1, example.group, COMPOSED_WEIGHT)
+
+    def _change(self) -> Example:
+        domain = self._pick(list(self._data["changes"]))
+        change = self._pick(self._data["changes"][domain])
+        request, response = self._pick(self._contexts[domain])
+        if self._random.random() < 0.4:
+            request = self._task()[0] if domain in ("homework", "grading") else request
+        end = self._pick(["", ".", " please", ", please."])
+        return Example(request, response, change + end, -1, change, COMPOSED_WEIGHT)

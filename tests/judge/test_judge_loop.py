@@ -1,0 +1,271 @@
+"""The loop on a real ledger: one verdict per turn, whatever fails, dies or arrives meanwhile."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from judge_helpers import Scripted, put_turn
+from sqlalchemy import func, select
+
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.judge import loop as judge_loop
+from clawrl_trl.judge.loop import JudgeLoop, backoff
+from clawrl_trl.judge.teacher import Teacher
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+from clawrl_trl.ledger import Ledger, events, samples, schema, turns
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+
+@dataclass
+class Told:
+    """A judge that says what it is told."""
+
+    say: Callable[[JudgedTurn], Judgement | Exception]
+    seen: list[JudgedTurn] = field(default_factory=list)
+    hold: asyncio.Event | None = None
+    busy: int = 0
+    busiest: int = 0
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        self.seen.append(turn)
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+        finally:
+            self.busy -= 1
+        result = self.say(turn)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def minus(turn: JudgedTurn) -> Judgement:
+    return Judgement("told", -1.0, ("No bold please.",), "owner message")
+
+
+async def judge_until(
+    ledger: Ledger, judge: Judge, done: Callable[[], bool], teacher: Teacher | None = None, **settings: object
+) -> JudgeLoop:
+    stop = asyncio.Event()
+    looping = JudgeLoop(ledger, ServeSettings(**settings), teacher, judge)  # type: ignore[arg-type]
+    task = asyncio.create_task(looping.run(stop))
+    try:
+        async with asyncio.timeout(60):
+            while not done():
+                if task.done():
+                    await task
+                await asyncio.sleep(0.02)
+    finally:
+        stop.set()
+        await task
+    return looping
+
+
+def judged(ledger: Ledger, count: int) -> Callable[[], bool]:
+    def done() -> bool:
+        with ledger.reader() as tx:
+            return turns.counts(tx)["judged"] == count
+
+    return done
+
+
+def rows(ledger: Ledger, turn_id: str) -> tuple[schema.Turn, schema.Verdict | None, schema.Sample | None]:
+    with ledger.reader() as tx:
+        turn = turns.get(tx, turn_id)
+        assert turn is not None
+        return turn, turns.verdict_of(tx, turn_id), samples.of_turn(tx, turn_id)
+
+
+async def test_verdict_and_sample_with_the_teachers_scores(ledger: Ledger, script: Scripted) -> None:
+    turn_id = put_turn(ledger)
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+    turn, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and sample is not None
+    assert (verdict.score, verdict.hint, verdict.hint_source) == (-1.0, "No bold please.", "owner message")
+    assert (sample.score, sample.state, sample.policy_version, sample.group) == (-1.0, "ready", 0, None)
+    assert sample.teacher_logprobs is not None and sample.plain_logprobs is not None
+    assert len(sample.teacher_logprobs) == len(sample.plain_logprobs) == len(turn.completion_ids)  # type: ignore[arg-type]
+    np.testing.assert_allclose(sample.plain_logprobs, turn.logprobs, atol=1e-6)
+
+
+@pytest.mark.parametrize("score", [0.0, None])
+async def test_undecided_turns_get_a_verdict_and_no_sample(ledger: Ledger, score: float | None) -> None:
+    turn_id = put_turn(ledger)
+    await judge_until(ledger, Told(lambda turn: Judgement("told", score)), judged(ledger, 1))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == score and sample is None
+
+
+async def test_a_turn_that_cannot_be_trained_on_gets_a_verdict_and_no_sample(ledger: Ledger) -> None:
+    turn_id = put_turn(ledger, trainable=False, untrainable_reason="no ids", prompt_ids=None, logprobs=None)
+    await judge_until(ledger, Told(minus), judged(ledger, 1))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == -1 and sample is None
+
+
+async def test_a_refusing_engine_leaves_a_sample_without_teacher(ledger: Ledger, script: Scripted) -> None:
+    script.broken["/v1/completions"] = 400
+    turn_id = put_turn(ledger)
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and "refused" in verdict.detail["no_teacher"]
+    assert sample is not None and sample.teacher_logprobs is None and sample.score == -1
+
+
+async def test_hints_off_asks_no_teacher(ledger: Ledger, script: Scripted) -> None:
+    turn_id = put_turn(ledger)
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client), hints=False)
+    assert script.requests == []
+    assert rows(ledger, turn_id)[1].hint is None  # type: ignore[union-attr]
+
+
+async def test_a_failure_leaves_the_turn_pending_and_is_tried_again(
+    ledger: Ledger, script: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.02)
+    turn_id = put_turn(ledger)
+    script.broken["/tokenize"] = 503
+    failures = [NotNow("away"), ValueError("a bug")]
+    judge = Told(lambda turn: failures.pop(0) if failures else minus(turn))
+
+    def repaired() -> bool:
+        if len(judge.seen) >= 5:
+            script.broken.clear()
+        return judged(ledger, 1)()
+
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, judge, repaired, Teacher(client))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == -1
+    assert sample is not None and sample.teacher_logprobs is not None
+    with ledger.reader() as tx:
+        reasons = [event.data["error"] for event in events.of(tx, turn_id) if event.kind == "judge_retry"]
+    assert reasons[:2] == ["away", "ValueError in the judge"] and len(reasons) >= 4
+
+
+async def test_a_turn_the_judge_keeps_failing_on_is_abstained_with_the_reason(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.001)
+    bad, good = put_turn(ledger, "bad"), put_turn(ledger, "good")
+    judge = Told(lambda turn: KeyError("x") if turn.said_by("owner") == ["bad"] else minus(turn))
+    await judge_until(ledger, judge, judged(ledger, 2))
+    assert rows(ledger, good)[1].score == -1  # type: ignore[union-attr]
+    _, verdict, sample = rows(ledger, bad)
+    assert verdict is not None and verdict.score is None and sample is None
+    assert verdict.detail["reason"] == "KeyError in the judge"
+
+
+async def test_feedback_that_arrives_while_judging_is_not_lost(ledger: Ledger) -> None:
+    turn_id = put_turn(ledger)
+    judge = Told(lambda turn: Judgement("told", 1.0 if turn.feedback else -1.0), hold=asyncio.Event())
+
+    def meanwhile() -> bool:
+        if len(judge.seen) == 1 and judge.hold is not None and not judge.hold.is_set():
+            with ledger.transaction() as tx:
+                turns.add_feedback(tx, schema.Feedback(turn_id=turn_id, kind="thumbs", value=1.0))
+            judge.hold.set()
+        return judged(ledger, 1)()
+
+    await judge_until(ledger, judge, meanwhile)
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == 1.0 and sample is not None and sample.score == 1.0
+
+
+async def test_no_more_turns_at_once_than_there_are_workers(ledger: Ledger) -> None:
+    for _ in range(7):
+        put_turn(ledger)
+    judge = Told(minus, hold=asyncio.Event())
+
+    def release() -> bool:
+        if judge.busy == 3 and judge.hold is not None:
+            judge.hold.set()
+        return judged(ledger, 7)()
+
+    await judge_until(ledger, judge, release, judge_workers=3)
+    assert judge.busiest == 3
+
+
+async def test_a_stopped_loop_gives_back_what_it_could_not_finish(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_loop, "GRACE_S", 0.05)
+    turn_id = put_turn(ledger)
+    judge = Told(minus, hold=asyncio.Event())
+    await judge_until(ledger, judge, lambda: bool(judge.seen))
+    turn, verdict, _ = rows(ledger, turn_id)
+    assert verdict is None and turn.state == "judging" and turn.judge_after <= time.time()
+
+
+def test_back_off_doubles_up_to_a_minute() -> None:
+    waits = [backoff(attempt) for attempt in range(1, 40)]
+    assert all(0.5 * min(60, 0.5 * 2**n) <= wait <= 60 for n, wait in enumerate(waits, start=1))
+
+
+def start_judge(run: RunFolder) -> subprocess.Popen[bytes]:
+    log = (run.path / "judge.log").open("ab")
+    return subprocess.Popen(
+        [sys.executable, "-m", "clawrl_trl.judge", "--run", str(run.path)],
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 90) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert process.poll() is None, "the judge ended"
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.mark.kill9
+def test_killed_at_any_moment_there_is_one_verdict_per_turn(tmp_path: Path, script: Scripted) -> None:
+    run = RunFolder(tmp_path).make()
+    ServeSettings(run=str(tmp_path), engine=script.base_url, judge="llm", judge_votes=1).save()
+    script.votes = lambda body, number: '{"score": -1, "hint": null}'
+    ledger = Ledger.open(run.ledger)
+    ids = [put_turn(ledger) for _ in range(40)]
+
+    def count() -> int:
+        with ledger.reader() as tx:
+            return tx.scalar(select(func.count()).select_from(schema.Verdict)) or 0
+
+    for target in (1, 12, 25):
+        process = start_judge(run)
+        wait_for(lambda target=target: count() >= target, process)  # type: ignore[misc]
+        process.kill()
+        process.wait()
+    process = start_judge(run)
+    wait_for(lambda: count() == len(ids), process)
+    assert run.announced("judge") is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    with ledger.reader() as tx:
+        assert sorted(tx.scalars(select(schema.Verdict.turn_id))) == sorted(ids)
+        assert sorted(tx.scalars(select(schema.Sample.turn_id))) == sorted(ids)
+        assert turns.counts(tx)["judged"] == len(ids)
+        assert tx.scalar(select(func.count()).where(schema.Sample.teacher_logprobs.is_(None))) == 0
+    ledger.close()
+
+
+def test_no_settings_is_one_line_for_the_user(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clawrl_trl.judge", "--run", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
