@@ -9,7 +9,7 @@ NUMBER = r"(?<![\d.,])-?\$?\d+(?:,\d{3})*(?:\.\d+)?"
 
 _ANSWER = re.compile(
     r"\b(?:answer|result)\b[\s*_:=]*(?:is|are|comes to|equals|would be|should be|must be)?[\s*_:=]*"
-    r"([^\n!?]*)",
+    r"(?=([^\n!?]*))",
     re.I,
 )
 _LABEL = re.compile(
@@ -39,7 +39,7 @@ _WRONG = "|".join((
     r"\bmis(?:s|sed|calculat\w*|count\w*|read|took|placed|added)\b",
     r"\bshould (?:have been|be|equal|give|come|read|become)\b|\binstead\b|\brather than\b",
     r"\b(?:so|very|really) close\b|\bclose,? but\b|\balmost\b|\bnearly\b",
-    r"\btry (?:again|that|it|the|this)\b|\b(?:another|one more) (?:try|look|go)\b|\blook again\b",
+    r"\btry (?:again|that|it|the|this)\b|\b(?:another|one more) (?:try|look|go)\b|\blook (?:at [^.]{1,40} )?again\b",
     r"\b(?:re)?check (?:again|the|your|that|this|it|how)\b|\bredo\b|\brevisit\b|\bfix\b",
     r"\btoo (?:high|low|many|few|big|small|much|little)\b",
     r"\bdoes(?:n't| not) (?:match|equal|add up)\b|\b(?:is|equals|gives|makes|leaves) \d+,? not \d+",

@@ -15,20 +15,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.actor import POLL_SECONDS, GatewayPolicy, Generate
-from clawrl_trl.envs.chat import MAX_SILENCES, ChatEnv
 from clawrl_trl.envs.interactions import Interactions
 from clawrl_trl.envs.personas import PERSONAS, Persona
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings, api_key
+
+if TYPE_CHECKING:
+    from clawrl_trl.envs.chat import ChatEnv
 
 FILE_NAME = "interactions.jsonl"
 
@@ -125,6 +127,8 @@ def play(
 def _chats(
     actor: GatewayPolicy, persona: Persona, indices: Sequence[int], settings: PlaySettings
 ) -> Iterator[dict[str, Any]]:
+    from clawrl_trl.envs.chat import MAX_SILENCES, ChatEnv  # torch: only when it is needed
+
     env = ChatEnv(
         persona, seed=settings.seed, max_turns=settings.max_turns, think_time=settings.think_time, split="train"
     )
@@ -132,15 +136,15 @@ def _chats(
         env.next_episode = index
         if settings.think_time > 0:
             env.stopped.wait(random.Random(f"pause-{settings.seed}-{index}").expovariate(1 / settings.think_time))
-        yield {"index": index, **_session(env, actor, settings)}
+        yield {"index": index, **_session(env, actor, settings.max_turns * MAX_SILENCES)}
     env.close()
 
 
-def _session(env: ChatEnv, actor: GatewayPolicy, settings: PlaySettings) -> dict[str, Any]:
+def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> dict[str, Any]:
     """Play one session and say how it went."""
     requests, failures = actor.requests, actor.failures
     started_at, started = time.time(), time.perf_counter()
-    rollout = env.rollout(settings.max_turns * MAX_SILENCES, actor)
+    rollout = env.rollout(max_steps, actor)
     steps = [rollout[step] for step in range(len(rollout))]
     answered = [step for step in steps if step["action"].strip()]
     first = answered[0] if answered else None

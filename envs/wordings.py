@@ -265,6 +265,8 @@ TEACHER_MOVES_ON: Sequence[str] = (
     "Now I can go home.",
 )
 
+_STOPS = (".", "!", "?")
+
 AGAIN: Sequence[str] = (
     "It is still not how I'd like it:", "Still not quite it,", "Nearly, but", "Once more please:", "Almost,",
     "That's still not it,",
@@ -272,22 +274,25 @@ AGAIN: Sequence[str] = (
 
 
 def say(rng: random.Random, *parts: Sequence[str]) -> str:
-    """One phrase of each list, joined into a message that starts with a capital and ends with a stop."""
-    phrases = [phrase for part in parts if (phrase := rng.choice(part))]
-    return tidy(" ".join(phrases))
+    """One phrase of each list, joined into a message whose sentences start with a capital and which ends."""
+    message = ""
+    for phrase in (rng.choice(part) for part in parts):
+        message = f"{message} {_capital(phrase) if message.endswith(_STOPS) else phrase}".strip()
+    return tidy(message)
 
 
 def tidy(text: str) -> str:
-    """`text` with capitals at the start of its sentences and a stop at its end."""
-    text = text.strip()
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else text + "."
+    """`text` with a capital at its start and a stop at its end."""
+    text = _capital(text.strip())
+    return text if text.endswith(_STOPS) else text + "."
 
 
 def sentence(rng: random.Random, start: Sequence[str], body: Sequence[str]) -> str:
     """An opener and a clause as one sentence; a clause that asks ends with a question mark."""
     opener, clause = rng.choice(start), rng.choice(body)
-    if not opener or opener.endswith((".", "!", "?")):
-        clause = clause[:1].upper() + clause[1:]
     asks = clause.lower().startswith(("could", "can ", "would"))
     return tidy(f"{opener} {clause}{'?' if asks and not clause.endswith('?') else ''}")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

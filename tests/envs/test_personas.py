@@ -1,0 +1,118 @@
+"""Personas: repeatable from a seed, never twice the same words, and honest about what they were shown."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clawrl_trl.envs.answers import stated_answer
+from clawrl_trl.envs.personas import PERSONAS, Student, Teacher, hand_in, persona
+from clawrl_trl.errors import UserError
+from clawrl_trl.tiny.problems import problems
+
+BOLD = "**Step 1:** Tom has 5 apples.\n**Step 2:** 5 + 7 = 12.\n\n**Final answer:** 12"
+PLAIN = "Tom has 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12."
+CURT = "**Grade:** incorrect. The answer is 12."
+KIND = "Good try! You set it up well, but the slip is in the last step: 5 + 7 = 12. You will get it next time!"
+REPLIES = {"student": (PLAIN, BOLD), "teacher": (KIND, CURT)}
+
+
+@pytest.mark.parametrize("name", PERSONAS)
+def test_objections_vary(name: str) -> None:
+    who = persona(name)
+    task = who.tasks(0, "train", 1)[0]
+    said = {who.react(task, REPLIES[name][1], 1, random.Random(seed)).text for seed in range(1500)}
+    assert len(said) >= 200
+    again = {who.react(task, REPLIES[name][1], 2, random.Random(seed)).text for seed in range(500)}
+    assert len(again) >= 200
+    approving = {who.react(task, REPLIES[name][0], 1, random.Random(seed)).text for seed in range(500)}
+    assert len(approving) >= 100
+    assert not said & approving
+
+
+@pytest.mark.parametrize("name", PERSONAS)
+def test_openings_vary_and_hold_the_problem(name: str) -> None:
+    who = persona(name)
+    tasks = who.tasks(5, "train", 200)
+    said = [who.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
+    assert len({text.replace(task.question, "") for text, task in zip(said, tasks, strict=True)}) >= 60
+    assert all(task.question in text for text, task in zip(said, tasks, strict=True))
+
+
+@pytest.mark.parametrize("name", PERSONAS)
+@given(seed=st.integers(0, 10**9))
+def test_a_seed_says_it_all(name: str, seed: int) -> None:
+    one, other = persona(name), persona(name)
+    assert one.tasks(seed, "train", 3) == other.tasks(seed, "train", 5)[:3]
+    task = one.tasks(seed, "train", 1)[0]
+    for reply in REPLIES[name]:
+        assert one.react(task, reply, 1, random.Random(seed)) == other.react(task, reply, 1, random.Random(seed))
+    assert one.opening(task, random.Random(seed)) == other.opening(task, random.Random(seed))
+
+
+@pytest.mark.parametrize("name", PERSONAS)
+def test_moods_follow_the_style(name: str) -> None:
+    who = persona(name)
+    task = who.tasks(0, "train", 1)[0]
+    liked, disliked = REPLIES[name]
+    assert {who.react(task, liked, turn, random.Random(turn)).mood for turn in range(1, 9)} == {"approve"}
+    assert {who.react(task, disliked, turn, random.Random(turn)).mood for turn in range(1, 9)} == {"object"}
+
+
+def test_student_asks_for_missing_steps() -> None:
+    who = Student()
+    said = [who.react(who.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)]
+    assert all(one.mood == "object" for one in said)
+    assert all("step" in text or "calculation" in text or "working" in text for text in (one.text for one in said))
+
+
+def test_messages_are_tidy() -> None:
+    for name, replies in REPLIES.items():
+        who = persona(name)
+        for seed in range(400):
+            task = who.tasks(0, "train", 1)[0]
+            text = who.react(task, replies[seed % 2], 1 + seed % 2, random.Random(seed)).text
+            assert text[0].isupper()
+            assert text.endswith((".", "!", "?"))
+            assert "  " not in text
+            assert " ." not in text
+
+
+def test_splits_share_no_problem() -> None:
+    chats = {task.question for seed in range(5) for task in Student().tasks(seed, "train", 60)}
+    held_out = {task.question for seed in range(5) for task in Student().tasks(seed, "heldout", 60)}
+    assert not chats & held_out
+
+
+@given(seed=st.integers(0, 10**6), slip=st.booleans())
+def test_homework_is_right_unless_there_is_a_slip(seed: int, slip: bool) -> None:
+    problem = problems(seed, "train", 1)[0]
+    task = hand_in(problem, random.Random(seed), slip=slip)
+    assert (task.claimed != task.answer) is slip
+    assert task.answer == problem.answer
+    assert task.claimed > 0
+    assert stated_answer(task.work) == task.claimed
+
+
+def test_teacher_knows_right_from_wrong() -> None:
+    who = Teacher()
+    tasks = who.tasks(0, "heldout", 100)
+    right = [task for task in tasks if task.claimed == task.answer]
+    assert 30 <= len(right) <= 70
+    for task in tasks:
+        assert who.correct(task, "**Grade:** correct.") is (task in right)
+        assert who.correct(task, "**Grade:** incorrect.") is (task not in right)
+
+
+def test_unknown_persona_is_a_clear_error() -> None:
+    with pytest.raises(UserError, match="student or teacher"):
+        persona("parrot")
+
+
+def test_importing_personas_costs_no_torch() -> None:
+    code = "import sys, clawrl_trl.envs.personas, clawrl_trl.envs.actor, clawrl_trl.envs.evaluate\n"
+    code += "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

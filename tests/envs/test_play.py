@@ -1,0 +1,169 @@
+"""Playing interactions: what is on record is never played again, whatever kills the player."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import BOLD, PLAIN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clawrl_trl.envs.interactions import Interactions
+from clawrl_trl.envs.play import PlaySettings, play
+from clawrl_trl.errors import UserError
+from clawrl_trl.run import RunFolder
+
+QUICK = PlaySettings(interactions=5, think_time=0.0)
+
+
+def start(run: Path, base_url: str, *more: str) -> subprocess.Popen[bytes]:
+    flags = ["--run", str(run), "--base_url", base_url, "--persona", "student", *more]
+    return subprocess.Popen([sys.executable, "-m", "clawrl_trl.envs.play", *flags], stderr=subprocess.PIPE)
+
+
+def problems_asked(seen: list[dict]) -> list[str]:
+    return [one["body"]["messages"][0]["content"] for one in seen if len(one["body"]["messages"]) == 1]
+
+
+def test_rows(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    rows = play(tmp_path, "student", QUICK, base_url=server.base_url)
+    assert [row["index"] for row in rows] == list(range(5))
+    for row in rows:
+        assert row["scores"] == [0.0, 1.0]
+        assert (row["first_score"], row["turns"], row["approved"]) == (0.0, 3, True)
+        assert (row["policy_version"], row["requests"], row["failed"]) == (3, 3, 0)
+        assert len(row["total_s"]) == 3 and len(row["ttft_s"]) <= 3
+    assert len({row["session_id"] for row in rows}) == 5
+    assert len(set(problems_asked(server.seen))) == 5
+    assert [json.loads(line) for line in (tmp_path / "interactions.jsonl").read_text().splitlines()] == rows
+
+
+def test_a_second_start_plays_only_what_is_missing(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    play(tmp_path, "student", QUICK, base_url=server.base_url)
+    play(tmp_path, "student", QUICK, base_url=server.base_url)
+    assert len(server.seen) == 15
+    rows = play(tmp_path, "student", PlaySettings(interactions=7, think_time=0.0), base_url=server.base_url)
+    assert [row["index"] for row in rows] == list(range(7))
+    assert len(set(problems_asked(server.seen))) == 7
+
+
+def test_killed_player_goes_on_without_repeating(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    for kill_at in (4, 11):
+        player = start(tmp_path, server.base_url, "--interactions", "8", "--think_time", "0.05")
+        server.wait_for(kill_at)
+        player.send_signal(signal.SIGKILL)
+        player.wait()
+        on_record = [json.loads(line) for line in (tmp_path / "interactions.jsonl").read_bytes().splitlines()]
+    player = start(tmp_path, server.base_url, "--interactions", "8", "--think_time", "0")
+    assert player.wait() == 0
+    rows = Interactions(tmp_path / "interactions.jsonl").rows
+    assert sorted(row["index"] for row in rows) == list(range(8))
+    assert rows[: len(on_record)] == on_record
+    finished = {row["session_id"] for row in on_record}
+    later = [one["headers"]["x-session-id"] for one in server.seen[-3 * (8 - len(on_record)) :]]
+    assert not finished & set(later)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_stops_without_a_traceback(scripted, tmp_path: Path, signal_number: int) -> None:
+    server = scripted()
+    player = start(tmp_path, server.base_url, "--interactions", "50", "--think_time", "0.3")
+    server.wait_for(4)
+    player.send_signal(signal_number)
+    _, error = player.communicate()
+    assert player.returncode == 130
+    assert b"Traceback" not in error
+    assert len(Interactions(tmp_path / "interactions.jsonl").rows) >= 1
+
+
+def test_a_gateway_that_restarts_costs_no_interaction(scripted, tmp_path: Path) -> None:
+    server = scripted()
+
+    def stumble(messages: list, number: int) -> str | int:
+        return 503 if number % 4 == 2 else PLAIN if len(messages) > 1 else BOLD
+
+    server.script = stumble
+    rows = play(tmp_path, "student", QUICK, base_url=server.base_url)
+    assert len(rows) == 5
+    assert sum(row["failed"] for row in rows) >= 4
+    assert all(row["first_score"] == 0.0 and row["approved"] for row in rows)
+
+
+def test_gateway_found_through_the_run_folder(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    RunFolder(tmp_path).announce("gateway", server.base_url.removesuffix("/v1"))
+    assert len(play(tmp_path, "teacher", PlaySettings(interactions=1, think_time=0.0))) == 1
+
+
+def test_a_run_nobody_serves_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="clawrl serve --run"):
+        play(tmp_path, "student", PlaySettings(patience=0.0))
+    done = subprocess.run(
+        [sys.executable, "-m", "clawrl_trl.envs.play", "--run", str(tmp_path), "--patience", "0"], capture_output=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(b"error: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_own_rollout(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    calls = []
+
+    def one_question(client, persona, interactions, seed):
+        calls.append((persona.name, interactions, seed))
+        for task in persona.tasks(seed, "train", interactions):
+            asked = [{"role": "user", "content": task.question}]
+            reply = client.chat.completions.create(model="clawrl", messages=asked).choices[0].message.content
+            yield {"first_score": persona.style(task, reply).score}
+
+    rows = play(tmp_path, "student", QUICK, base_url=server.base_url, rollout=one_question)
+    assert [row["first_score"] for row in rows] == [0.0] * 5
+    more = PlaySettings(interactions=7, think_time=0.0)
+    assert len(play(tmp_path, "student", more, base_url=server.base_url, rollout=one_question)) == 7
+    assert calls[0] == ("student", 5, 0)
+    assert calls[1][:2] == ("student", 2) and calls[1][2] != 0
+    assert len(set(problems_asked(server.seen))) == 7
+
+
+@pytest.mark.parametrize("result", [None, [{}], ["done"]])
+def test_own_rollout_that_yields_no_rows_is_a_clear_error(scripted, tmp_path: Path, result: object) -> None:
+    with pytest.raises(UserError, match="must yield"):
+        play(tmp_path, "student", QUICK, base_url=scripted().base_url, rollout=lambda *arguments: result)
+
+
+def test_hooks_from_the_command_line(scripted, tmp_path: Path) -> None:
+    server = scripted()
+    hook = tmp_path / "own.py"
+    hook.write_text(
+        "def short(client, model, messages, **sampling):\n"
+        "    return client.chat.completions.create(model=model, messages=messages, max_tokens=7)\n"
+    )
+    flags = ("--interactions", "1", "--think_time", "0", "--custom_generate_function_path", f"{hook}:short")
+    player = start(tmp_path, server.base_url, *flags)
+    assert player.wait() == 0
+    assert {one["body"]["max_tokens"] for one in server.seen} == {7}
+    player = start(tmp_path, server.base_url, "--rollout_function_path", f"{hook}:missing")
+    assert player.wait() == 2
+
+
+@given(cut=st.integers(0, 200))
+def test_a_torn_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("record") / "interactions.jsonl"
+    record = Interactions(path)
+    for index in range(4):
+        record.append({"index": index, "said": "größer"})
+    content = path.read_bytes()
+    path.write_bytes(content[: min(cut, len(content))])
+    again = Interactions(path)
+    assert again.rows == record.rows[: len(again.rows)]
+    assert again.missing(4) == list(range(len(again.rows), 4))
+    again.append({"index": 9})
+    assert Interactions(path).rows == again.rows
+    assert path.stat().st_mode & 0o777 == 0o600
