@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
@@ -59,9 +61,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
         folder.make()
         log = (folder.logs / "serve.log").open("wb")
     except OSError as error:
-        raise UserError(
-            f"{folder.path} can't be written to ({error.strerror}): choose another folder."
-        ) from None
+        raise UserError(f"{folder.path} can't be written to ({error.strerror}): choose another folder.") from None
     with log:
         return subprocess.Popen(
             [sys.executable, "-m", "clawrl_trl.cli", "serve", *_flags(settings)],
@@ -101,6 +101,26 @@ def _wait(folder: RunFolder, process: subprocess.Popen[bytes]) -> dict[str, Any]
 
 def _judges(folder: RunFolder) -> bool:
     return ServeSettings.load(folder.path).judge != "off"
+
+
+@contextmanager
+def trainer_of(folder: RunFolder) -> Iterator[None]:
+    """Be the one trainer of a run while the block lasts.
+
+    Raises:
+        UserError: If another process trains on the run.
+    """
+    lock = FileLock(folder.make().path / "train.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{folder.path} is being trained already: stop that first, or use another folder.") from None
+    with lock:
+        folder.announce("trainer", "")
+        try:
+            yield
+        finally:
+            (folder.path / "trainer.json").unlink(missing_ok=True)
 
 
 def stop_on_signals() -> threading.Event:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.attach import foreground, served, stop_on_signals
+from clawrl_trl.attach import foreground, served, stop_on_signals, trainer_of
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.lesson import Lesson, PersonaRun, print_table
 from clawrl_trl.envs.personas import persona as persona_named
@@ -221,6 +221,7 @@ def main() -> int:
     with foreground(), ExitStack() as stack:
         base_url = ""
         if state.is_main_process:
+            stack.enter_context(trainer_of(RunFolder(settings.run)))
             with Console(stderr=True).status("Starting gateway, engine and judge"):
                 base_url = stack.enter_context(served(settings))["base_url"]
             print(connection_help(settings, base_url), flush=True)
