@@ -28,11 +28,10 @@ class Setting:
 
 def setting_of(reading: Reading, tools: object) -> Setting:
     """The setting of a request."""
-    names: set[str] = set()
-    for tool in tools if isinstance(tools, list) else ():
-        function = tool.get("function") if isinstance(tool, dict) else None
-        names.add(str((function if isinstance(function, dict) else tool).get("name")) if tool else "")
-    return Setting(text_digest(reading.system.strip()[:_HEAD]), frozenset(names))
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in named)
+    names = frozenset(str(function.get("name")) for function in functions)
+    return Setting(text_digest(reading.system.strip()[:_HEAD]), names)
 
 
 def kind_of(

@@ -126,6 +126,7 @@ def read(messages: Sequence[Message]) -> Reading:
                 woken = note.fate is Fate.WAKE
         elif role == "assistant":
             note = Note("assistant", Fate.WAKE if woken else Fate.KEPT)
+            woken = woken and bool(message.get("tool_calls"))
         elif role == "tool":
             note = Note("tool", Fate.WAKE if woken else Fate.KEPT)
         else:

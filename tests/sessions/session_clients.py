@@ -8,22 +8,20 @@ from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
 
 Message = dict[str, Any]
 
-TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
-    for name in [
-        "read",
-        "write",
-        "edit",
-        "exec",
-        "process",
-        "web_search",
-        "web_fetch",
-        "cron",
-        "message",
-        "sessions_spawn",
-        "memory",
-    ]
+TOOL_NAMES = [
+    "read",
+    "write",
+    "edit",
+    "exec",
+    "process",
+    "web_search",
+    "web_fetch",
+    "cron",
+    "message",
+    "spawn",
+    "memory",
 ]
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in TOOL_NAMES]
 FLUSH_TOOLS = TOOLS[:2]
 
 HEARTBEAT_PROMPT = (

@@ -1,0 +1,205 @@
+"""Clients without any habits of their own: no header, the whole history each time."""
+
+from typing import Any
+
+import pytest
+from session_clients import TITLE_SYSTEM, Gateway, Plain, call, say
+
+from clawrl_trl.gateway.search import RETRY_S
+
+
+@pytest.fixture
+def gateway() -> Gateway:
+    return Gateway()
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        None,
+        "You are a helpful assistant.",
+        "You are a helpful assistant. Summarize the conversation when you are asked to.",
+        "You help a writer. He works on a book with a title and on a chat program.",
+        "You are a teacher. Grade the homework and give the reason.",
+        "You are a name expert. Explain where names come from; never chat about other things.",
+    ],
+)
+def test_a_chat_without_headers_is_main_from_the_first_request(gateway: Gateway, system: str | None) -> None:
+    client = Plain(gateway, messages=[{"role": "system", "content": system}] if system else [])
+    placed, turns = [], []
+    for text in ("What is 2 + 3?", "write it without bold, please", "thanks"):
+        placement, turn = client.chat(text, f"reply to {text}")
+        placed.append(placement)
+        turns.append(turn)
+    assert {(p.kind, p.session_id, p.identity_source) for p in placed} == {("main", placed[0].session_id, "inferred")}
+    assert [gateway.texts_after(turn) for turn in turns] == [["write it without bold, please"], ["thanks"], None]
+
+
+@pytest.mark.parametrize(
+    ("system", "text"),
+    [
+        (TITLE_SYSTEM, "plan a trip"),
+        ("Your task is to create a concise title for the following conversation.", "plan a trip"),
+        ("You are a title generator. Answer with the title only.", "plan a trip"),
+        ("Summarize the conversation below in three sentences.", "User: hi"),
+        (None, "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history."),
+        (None, "Provide a concise, 5-word-or-less title for the conversation, using title case."),
+    ],
+)
+def test_one_shots_of_chat_pages_are_side(gateway: Gateway, system: str | None, text: str) -> None:
+    messages = [{"role": "system", "content": system}] if system else []
+    placed = gateway.ask({"messages": [*messages, {"role": "user", "content": text}]})
+    assert placed.kind == "side" and placed.kind_reason
+
+
+def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> None:
+    one, two = Plain(gateway), Plain(gateway)
+    flying = one.send("hello")
+    other = two.send("hello")
+    assert flying[0].session_id != other[0].session_id
+    one.receive(flying, "Hi one.")
+    two.receive(other, "Hi two.")
+    third = Plain(gateway).send("hello")
+    assert third[0].session_id not in (flying[0].session_id, other[0].session_id) and third[0].retry_of is None
+    assert two.chat("x", "y")[0].session_id == other[0].session_id
+    assert one.chat("x", "y")[0].session_id == flying[0].session_id
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_same_request_after_a_failure_is_a_retry(gateway: Gateway, cut: bool) -> None:
+    client = Plain(gateway)
+    first = client.send("hello")
+    if cut:
+        gateway.answer(first[0], first[1], say("He"), aborted=True)
+    else:
+        gateway.sessions.failed(first[0])
+    again = client.again()
+    assert again[0].session_id == first[0].session_id and again[0].retry_of and not again[0].answered
+    one = client.receive(again, "Hello!")
+    assert client.chat("thanks", "Welcome.")[0].session_id == first[0].session_id
+    assert gateway.texts_after(one) == ["thanks"]
+
+
+def test_a_failure_long_ago_or_in_another_setting_is_no_retry(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    first = client.send("hello")
+    gateway.sessions.failed(first[0])
+    other = Plain(gateway, extra={"tools": [{"type": "function", "function": {"name": "f"}}]}).send("hello")
+    assert other[0].session_id != first[0].session_id and not other[0].retry_of
+    gateway.clock += RETRY_S + 1
+    late = client.again()
+    assert late[0].session_id != first[0].session_id and not late[0].retry_of
+
+
+def test_a_failed_request_gives_its_next_state_when_it_is_repeated(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    _, one = client.chat("hello", "Hi.")
+    lost = client.send("more")
+    assert [answer.turn_id for answer in lost[0].answered] == [one]
+    gateway.sessions.failed(lost[0])
+    again = client.again()
+    assert again[0].retry_of and [answer.turn_id for answer in again[0].answered] == [one]
+    client.receive(again, "Sure.")
+    assert client.again()[0].answered == []
+
+
+def test_a_regenerated_reply_is_neither_retry_nor_feedback(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    main, one = client.chat("hello", "Hi.")
+    _, two = client.chat("tell a joke", "Knock knock.")
+    client.messages.pop()
+    again = client.again()
+    three = client.receive(again, "A horse walks into a bar.")
+    assert again[0].session_id == main.session_id and again[0].kind == "main"
+    assert again[0].retry_of is None and again[0].answered == [] and again[0].parent_id == one
+    client.chat("haha", "Glad.")
+    assert gateway.texts_after(two) is None and gateway.texts_after(three) == ["haha"]
+    assert gateway.texts_after(one) == ["tell a joke"]
+
+
+def test_an_edited_earlier_message_is_a_branch_and_not_feedback(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    main, one = client.chat("hello", "Hi.")
+    _, two = client.chat("tell a joke", "Knock knock.")
+    client.messages[-2:] = []
+    branch, three = client.chat("tell a story", "Once upon a time.")
+    assert branch.session_id == main.session_id and not branch.answered and branch.parent_id == one
+    client.chat("go on", "...")
+    assert gateway.texts_after(one) == ["tell a joke"] and gateway.texts_after(two) is None
+    assert gateway.texts_after(three) == ["go on"]
+
+
+def test_of_several_choices_the_one_taken_gets_the_next_state(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    placed, body = client.send("hello")
+    for index, text in enumerate(["Hi.", "Hello.", "Hey."]):
+        gateway.sessions.replied(placed, f"choice_{index}", say(text), body["messages"], index)
+    client.messages.append(say("Hello."))
+    after, _ = client.chat("thanks", "Welcome.")
+    assert after.parent_id == "choice_1" and set(gateway.next_states) == {"choice_1"}
+
+
+def test_a_reply_of_another_model_ends_the_next_state(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    _, one = client.chat("hello", "Hi.")
+    client.messages += [{"role": "user", "content": "are you there?"}, say("(another model) Yes.")]
+    client.chat("good", "Fine.")
+    assert gateway.texts_after(one) == ["are you there?"]
+
+
+def test_history_that_was_rewritten_still_shows_the_last_reply(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    main, _ = client.chat("hello", "Hi.")
+    client.chat("read", call(("a", "read", {})))
+    client.messages.append({"role": "tool", "tool_call_id": "a", "content": "a long result " * 50})
+    two = client.receive(client.again(), "I have read it.")
+    client.messages[4] = {"role": "tool", "tool_call_id": "a", "content": "[old result cleared]"}
+    after, _ = client.chat("thanks", "Welcome.")
+    assert after.session_id == main.session_id and after.parent_id == two
+    assert gateway.texts_after(two) == ["thanks"]
+
+
+def test_content_parts_images_and_thoughts(gateway: Gateway) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    client = Plain(gateway)
+    client.messages.append({"role": "developer", "content": "Be brief."})
+    client.messages.append({"role": "user", "content": [{"type": "text", "text": " what is this? "}, picture]})
+    first = client.again()
+    one = client.receive(first, "<think>hm</think>\n\nA cat.")
+    client.messages[-1] = {"role": "assistant", "content": [{"type": "text", "text": "A cat."}], "reasoning": "hm"}
+    client.messages[1] = {"role": "user", "content": [{"type": "text", "text": "what is this?"}, dict(picture)]}
+    client.messages.append({"role": "user", "content": [{"type": "text", "text": "and this?"}, picture]})
+    after = client.again()
+    assert after[0].session_id == first[0].session_id and first[0].provenance == ["system", "owner"]
+    client.receive(after, "A cat too.")
+    assert gateway.next_states[one][0][0]["content"][1] == picture
+    other = Plain(gateway, messages=[dict(message) for message in client.messages[:3]])
+    other.messages[1] = {"role": "user", "content": [{"type": "text", "text": "what is this?"}, picture | {"x": 1}]}
+    assert other.send("and this?")[0].session_id != first[0].session_id
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        None,
+        "text",
+        [None, 3, "x"],
+        [{}],
+        [{"role": 5, "content": 7}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [None, 3, {"type": "text"}, {"type": "image_url"}]}],
+        [{"role": "assistant", "content": "\ud800", "tool_calls": [None, {}, {"function": {"arguments": "{"}}]}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "9" * 10_000}}]}],
+        [{"role": "system", "content": "only"}],
+        [{"role": "user", "content": "x"}, {"role": "user", "content": "[" * 5000}],
+    ],
+)
+def test_odd_messages_are_placed_somewhere(gateway: Gateway, messages: Any) -> None:
+    body = {"messages": messages, "tools": [None, 3, {"function": 4}], "metadata": 3}
+    placed = gateway.ask(body)
+    assert placed.kind in ("main", "side") and placed.session_id
+    if isinstance(messages, list):
+        assert len(placed.provenance) == len(messages)
+        gateway.sessions.replied(placed, "turn", say(""), [m for m in messages if isinstance(m, dict)])

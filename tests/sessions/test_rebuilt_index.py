@@ -1,0 +1,117 @@
+"""The index after a restart, from a real ledger; and its time limit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from session_clients import Gateway, OpenClaw, Plain, call, say
+
+from clawrl_trl.gateway.sessions import Placement, Sessions
+from clawrl_trl.ledger import Ledger, schema, turns
+
+Message = dict[str, Any]
+
+
+class LedgerGateway(Gateway):
+    """A gateway that writes what it answers, so that it can be restarted."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def answer(self, placement: Placement, body: Message, reply: Message, *, aborted: bool = False) -> str:
+        turn_id = super().answer(placement, body, reply, aborted=aborted)
+        with self.ledger.transaction() as tx:
+            turns.get_or_create_session(
+                tx,
+                owner=placement.owner,
+                external_id=placement.external_id,
+                identity_source=placement.identity_source,
+                now=self.clock,
+                session_id=placement.session_id,
+            )
+            turn = schema.Turn(
+                id=turn_id,
+                session_id=placement.session_id,
+                parent_id=placement.parent_id,
+                completion_id=f"chatcmpl-{turn_id}",
+                kind=placement.kind,
+                kind_reason=placement.kind_reason,
+                messages=body["messages"],
+                tools=body.get("tools"),
+                provenance=placement.provenance,
+                response=reply,
+                finish_reason="abort" if aborted else "stop",
+                created_at=self.clock,
+            )
+            turns.add(tx, turn)
+            for answer in placement.answered:
+                turns.set_next_state(tx, answer.turn_id, answer.messages, answer.provenance, turn_id, self.clock)
+        return turn_id
+
+    def restart(self) -> None:
+        self.sessions = Sessions(now=lambda: self.clock)
+        with self.ledger.reader() as tx:
+            self.sessions.load(tx)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Any:
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    yield LedgerGateway(ledger)
+    ledger.close()
+
+
+@pytest.mark.parametrize("runtime", [True, False])
+def test_conversations_go_on_after_a_restart(gateway: LedgerGateway, runtime: bool) -> None:
+    one = OpenClaw(gateway, runtime=runtime)
+    two = OpenClaw(gateway, runtime=runtime, session="1f0e0d0c-1111-4222-8333-444455556666", owner="b")
+    first, a = one.chat("hello", call(("call_1", "exec", {"cmd": "ls"})))
+    other, b = two.chat("hello", "Hi.")
+    gateway.restart()
+    one.tool("call_1", "a.txt")
+    placed = one.again()
+    c = one.receive(placed, "One file.")
+    assert placed[0].session_id == first.session_id and placed[0].parent_id == a
+    assert two.chat("more", "Sure.")[0].session_id == other.session_id
+    gateway.restart()
+    assert one.again()[0].answered == []
+    one.chat("thanks", "Welcome.")
+    with gateway.ledger.reader() as tx:
+        states = {turn.id: turn.next_state for turn in turns.of_session(tx, first.session_id)}
+    assert [message["content"] for message in states[a]] == ["a.txt"]
+    assert [message["content"] for message in states[c]] == ["thanks"]
+    assert gateway.texts_after(b) == ["more"]
+
+
+def test_a_cut_reply_is_still_retried_after_a_restart_but_not_for_ever(gateway: LedgerGateway) -> None:
+    client = Plain(gateway)
+    placed = client.send("hello")
+    cut = gateway.answer(placed[0], placed[1], say("He"), aborted=True)
+    gateway.restart()
+    assert client.again()[0].retry_of == cut
+    gateway.clock += 10_000
+    gateway.restart()
+    assert client.again()[0].session_id != placed[0].session_id
+
+
+def test_a_side_exchange_is_remembered_as_one(gateway: LedgerGateway) -> None:
+    client = Plain(gateway)
+    _, one = client.chat("hello", "Hi.")
+    client.headers = {"x-turn-type": "side"}
+    client.chat("(a reminder fires)", "Noted.")
+    client.headers = {}
+    gateway.restart()
+    client.chat("thanks", "Welcome.")
+    assert gateway.texts_after(one) == ["thanks"]
+
+
+def test_a_silent_conversation_is_forgotten_in_time() -> None:
+    gateway = Gateway(ttl_s=100.0)
+    client = Plain(gateway)
+    first, _ = client.chat("hello", "Hi.")
+    gateway.clock += 90
+    assert client.chat("more", "Sure.")[0].session_id == first.session_id
+    gateway.clock += 102
+    assert client.chat("and more", "Sure.")[0].session_id != first.session_id
+    assert len(gateway.sessions) == 1
