@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from sqlalchemy import select
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -25,7 +26,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.ledger import Ledger, schema, turns
+from clawrl_trl.ledger import Ledger, schema
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -303,13 +304,9 @@ class Rig:
         return httpx.Client(base_url=self.root, timeout=30, trust_env=False, **options)
 
     def turns(self) -> list[schema.Turn]:
+        """All turns, in the order they were written."""
         with self.ledger.reader() as tx:
-            return [turn for row in turns.sessions(tx) for turn in self._turns_of(tx, row["session_id"])]
-
-    def _turns_of(self, tx: Any, name: str) -> list[schema.Turn]:
-        session = turns.find_session(tx, name)
-        assert session is not None
-        return turns.of_session(tx, session.id)
+            return list(tx.scalars(select(schema.Turn).order_by(schema.Turn.seq)))
 
     def turn(self) -> schema.Turn:
         (only,) = self.turns()

@@ -175,26 +175,45 @@ messages = st.fixed_dictionaries(
 bodies = st.fixed_dictionaries(
     {"messages": st.lists(messages | values, max_size=4) | values},
     optional={
-        name: values
-        for name in (
-            "model",
-            "stream",
-            "n",
-            "tools",
-            "stop",
-            "session_id",
-            "turn_type",
-            "session_done",
-            "prompt_cache_key",
-        )
-    }
-    | {
-        "tools": st.lists(values, max_size=2),
-        "stream_options": values,
-        "response_format": values,
-        "tool_choice": values,
+        **dict.fromkeys(("model", "stream", "n", "stop", "session_id", "turn_type", "session_done"), values),
+        **dict.fromkeys(("prompt_cache_key", "stream_options", "response_format", "tool_choice"), values),
+        "tools": st.lists(values, max_size=2) | values,
     },
 )
+odd_but_valid = st.lists(
+    st.fixed_dictionaries(
+        {"role": roles.filter(bool)},
+        optional={
+            "content": st.none()
+            | st.text(max_size=30)
+            | st.lists(st.dictionaries(st.text(max_size=4), values, max_size=3)),
+            "tool_calls": st.lists(
+                st.fixed_dictionaries(
+                    {},
+                    optional={
+                        "id": st.none() | st.text(max_size=4),
+                        "function": st.fixed_dictionaries(
+                            {}, optional={"name": st.none() | st.text(max_size=4), "arguments": st.text(max_size=9)}
+                        ),
+                    },
+                ),
+                max_size=2,
+            ),
+            "extra": values,
+        },
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=odd_but_valid, session=st.none() | st.text(max_size=5), stream=st.booleans())
+def test_odd_messages_are_served(http: httpx.Client, messages: list[Any], session: str | None, stream: bool) -> None:
+    body = {"messages": messages, "session_id": session, "stream": stream}
+    answer = http.post(CHAT, content=json.dumps(body))
+    assert answer.status_code == 200, answer.text
+    assert '"error"' not in answer.text
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

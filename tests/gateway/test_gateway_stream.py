@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ async def read(chunks: list[bytes]) -> list[bytes]:
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:
     ends = sorted({min(place, len(raw)) for place in places} | {0, len(raw)})
-    return [raw[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [raw[start:end] for start, end in pairwise(ends)]
 
 
 @given(

@@ -1,0 +1,181 @@
+"""New versions take over between requests, and nobody's request breaks."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import openai
+import pytest
+from gateway_rig import Rig, pauses, running
+
+from clawrl_trl.ledger import Ledger, events, policies, schema
+
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+
+
+def publish(ledger: Ledger, version: int) -> None:
+    with ledger.transaction() as tx:
+        policies.add(
+            tx, schema.Policy(version=version, parent=version - 1, path=f"policies/policy-v{version}", sha256="x")
+        )
+        policies.promote(tx, version)
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if check():
+            return
+        Event().wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+def ask(rig: Rig, model: str = "clawrl", **more: Any) -> str:
+    with rig.client() as http:
+        answer = http.post(CHAT, json={"messages": HELLO, "model": model, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.headers["x-clawrl-policy-version"]
+
+
+def serves(rig: Rig, version: int) -> None:
+    eventually(lambda: rig.gateway.policies.serving.number == version)
+
+
+def test_new_requests_take_the_new_version(rig: Rig) -> None:
+    assert ask(rig) == "0"
+    publish(rig.ledger, 1)
+    serves(rig, 1)
+    assert rig.engine.loaded["policy-v1"].endswith("policies/policy-v1")
+    assert ask(rig) == "1"
+    assert rig.engine.requests[-1]["model"] == "policy-v1"
+    assert ask(rig, "base") == "0" and rig.engine.requests[-1]["model"] == "base"
+    assert ask(rig, "policy-v1") == "1"
+    names = [model.id for model in openai.OpenAI(base_url=rig.url, api_key="x").models.list()]
+    assert names == ["clawrl", "base", "policy-v1"]
+    assert [turn.policy_version for turn in rig.turns()] == [0, 1, 0, 1]
+
+
+def test_a_request_in_flight_keeps_its_version(tmp_path: Path) -> None:
+    with running(tmp_path, keep_policies=0) as rig:
+        publish(rig.ledger, 1)
+        serves(rig, 1)
+        rig.engine.script.append(pauses(("one",), ("two",)))
+        client = openai.OpenAI(base_url=rig.url, api_key="x", max_retries=0)
+        stream = client.chat.completions.create(model="clawrl", messages=HELLO, stream=True)  # type: ignore[call-overload]
+        next(iter(stream))
+        publish(rig.ledger, 2)
+        serves(rig, 2)
+        assert ask(rig) == "2"
+        assert "policy-v1" in rig.engine.loaded
+        rig.engine.go_on.set()
+        list(stream)
+        eventually(lambda: "policy-v1" not in rig.engine.loaded)
+        assert sorted(turn.policy_version for turn in rig.turns()) == [1, 2]
+        assert rig.client().post(CHAT, json={"messages": HELLO, "model": "policy-v1"}).status_code == 404
+
+
+def test_kept_versions_and_no_others_stay_reachable(tmp_path: Path) -> None:
+    with running(tmp_path, keep_policies=2) as rig:
+        for version in range(1, 6):
+            publish(rig.ledger, version)
+            serves(rig, version)
+        assert rig.gateway.policies.names() == ["clawrl", "base", "policy-v3", "policy-v4", "policy-v5"]
+        eventually(lambda: set(rig.engine.loaded) == {"policy-v3", "policy-v4", "policy-v5"})
+        assert ask(rig, "policy-v3") == "3"
+
+
+def test_rollback(rig: Rig) -> None:
+    for version in (1, 2):
+        publish(rig.ledger, version)
+        serves(rig, version)
+    with rig.ledger.transaction() as tx:
+        policies.promote(tx, 1)
+    serves(rig, 1)
+    assert ask(rig) == "1"
+    with rig.ledger.transaction() as tx:
+        policies.promote(tx, 0)
+    serves(rig, 0)
+    assert ask(rig) == "0" and ask(rig, "policy-v2") == "2"
+
+
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one(rig: Rig) -> None:
+    rig.engine.refuse_load = True
+    publish(rig.ledger, 1)
+
+    def logged() -> bool:
+        with rig.ledger.reader() as tx:
+            return any(event.kind == "policy_load_failed" for event in events.of(tx, "1"))
+
+    eventually(logged)
+    assert ask(rig) == "0"
+    publish(rig.ledger, 2)
+    rig.engine.refuse_load = False
+    serves(rig, 2)
+    assert ask(rig) == "2"
+
+
+def test_an_engine_that_forgot_its_adapters_gets_them_back(rig: Rig) -> None:
+    publish(rig.ledger, 1)
+    serves(rig, 1)
+    rig.engine.loaded.clear()
+    assert ask(rig) == "1"
+    rig.engine.loaded.clear()
+    assert ask(rig, stream=True) == "1"
+
+
+def test_after_a_restart_the_serving_version_serves_at_once(tmp_path: Path) -> None:
+    def trained(ledger: Ledger) -> None:
+        publish(ledger, 1)
+        publish(ledger, 2)
+
+    with running(tmp_path, before=trained) as rig:
+        assert ask(rig) == "2"
+        assert ask(rig, "policy-v1") == "1"
+
+
+def test_leases_end_with_their_requests(rig: Rig) -> None:
+    ask(rig)
+    eventually(lambda: not rig.gateway.policies.leases)
+    assert rig.gateway.in_flight == 0
+
+
+def test_silent_sessions_expire(tmp_path: Path) -> None:
+    with running(tmp_path, session_timeout=0.4) as rig:
+        with rig.client() as http:
+            http.post(CHAT, json={"messages": HELLO}, headers={"X-Session-Id": "s", "X-Turn-Type": "main"})
+        eventually(lambda: rig.turn().state == "expired")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_many_requests_across_many_updates(rig: Rig, stream: bool) -> None:
+    """Forty requests at once while eight versions are published: none fails, each is stored under its version."""
+
+    async def main() -> list[int]:
+        client = openai.AsyncOpenAI(base_url=rig.url, api_key="x", max_retries=0, timeout=60)
+
+        async def one(number: int) -> int:
+            raw = await client.chat.completions.with_raw_response.create(
+                model="clawrl",
+                messages=[{"role": "user", "content": f"question {number}"}],
+                stream=stream,
+            )
+            parsed = raw.parse()
+            if stream:
+                async for _ in parsed:  # type: ignore[attr-defined]
+                    pass
+            return int(raw.headers["x-clawrl-policy-version"])
+
+        async def train() -> None:
+            for version in range(1, 9):
+                await asyncio.to_thread(publish, rig.ledger, version)
+
+        answers = await asyncio.gather(*(one(number) for number in range(40)), train())
+        await client.close()
+        return [answer for answer in answers if answer is not None]
+
+    versions = asyncio.run(main())
+    assert len(versions) == 40
+    eventually(lambda: rig.gateway.in_flight == 0)
+    assert sorted(turn.policy_version or 0 for turn in rig.turns()) == sorted(versions)
