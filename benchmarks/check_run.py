@@ -21,9 +21,7 @@ def shortfalls(metrics: dict[str, Any]) -> list[str]:
     if metrics["score_after"] < SCORE_AFTER:
         found.append(f"score after {metrics['score_after']:.2f} < {SCORE_AFTER}")
     if metrics["correct_before"] - metrics["correct_after"] > CORRECTNESS_LOSS + 1e-9:
-        found.append(
-            f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}"
-        )
+        found.append(f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}")
     if metrics["failed_requests"]:
         found.append(f"{metrics['failed_requests']} requests failed")
     return found

@@ -31,9 +31,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def run(
-    folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool
-) -> dict[str, Any]:
+def run(folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool) -> dict[str, Any]:
     """Run one cell, or read its result if it is there."""
     result = folder / "metrics.json"
     if not result.exists():
@@ -72,9 +70,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
                 if row["method"] == method and row["persona"] == persona
             ]
             if held:
-                lines.append(
-                    f"- {persona}, {method}: median interactions to hold {statistics.median(held):g}"
-                )
+                lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(held):g}")
     return "\n".join(lines)
 
 
@@ -85,9 +81,7 @@ def machine() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "personas")
     parser.add_argument("--methods", nargs="+", default=METHODS)
