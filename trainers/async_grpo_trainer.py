@@ -445,6 +445,19 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         path = Path(resume_from_checkpoint)
         super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load their states, but let the configured learning rate win over the one they were saved with."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
+            return
+        for group in self.optimizer.param_groups:
+            before = group.get("initial_lr", group["lr"])
+            if before != self.args.learning_rate:
+                group["lr"] *= self.args.learning_rate / before if before else 0.0
+                group["initial_lr"] = self.args.learning_rate
+        if hasattr(self.lr_scheduler, "base_lrs"):
+            self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
+
     def before_batch(self) -> None:
         """Follow a rollback before the next batch is leased."""
         if self.publisher is not None:

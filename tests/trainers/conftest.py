@@ -1,5 +1,7 @@
 """A tiny random Qwen3 and made-up samples."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from clawrl_trl.credit import TrainingSample
+from clawrl_trl.ledger import Ledger, turns
+from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 
 VOCABULARY = 48
 
@@ -69,3 +73,50 @@ def make_samples(
         }
         found.append(TrainingSample(**values))
     return found
+
+
+def fill(ledger: Ledger, samples: list[TrainingSample], *, session: str = "chat") -> list[str]:
+    """Put samples into a ledger the way gateway and judge do; returns their ids in the ledger."""
+    ids = []
+    with ledger.transaction() as tx:
+        now = time.time()
+        owner = turns.get_or_create_session(
+            tx, owner="local", external_id=session, identity_source="header", now=now
+        )
+        for sample in samples:
+            turn = turns.add(
+                tx,
+                Turn(
+                    session_id=owner.id,
+                    completion_id=f"{session}-{sample.sample_id}",
+                    messages=[{"role": "user", "content": "hello"}],
+                    response={"role": "assistant", "content": "hi"},
+                    provenance=["owner"],
+                    sampling={"temperature": sample.temperature},
+                    prompt_ids=sample.prompt_ids,
+                    completion_ids=sample.completion_ids,
+                    logprobs=sample.logprobs,
+                    trainable=True,
+                    policy_version=sample.policy_version,
+                ),
+            )
+            turns.set_next_state(tx, turn.id, [{"role": "user", "content": "ok"}], ["owner"], None, now)
+            row = Sample(
+                turn_id=turn.id,
+                score=sample.score,
+                teacher_logprobs=sample.teacher_logprobs,
+                plain_logprobs=sample.plain_logprobs,
+                group=sample.group,
+                weight=sample.weight,
+                policy_version=sample.policy_version,
+            )
+            turns.record_verdict(tx, Verdict(turn_id=turn.id, judge="test", score=sample.score), row)
+            ids.append(row.id)
+    return ids
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(tmp_path / "ledger.db")
+    yield opened
+    opened.close()

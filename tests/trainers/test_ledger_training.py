@@ -1,0 +1,243 @@
+"""Training from a ledger: exactly once, resumed as if never stopped, following rollbacks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import fill, make_samples
+from peft import LoraConfig, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from clawrl_trl.credit import LedgerSource, TrainingSample
+from clawrl_trl.ledger import Ledger, policies
+from clawrl_trl.ledger.schema import Batch, Sample
+from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+
+
+def source(ledger: Ledger, **options: Any) -> LedgerSource:
+    """A source that ends when there is nothing left to lease."""
+    found = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, **options)
+
+    def empty() -> bool:
+        with ledger.reader() as tx:
+            waiting = tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count()
+        return waiting == 0
+
+    found.stop = empty
+    return found
+
+
+def build(tiny: Path, run: Path, ledger: Ledger, *, full: bool = False, gate: Any = None, **options: Any) -> Any:
+    options = {"learning_rate": 1e-2, "max_kl": 100.0, **options}
+    args = AsyncGRPOConfig(
+        output_dir=str(run), per_device_train_batch_size=2, use_cpu=True, disable_tqdm=True, **options
+    )
+    publisher = Publisher(ledger, PolicyStore(run / "policies"), gate=gate) if gate else None
+    return AsyncGRPOTrainer(
+        model=str(tiny),
+        args=args,
+        source=source(ledger),
+        publisher=publisher,
+        peft_config=None if full else LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1),
+    )
+
+
+def unknown_probability(sample: TrainingSample) -> TrainingSample:
+    return TrainingSample(**{**sample.__dict__, "logprobs": np.full(len(sample.completion_ids), -np.inf)})
+
+
+def states(ledger: Ledger) -> dict[int, str]:
+    with ledger.reader() as tx:
+        return {policy.version: policy.state for policy in policies.all(tx)}
+
+
+def weights(run: Path, version: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "policies" / f"policy-v{version}" / "adapter_model.safetensors")
+
+
+class TestVersions:
+    def test_each_batch_becomes_a_version(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(5))
+        trainer = build(tiny, tmp_path, ledger)
+        trainer.train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
+        with ledger.reader() as tx:
+            found = policies.all(tx)
+            assert [policy.parent for policy in found] == [None, 0, 1, 2]
+            assert {sample.state for sample in tx.query(Sample)} == {"trained"}
+            assert [len(batch.sample_ids) for batch in tx.query(Batch)] == [2, 2, 1]
+            store = PolicyStore(tmp_path / "policies")
+            assert all(policy.sha256 == store.sha256(policy.version) for policy in found[1:])
+            assert found[1].metrics["kl_to_base"] >= 0
+
+    def test_a_version_is_a_plain_adapter(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        trainer = build(tiny, tmp_path, ledger)
+        trainer.train()
+        folder = tmp_path / "policies" / "policy-v1"
+        served = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), folder)
+        ids = torch.tensor([[2, 3, 4]])
+        with torch.no_grad():
+            torch.testing.assert_close(served(ids).logits, trainer.model.eval()(ids).logits)
+
+    def test_full_fine_tuning(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(4))
+        trainer = build(tiny, tmp_path, ledger, full=True)
+        trainer.train()
+        with ledger.reader() as tx:
+            assert policies.serving(tx).kind == "full"
+        served = AutoModelForCausalLM.from_pretrained(tmp_path / "policies" / "policy-v2")
+        ids = torch.tensor([[2, 3, 4]])
+        with torch.no_grad():
+            torch.testing.assert_close(served(ids).logits, trainer.model.eval()(ids).logits)
+        assert (tmp_path / "policies" / "policy-v2" / "tokenizer.json").is_file()
+        rollback(ledger, to=0)
+        fill(ledger, make_samples(2, 5), session="more")
+        trainer = build(tiny, tmp_path, ledger, full=True, learning_rate=0.0)
+        trainer.train()
+        base = AutoModelForCausalLM.from_pretrained(tiny).state_dict()
+        assert all(torch.equal(value, base[name]) for name, value in trainer.model.state_dict().items())
+
+    def test_several_steps_per_version(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(8))
+        trainer = build(tiny, tmp_path, ledger, publish_steps=2)
+        trainer.train()
+        assert trainer.state.global_step == 4
+        assert max(states(ledger)) == 2
+
+    def test_old_optimizer_states_are_pruned(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(10))
+        build(tiny, tmp_path, ledger, keep_training_states=2).train()
+        kept = sorted(path.parent.name for path in (tmp_path / "policies").glob("*/training_state"))
+        assert kept == ["policy-v4", "policy-v5"]
+        assert (tmp_path / "policies" / "policy-v1" / "adapter_model.safetensors").is_file()
+
+    def test_stale_samples_are_dropped_with_the_reason(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(6))
+        build(tiny, tmp_path, ledger, max_staleness=1).train()
+        with ledger.reader() as tx:
+            found = [(sample.state, sample.reason) for sample in tx.query(Sample)]
+        assert sorted(state for state, _ in found) == ["dropped"] * 2 + ["trained"] * 4
+        assert all("stale" in str(reason) for state, reason in found if state == "dropped")
+
+    def test_what_trains_nothing_is_dropped(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, [unknown_probability(sample) for sample in make_samples(2)])
+        build(tiny, tmp_path, ledger).train()
+        assert states(ledger) == {0: "serving"}
+        with ledger.reader() as tx:
+            assert {sample.state for sample in tx.query(Sample)} == {"dropped"}
+
+
+class TestResume:
+    def test_equals_uninterrupted_training(self, tiny: Path, tmp_path: Path) -> None:
+        """With dropout on: weights, optimizer and random state all have to come back."""
+        found = []
+        for name, stops in (("whole", [None]), ("parts", [1, 3, None])):
+            run = tmp_path / name
+            ledger = Ledger.open(run / "ledger.db")
+            fill(ledger, make_samples(8))
+            for stop in stops:
+                options = {} if stop is None else {"max_steps": stop}
+                trainer = build(tiny, run, ledger, disable_dropout=False, max_staleness=9, **options)
+                trainer.train()
+            assert trainer.state.global_step == 4
+            assert states(ledger)[4] == "serving"
+            found.append(weights(run, 4))
+            ledger.close()
+        assert found[0].keys() == found[1].keys()
+        for key, value in found[0].items():
+            assert torch.equal(value, found[1][key]), key
+
+    def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        build(tiny, tmp_path, ledger).train()
+        store = PolicyStore(tmp_path / "policies")
+        store.begin(2)
+        store.finish(2)
+        store.begin(3)
+        fill(ledger, make_samples(2, 5), session="more")
+        build(tiny, tmp_path, ledger).train()
+        assert states(ledger)[2] == "serving"
+        assert (tmp_path / "policies" / "policy-v2" / "adapter_model.safetensors").is_file()
+        assert not list((tmp_path / "policies").glob(".tmp-*"))
+
+    def test_a_candidate_that_was_committed_is_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+
+        class Interrupted(FirstGate):
+            def check(self, candidate: Candidate) -> GateReport:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            build(tiny, tmp_path, ledger, gate=Interrupted()).train()
+        assert states(ledger) == {0: "serving", 1: "candidate"}
+        trainer = build(tiny, tmp_path, ledger)
+        trainer.train()
+        assert states(ledger) == {0: "retired", 1: "serving"}
+        assert trainer.policy_version == 1
+
+
+class TestGoingBack:
+    def test_training_follows_a_rollback(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger).train()
+        rollback(ledger)
+        fill(ledger, make_samples(2, 5), session="more")
+        build(tiny, tmp_path, ledger, learning_rate=0.0).train()
+        with ledger.reader() as tx:
+            newest = policies.serving(tx)
+        assert (newest.version, newest.parent) == (3, 1)
+        assert all(torch.equal(value, weights(tmp_path, 1)[key]) for key, value in weights(tmp_path, 3).items())
+
+    def test_a_rollback_while_training(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(6))
+
+        class RollsBack(FirstGate):
+            def check(self, candidate: Candidate) -> GateReport:
+                if candidate.version == 3:
+                    rollback(ledger, to=1)
+                return super().check(candidate)
+
+        build(tiny, tmp_path, ledger, gate=RollsBack(max_kl=None)).train()
+        assert states(ledger) == {0: "retired", 1: "serving", 2: "retired", 3: "rejected"}
+        fill(ledger, make_samples(2, 5), session="more")
+        trainer = build(tiny, tmp_path, ledger)
+        trainer.train()
+        with ledger.reader() as tx:
+            assert policies.serving(tx).parent == 1
+
+    def test_a_rejected_version_is_left_behind(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(6))
+
+        class RefusesTheSecond(FirstGate):
+            def check(self, candidate: Candidate) -> GateReport:
+                return GateReport(False, "no") if candidate.version == 2 else super().check(candidate)
+
+        build(tiny, tmp_path, ledger, gate=RefusesTheSecond(max_kl=None)).train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "rejected", 3: "serving"}
+        with ledger.reader() as tx:
+            assert policies.serving(tx).parent == 1
+
+    def test_the_first_gate_stops_a_ruined_model(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        trainer = build(tiny, tmp_path, ledger, learning_rate=1e6, max_grad_norm=0.0, max_kl=0.5)
+        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        trainer.train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+        assert trainer.policy_version == 0
+        assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+
+
+def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+    fill(ledger, make_samples(2))
+    build(tiny, tmp_path, ledger).train()
+    state = tmp_path / "policies" / "policy-v1" / "training_state"
+    facts = json.loads((state / "policy.json").read_text())
+    with ledger.reader() as tx:
+        assert facts == {"version": 1, "parent": 0, "batches": [tx.query(Batch).one().id], "step": 1}
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= {p.name for p in state.iterdir()}

@@ -1,0 +1,193 @@
+"""Policy folders, the gate, and publishing."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clawrl_trl.engines.client import SyncEngineClient
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger, policies
+from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, name_of, rollback, version_of
+
+
+def write_adapter(store: PolicyStore, version: int, value: float = 1.0) -> Path:
+    folder = store.begin(version)
+    save_file({"lora_A": torch.full((2, 2), value)}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "training_state" / "trainer_state.json").write_text("{}")
+    return store.finish(version)
+
+
+def add(ledger: Ledger, store: PolicyStore, version: int, parent: int) -> Candidate:
+    folder = write_adapter(store, version)
+    with ledger.transaction() as tx:
+        policies.add(tx, Policy(version=version, parent=parent, path=str(folder), sha256=store.sha256(version)))
+    return Candidate(version, folder)
+
+
+def states(ledger: Ledger) -> dict[int, str]:
+    with ledger.reader() as tx:
+        return {policy.version: policy.state for policy in policies.all(tx)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PolicyStore:
+    return PolicyStore(tmp_path / "policies")
+
+
+class TestPolicyStore:
+    def test_names(self) -> None:
+        assert name_of(12) == "policy-v12"
+        assert version_of("policy-v12") == 12
+        assert version_of("policy-v12-old") is None
+
+    def test_a_version_appears_whole_and_never_changes(self, store: PolicyStore) -> None:
+        temporary = store.begin(1)
+        assert not store.folder(1).exists()
+        save_file({"a": torch.zeros(1)}, temporary / "adapter_model.safetensors")
+        assert store.finish(1).is_dir()
+        assert not temporary.exists()
+        store.begin(1)
+        with pytest.raises(FileExistsError):
+            store.finish(1)
+
+    def test_the_fingerprint_is_the_weights(self, store: PolicyStore) -> None:
+        write_adapter(store, 1)
+        write_adapter(store, 2)
+        write_adapter(store, 3, value=2.0)
+        assert store.sha256(1) == store.sha256(2) != store.sha256(3)
+
+    def test_what_no_row_names_is_removed(self, store: PolicyStore) -> None:
+        write_adapter(store, 1)
+        write_adapter(store, 2)
+        store.begin(3)
+        (store.root / "notes").mkdir()
+        assert sorted(store.clean_up([0, 1])) == [".tmp-policy-v3", "policy-v2"]
+        assert sorted(path.name for path in store.root.iterdir()) == ["notes", "policy-v1"]
+
+    def test_pruning_keeps_the_weights(self, store: PolicyStore) -> None:
+        for version in (1, 2):
+            write_adapter(store, version)
+        assert store.prune([2]) == [1]
+        assert store.training_state(1) is None and store.training_state(2) is not None
+        assert (store.folder(1) / "adapter_model.safetensors").is_file()
+
+
+class TestFirstGate:
+    def test_passes_a_sound_adapter(self, store: PolicyStore) -> None:
+        report = FirstGate().check(Candidate(1, write_adapter(store, 1), kl=0.3))
+        assert report.passed and report.metrics == {"kl_to_base": 0.3}
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_rejects_what_is_not_finite(self, store: PolicyStore, value: float) -> None:
+        report = FirstGate().check(Candidate(1, write_adapter(store, 1, value)))
+        assert not report.passed and "not finite" in str(report.reason)
+
+    @pytest.mark.parametrize("kl", [9.0, float("nan"), float("inf")])
+    def test_rejects_what_is_far_from_the_base(self, store: PolicyStore, kl: float) -> None:
+        assert not FirstGate(max_kl=2.0).check(Candidate(1, write_adapter(store, 1), kl=kl)).passed
+
+    def test_rejects_what_does_not_load(self, store: PolicyStore) -> None:
+        folder = write_adapter(store, 1)
+        (folder / "adapter_model.safetensors").write_bytes(b"no safetensors")
+        assert "does not load" in str(FirstGate().check(Candidate(1, folder)).reason)
+        (folder / "adapter_model.safetensors").unlink()
+        assert "no weights" in str(FirstGate().check(Candidate(1, folder)).reason)
+
+    def test_asks_a_further_check(self, store: PolicyStore) -> None:
+        gate = FirstGate(also=lambda candidate: GateReport(False, "not today", {"mood": 0.0}))
+        report = gate.check(Candidate(1, write_adapter(store, 1), kl=0.1))
+        assert (report.passed, report.reason) == (False, "not today")
+        assert report.metrics == {"kl_to_base": 0.1, "mood": 0.0}
+
+
+class _Engine(http.server.BaseHTTPRequestHandler):
+    loaded: list[str]
+    refuse = 0
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status = self.refuse or 200
+        if not self.refuse:
+            self.loaded.append(body["lora_name"])
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b'{"error": {"message": "no such layer"}}' if self.refuse else b"{}")
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def engine() -> Iterator[tuple[type[_Engine], SyncEngineClient]]:
+    handler = type("Engine", (_Engine,), {"loaded": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with SyncEngineClient(f"http://127.0.0.1:{server.server_port}", timeout=10) as client:
+        yield handler, client
+    server.shutdown()
+    server.server_close()
+
+
+class TestPublisher:
+    def test_gate_engine_ledger(
+        self, ledger: Ledger, store: PolicyStore, engine: tuple[type[_Engine], SyncEngineClient]
+    ) -> None:
+        handler, client = engine
+        publisher = Publisher(ledger, store, engine=client)
+        assert publisher.publish(add(ledger, store, 1, 0)) == "serving"
+        assert publisher.publish(add(ledger, store, 2, 1)) == "serving"
+        assert handler.loaded == ["policy-v1", "policy-v2"]
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "serving"}
+
+    def test_a_rejected_version_never_reaches_the_engine(
+        self, ledger: Ledger, store: PolicyStore, engine: tuple[type[_Engine], SyncEngineClient]
+    ) -> None:
+        handler, client = engine
+        candidate = add(ledger, store, 1, 0)
+        publisher = Publisher(ledger, store, engine=client)
+        assert publisher.publish(Candidate(1, candidate.folder, kl=float("nan"))) == "rejected"
+        assert handler.loaded == []
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+
+    def test_an_engine_that_is_down_costs_freshness_alone(
+        self, ledger: Ledger, store: PolicyStore, engine: tuple[type[_Engine], SyncEngineClient]
+    ) -> None:
+        _, client = engine
+        with SyncEngineClient("http://127.0.0.1:9", timeout=1) as nobody:
+            away = Publisher(ledger, store, engine=nobody, attempts=2, longest_wait_s=0.01)
+            assert away.publish(add(ledger, store, 1, 0)) == "candidate"
+        assert Publisher(ledger, store, engine=client).publish(add(ledger, store, 2, 1)) == "serving"
+        assert states(ledger) == {0: "retired", 1: "rejected", 2: "serving"}
+
+    def test_what_the_engine_refuses_is_rejected(
+        self, ledger: Ledger, store: PolicyStore, engine: tuple[type[_Engine], SyncEngineClient]
+    ) -> None:
+        handler, client = engine
+        handler.refuse = 400
+        assert Publisher(ledger, store, engine=client).publish(add(ledger, store, 1, 0)) == "rejected"
+
+
+class TestRollback:
+    def test_to_the_version_before_and_to_a_named_one(self, ledger: Ledger, store: PolicyStore) -> None:
+        publisher = Publisher(ledger, store)
+        for version in (1, 2, 3):
+            publisher.publish(add(ledger, store, version, version - 1))
+        add(ledger, store, 4, 3)
+        assert rollback(ledger).version == 2
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "serving", 3: "retired", 4: "rejected"}
+        assert rollback(ledger, to=0).version == 0
+        assert rollback(ledger, to=3).version == 3
+
+    def test_mistakes_are_told(self, ledger: Ledger, store: PolicyStore) -> None:
+        with pytest.raises(UserError, match="base model"):
+            rollback(ledger)
+        with pytest.raises(UserError, match="choose one of 0"):
+            rollback(ledger, to=7)
