@@ -1,0 +1,289 @@
+"""Chat messages to prompts, and sampled text back to messages.
+
+Rendering is the tokenizer's chat template; parsing is transformers' streamable response parser, driven by the
+response template that the tokenizer ships or that TRL or transformers know for its family. One parser serves streamed
+and plain replies: a plain message is the sum of the deltas of its stream, so the two can't differ.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers.utils.chat_parsing import ResponseParser
+
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+CONTENT_FIELD = "content"
+TOOLS_FIELD = "tool_calls"
+
+
+class PromptError(Exception):
+    """Messages that can't be turned into a prompt; the text is meant for the client."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A complete call: `arguments` is JSON text, as OpenAI's protocol has it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass
+class Delta:
+    """A piece of a reply."""
+
+    reasoning: str = ""
+    content: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.reasoning or self.content or self.tool_calls)
+
+    def add(self, other: "Delta") -> None:
+        """Append what came next."""
+        self.reasoning += other.reasoning
+        self.content += other.content
+        self.tool_calls += other.tool_calls
+
+
+class ChatFormat:
+    """How one model family writes prompts and replies.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): With a chat template, else chat requests are refused.
+        response_template (`dict`, *optional*): How replies are parsed; `None` leaves them as plain text.
+    """
+
+    def __init__(self, tokenizer: Any, response_template: dict[str, Any] | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = response_template
+
+    @cached_property
+    def delimiters(self) -> str:
+        """Every text that the response template may look for outside plain content."""
+        fields = (self._template or {}).get("fields", {}).items()
+        return json.dumps([one for name, one in fields if name != CONTENT_FIELD]).replace("\\", "")
+
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_arguments: dict[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a conversation.
+
+        Raises:
+            PromptError: If there is no chat template or it refuses these messages.
+        """
+        if not self._tokenizer.chat_template:
+            raise PromptError("The model has no chat template, use /v1/completions.")
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [self._normalised(message) for message in messages],
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(template_arguments or {}),
+            )
+        except (TemplateError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PromptError(f"The chat template can't render these messages: {error}") from error
+        return text
+
+    def _normalised(self, message: dict[str, Any]) -> dict[str, Any]:
+        plain = {key: value for key, value in message.items() if value is not None}
+        plain["content"] = _flat(message.get("content"))
+        if plain.get("role") == "developer" and "developer" not in str(self._tokenizer.chat_template):
+            plain["role"] = "system"
+        reasoning = plain.get("reasoning_content") or plain.get("reasoning")
+        if isinstance(reasoning, str):
+            plain["reasoning_content"] = reasoning
+        if plain.get("tool_calls"):
+            plain["tool_calls"] = [_call_for_template(call) for call in plain["tool_calls"]]
+        return plain
+
+    def reader(self, prompt: str, tools: list[dict[str, Any]] | None) -> "ReplyReader":
+        """A reader for one reply to this prompt; without tools, the text of a call is content."""
+        template = self._template
+        if template is not None and not tools:
+            fields = {name: one for name, one in template["fields"].items() if name != TOOLS_FIELD}
+            template = {**template, "fields": fields}
+        return ReplyReader(template, prompt, tools)
+
+
+def _flat(content: Any) -> str:
+    """Message content as one text: parts are joined by line breaks, nothing is empty text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content:
+        if part.get("type") not in ("text", "input_text", "output_text", "refusal"):
+            raise PromptError(f"Content of type '{part.get('type')}' is not supported, only text is.")
+        texts.append(str(part.get("text") or part.get("refusal") or ""))
+    return "\n".join(texts)
+
+
+def _call_for_template(call: dict[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            function["arguments"] = json.loads(arguments or "{}")
+        except ValueError:
+            function["arguments"] = arguments
+    return {**call, "function": function}
+
+
+class ReplyReader:
+    """Reads one reply as it is sampled.
+
+    Whitespace between parts (around reasoning, before a tool call) belongs to the format and is dropped; content on
+    its own is passed on exactly as it was sampled. A call that is no valid call is passed on as content, and so is
+    all that follows it. The text goes through the parser character by character, so that a call that fails to parse
+    can't take along what came before it.
+    """
+
+    def __init__(self, template: dict[str, Any] | None, prompt: str, tools: list[dict[str, Any]] | None) -> None:
+        self._parser = None if template is None else ResponseParser(template, prefix=prompt, tools=tools)
+        self._open_call = _open_pattern(template)
+        self._raw = ""
+        self._region_end = 0
+        self._call_start = 0
+        self._after_part = False
+        self._reasoning_begun = False
+        self._held = {"reasoning": "", "content": ""}
+
+    def feed(self, text: str) -> Delta:
+        """Take more text; returns what is certain now."""
+        delta = Delta()
+        for place, character in enumerate(text):
+            if self._parser is None:
+                self._add_content(text[place:], delta)
+                break
+            self._raw += character
+            self._parse(self._parser.feed, character, delta)
+        return delta
+
+    def finish(self) -> Delta:
+        """The reply is over: what was held back."""
+        delta = Delta()
+        if self._parser is not None:
+            self._parse(lambda _: self._parser.finalize()[1] if self._parser else [], "", delta)
+        delta.content += self._held["content"]
+        return delta
+
+    def _parse(self, step: Any, text: str, delta: Delta) -> None:
+        try:
+            events = step(text)
+        except (ValueError, TypeError, KeyError):
+            self._give_up(delta)
+            return
+        for event in events:
+            if self._parser is not None:
+                self._handle(event, delta)
+
+    def _handle(self, event: dict[str, Any], delta: Delta) -> None:
+        name, kind = event["field"], event["type"]
+        if name == TOOLS_FIELD:
+            self._handle_call(event, delta)
+        elif kind == "region_chunk" and name == CONTENT_FIELD:
+            self._add_content(event["text"], delta)
+        elif kind == "region_chunk" and name in REASONING_FIELDS:
+            self._add_reasoning(event["text"], delta)
+        elif kind == "region_close" and name in REASONING_FIELDS:
+            self._held["reasoning"] = ""
+            self._part_over()
+
+    def _part_over(self) -> None:
+        self._after_part = True
+        self._region_end = max(len(self._raw) - 1, 0)
+
+    def _handle_call(self, event: dict[str, Any], delta: Delta) -> None:
+        if event["type"] == "region_open":
+            starts = [found.start() for found in self._open_call.finditer(self._raw, self._region_end)]
+            self._call_start = starts[0] if starts else self._region_end
+        elif event["type"] == "region_close":
+            call = _valid_call(event["value"])
+            if call is None:
+                self._give_up(delta)
+                return
+            self._held["content"] = ""
+            self._part_over()
+            delta.tool_calls.append(call)
+
+    def _add_content(self, text: str, delta: Delta) -> None:
+        if self._after_part:
+            text = text.lstrip()
+            self._after_part = not text
+        self._held["content"] += text
+        self._emit_plain(delta)
+
+    def _emit_plain(self, delta: Delta) -> None:
+        held = self._held["content"]
+        certain = held.rstrip()
+        delta.content += certain
+        self._held["content"] = held[len(certain) :]
+
+    def _add_reasoning(self, text: str, delta: Delta) -> None:
+        if not self._reasoning_begun:
+            text = text.lstrip()
+            self._reasoning_begun = bool(text)
+        held = self._held["reasoning"] + text
+        certain = held.rstrip()
+        delta.reasoning += certain
+        self._held["reasoning"] = held[len(certain) :]
+
+    def _give_up(self, delta: Delta) -> None:
+        """A call turned out to be none: from its beginning on, everything is plain content."""
+        self._parser = None
+        self._add_content(self._raw[self._call_start :], delta)
+
+
+def _open_pattern(template: dict[str, Any] | None) -> re.Pattern[str]:
+    call = (template or {}).get("fields", {}).get(TOOLS_FIELD, {})
+    literals = call.get("open", [])
+    literals = [literals] if isinstance(literals, str) else literals
+    return re.compile(call.get("open_pattern") or "|".join(map(re.escape, literals)) or r"(?!)", re.DOTALL)
+
+
+def _valid_call(value: Any) -> ToolCall | None:
+    """The call in OpenAI's form, or `None` if its shape is not one that a client could run."""
+    function = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        return None
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return None
+    if arguments is None:
+        arguments = {}
+    return (
+        ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+    )
+
+
+def find_response_template(tokenizer: Any, model: Any) -> dict[str, Any] | None:
+    """The response template of a model family: the tokenizer's own, else TRL's for its chat template, else
+    transformers' for its architecture, else `None`. TRL is imported only when the tokenizer ships none."""
+    own = getattr(tokenizer, "response_template", None)
+    if own is not None or not tokenizer.chat_template:
+        return own
+    from transformers.cli.serving.utils import get_response_template
+    from trl.chat_template_utils import add_response_schema
+
+    with suppress(ValueError):  # a chat template that TRL doesn't know
+        add_response_schema(tokenizer)
+    found: dict[str, Any] | None = get_response_template(tokenizer, model)
+    return found

@@ -1,0 +1,232 @@
+"""The engine without HTTP: one tokenizer, one base model, its policies, and the decoding thread.
+
+It turns the text side of a request (messages, stop strings, limits) into generations and hands back their updates.
+Routes only translate between this and JSON.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, GenerationConfig
+
+from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, Policies, Policy, load_base
+from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
+from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
+from clawrl_trl.engines.embedded.generation import Generation, Update
+from clawrl_trl.engines.embedded.protocol import SamplingBody
+from clawrl_trl.engines.embedded.scheduler import Scheduler
+from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServeSettings
+
+
+class RequestError(Exception):
+    """A request that can't be served; becomes an error in OpenAI's shape.
+
+    Args:
+        message (`str`): For the client.
+        status (`int`): HTTP status.
+        param (`str`, *optional*): The key of the body that is wrong.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+
+class Mailbox:
+    """Where the updates of one request arrive, in the event loop.
+
+    Args:
+        eager (`bool`): Wake the reader for each update; otherwise only when a choice ends.
+    """
+
+    def __init__(self, *, eager: bool) -> None:
+        self._eager = eager
+        self._updates: list[Update] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, update: Update) -> None:
+        self._updates.append(update)
+        if self._eager or update.finish_reason is not None:
+            self._arrived.set()
+
+    async def take(self) -> list[Update]:
+        """Everything that arrived since the last call; waits until there is something."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        updates, self._updates = self._updates, []
+        return updates
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Everything the routes need.
+
+    Args:
+        vocabulary (`Vocabulary`): The tokenizer.
+        chat (`ChatFormat`): Rendering and parsing of chats.
+        policies (`Policies`): The base model and what was loaded beside it.
+        scheduler (`Scheduler`): The decoding thread.
+        max_model_len (`int`): Longest prompt plus completion, in tokens.
+    """
+
+    vocabulary: Vocabulary
+    chat: ChatFormat
+    policies: Policies
+    scheduler: Scheduler
+    max_model_len: int
+
+    @classmethod
+    def load(cls, settings: ServeSettings, path: str) -> "Engine":
+        """Load model and tokenizer.
+
+        Raises:
+            UserError: If the path holds no causal language model with a fast tokenizer.
+        """
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = load_base(path, getattr(torch, settings.dtype))
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"{path} can't be served: {reason} Give --model_name_or_path a causal model.") from error
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(f"{path} has no fast tokenizer: add a tokenizer.json to the model folder.")
+        if torch.cuda.is_available():
+            model.to("cuda")
+        chat = ChatFormat(tokenizer, find_response_template(tokenizer, model))
+        base = Policy(BASE, model, path, _eos_ids(model.generation_config, tokenizer))
+        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", settings.max_model_len)
+        return cls(
+            vocabulary=Vocabulary(tokenizer, chat.delimiters),
+            chat=chat,
+            policies=Policies(base),
+            scheduler=Scheduler(settings.max_running, settings.max_waiting),
+            max_model_len=min(settings.max_model_len, int(limit)),
+        )
+
+    def policy(self, name: str | None) -> Policy:
+        """The policy a request names; the base model when it names none.
+
+        Raises:
+            RequestError: 404 if no such policy is loaded.
+        """
+        policy = self.policies.get(name or BASE)
+        if policy is None:
+            raise RequestError(f"The model `{name}` does not exist.", status=404, param="model")
+        return policy
+
+    def generation(
+        self,
+        policy: Policy,
+        prompt_ids: list[int],
+        body: SamplingBody,
+        *,
+        max_tokens: int | None,
+        top_logprobs: int | None,
+        deliver: Callable[[Update], None],
+        chat: bool,
+    ) -> Generation:
+        """One prompt of a request, ready to submit. `max_tokens` is cut to what the context leaves room for.
+
+        Raises:
+            RequestError: If the prompt is empty, too long, or holds ids outside the vocabulary.
+        """
+        self._check_prompt(prompt_ids, policy, max_tokens)
+        room = self.max_model_len - len(prompt_ids)
+        sampling = body.sampling(
+            max_tokens=room if max_tokens is None else min(max_tokens, room),
+            eos_ids=policy.eos_ids,
+            top_logprobs=top_logprobs,
+        )
+        self._check_ids(sampling.logit_bias, policy, "logit_bias")
+        self._check_ids(sampling.stop_token_ids, policy, "stop_token_ids")
+        hidden = self.vocabulary.silent_ids if chat else self.vocabulary.special_ids
+        new_text = partial(
+            Detokenizer,
+            self.vocabulary,
+            prompt_ids,
+            hidden=hidden if body.skip_special_tokens else frozenset(),
+            stop=body.stops,
+            include_stop=body.include_stop_str_in_output,
+        )
+        return Generation(
+            policy=policy,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            new_text=new_text,
+            deliver=deliver,
+            choices=body.n,
+            prompt_logprobs=body.prompt_logprobs,
+        )
+
+    def _check_prompt(self, prompt_ids: list[int], policy: Policy, max_tokens: int | None) -> None:
+        if not prompt_ids:
+            raise RequestError("The prompt cannot be empty.", param="prompt")
+        self._check_ids(prompt_ids, policy, "prompt")
+        longest = self.max_model_len - (0 if max_tokens == 0 else 1)
+        if len(prompt_ids) > longest:
+            raise RequestError(
+                f"This model's maximum context length is {self.max_model_len} tokens. However, your request has "
+                f"{len(prompt_ids)} input tokens. Please reduce the length of the input messages.",
+                param="input_tokens",
+            )
+
+    @staticmethod
+    def _check_ids(ids: Any, policy: Policy, param: str) -> None:
+        wrong = [token for token in ids if not 0 <= token < policy.vocab_size]
+        if wrong:
+            raise RequestError(
+                f"Token id {wrong[0]} is out of vocabulary (0 to {policy.vocab_size - 1}).", param=param
+            )
+
+    async def load_policy(self, name: str, path: str) -> None:
+        """Load an adapter or a full model without holding up the event loop or running requests.
+
+        Raises:
+            RequestError: If it can't be served.
+        """
+        await self._change(self.policies.load, name, path)
+
+    async def unload_policy(self, name: str) -> None:
+        """Forget a policy; requests that run on it finish.
+
+        Raises:
+            RequestError: 404 if there is no such policy.
+        """
+        await self._change(self.policies.unload, name)
+
+    @staticmethod
+    async def _change(change: Callable[..., None], *arguments: str) -> None:
+        try:
+            await asyncio.to_thread(change, *arguments)
+        except AdapterError as error:
+            raise RequestError(str(error), status=error.status, param="lora_name") from error
+
+    async def warm_up(self) -> None:
+        """Run one short request, so that the first real one doesn't pay for lazy initialisation."""
+        mailbox = Mailbox(eager=False)
+        generation = self.generation(
+            self.policies.base,
+            [0, 1],
+            SamplingBody(seed=0, ignore_eos=True),
+            max_tokens=2,
+            top_logprobs=None,
+            deliver=mailbox.put,
+            chat=False,
+        )
+        self.scheduler.submit([generation])
+        await mailbox.take()
+
+
+def _eos_ids(config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:
+    configured = getattr(config, "eos_token_id", None)
+    listed: Sequence[int] = (
+        configured if isinstance(configured, list) else [configured] if configured is not None else []
+    )
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return frozenset([*listed, *own])

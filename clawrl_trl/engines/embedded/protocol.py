@@ -1,0 +1,209 @@
+"""The bodies of requests: the part of vLLM's and OpenAI's protocol that the embedded engine serves.
+
+Unknown keys are ignored, as vLLM ignores them. What is known but can't be honoured (constrained decoding) is refused
+by name rather than ignored: a reply that only looks as if it obeyed a schema would be worse.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from clawrl_trl.engines.embedded.sampling import Sampling
+
+MAX_CHOICES = 128
+
+
+class Body(BaseModel):
+    """Base of all request bodies."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class SamplingBody(Body):
+    """What chat and plain completions have in common."""
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    logit_bias: dict[int, float] | None = None
+    skip_special_tokens: bool = True
+    prompt_logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    request_id: str | None = None
+    response_format: dict[str, Any] | None = None
+
+    @field_validator("response_format")
+    @classmethod
+    def _free_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and value.get("type") != "text":
+            raise ValueError("the embedded engine can't constrain replies, use --engine vllm for response_format")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _not_empty(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if value is not None and "" in ([value] if isinstance(value, str) else value):
+            raise ValueError("a stop string can't be empty")
+        return value
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def sampling(self, *, max_tokens: int, eos_ids: frozenset[int], top_logprobs: int | None) -> Sampling:
+        """The engine's form of these settings."""
+        stop_ids = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else eos_ids)
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(self.top_k or 0, 0),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            stop_token_ids=stop_ids,
+            logit_bias=self.logit_bias or {},
+            top_logprobs=top_logprobs,
+        )
+
+
+class Conversation(Body):
+    """Messages and how to render them."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _shaped(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for index, message in enumerate(messages):
+            content = message.get("content")
+            if not isinstance(message.get("role"), str):
+                raise ValueError(f"messages[{index}].role must be a string")
+            parts = content if isinstance(content, list) else []
+            if not (content is None or isinstance(content, str | list)) or not all(isinstance(p, dict) for p in parts):
+                raise ValueError(f"messages[{index}].content must be a string, a list of parts, or null")
+            calls = message.get("tool_calls") or []
+            if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+                raise ValueError(f"messages[{index}].tool_calls must be a list of objects")
+        return messages
+
+    @field_validator("tools")
+    @classmethod
+    def _functions(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        for index, tool in enumerate(tools or []):
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise ValueError(f"tools[{index}].function.name is required")
+        return tools
+
+
+class ChatBody(SamplingBody, Conversation):
+    """`POST /v1/chat/completions`."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    include_reasoning: bool = True
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _not_forced(cls, value: Any) -> Any:
+        if value == "required" or isinstance(value, dict):
+            raise ValueError("the embedded engine can't force a tool call, use 'auto' or --engine vllm")
+        return value
+
+    @model_validator(mode="after")
+    def _generation_prompt(self) -> "ChatBody":
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("add_generation_prompt must be false when continue_final_message is true")
+        return self
+
+
+class CompletionBody(SamplingBody):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: Annotated[int, Field(ge=0)] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
+    add_special_tokens: bool = True
+    echo: Literal[False] | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts one by one."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt or isinstance(self.prompt[0], int):
+            return [[token for token in self.prompt if isinstance(token, int)]]
+        return [one for one in self.prompt if not isinstance(one, int)]
+
+
+class TokenizeBody(Body):
+    """`POST /tokenize`: a prompt, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "TokenizeBody":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if self.messages is not None:
+            Conversation(messages=self.messages, tools=self.tools)
+        return self
+
+
+class DetokenizeBody(Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
+class LoadBody(Body):
+    """`POST /v1/load_lora_adapter`."""
+
+    lora_name: Annotated[str, Field(min_length=1)]
+    lora_path: Annotated[str, Field(min_length=1)]
+    load_inplace: bool = False
+
+
+class UnloadBody(Body):
+    """`POST /v1/unload_lora_adapter`."""
+
+    lora_name: Annotated[str, Field(min_length=1)]

@@ -1,0 +1,196 @@
+"""The decoding thread: who waits, who runs, and in which order the model is called.
+
+Between two steps requests join, leave, or are cancelled; nothing else ever touches a running batch. One turn of the
+loop decodes one token for every running row of every policy, and runs at most one chunk of one prefill. Updates go to
+the event loop in one hop per turn, so the loop is never blocked by the model and the model rarely by the loop.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+
+from clawrl_trl.engines.embedded.adapters import Policy
+from clawrl_trl.engines.embedded.batch import Batch, Prefill
+from clawrl_trl.engines.embedded.generation import Generation, Update
+
+PREFILL_TOKENS = 512
+"""Prompt tokens of one chunk: the longest a running row waits for a joiner."""
+
+PREFILL_ROWS = 16
+
+logger = logging.getLogger(__name__)
+
+
+class QueueFull(Exception):
+    """As many requests wait as the engine lets wait."""
+
+
+class Scheduler:
+    """Owns the decoding thread.
+
+    Args:
+        max_running (`int`): Rows decoded at once, over all policies.
+        max_waiting (`int`): Requests that may wait; one more is refused.
+    """
+
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        self._waiting: deque[Generation] = deque()
+        self._batches: dict[Policy, Batch] = {}
+        self._prefill: Prefill | None = None
+        self._wake = threading.Condition()
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start decoding; updates are delivered in this event loop."""
+        self._loop = loop
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the current step and wait for the thread to end; running requests get no more updates."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(self, generations: Sequence[Generation]) -> None:
+        """Queue generations in order.
+
+        Raises:
+            QueueFull: If too many wait already; none of these was queued.
+        """
+        with self._wake:
+            if len(self._waiting) >= self._max_waiting:
+                raise QueueFull(f"{len(self._waiting)} requests are waiting already, try again later.")
+            self._waiting.extend(generations)
+            self._wake.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still decodes."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Rows that hold a place: decoding, or about to after their prefill."""
+        starting = sum(one.choices for one in self._prefill.generations) if self._prefill else 0
+        return starting + sum(len(batch.rows) for batch in list(self._batches.values()))
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while self._wait_for_work():
+                self._deliver(self._turn())
+
+    def _wait_for_work(self) -> bool:
+        with self._wake:
+            while not (self._closing or self._waiting or self._prefill or self._batches):
+                self._wake.wait()
+            return not self._closing
+
+    def _turn(self) -> list[Update]:
+        self._drop_cancelled()
+        self._admit()
+        updates = [update for policy in list(self._batches) for update in self._decode(policy)]
+        return updates + self._advance_prefill()
+
+    def _drop_cancelled(self) -> None:
+        for policy, batch in list(self._batches.items()):
+            if any(row.cancelled for row in batch.rows):
+                self._keep(policy, [index for index, row in enumerate(batch.rows) if not row.cancelled])
+        if self._prefill is not None and self._prefill.cancelled:
+            self._prefill = None
+        with self._wake:
+            if any(one.cancelled for one in self._waiting):
+                self._waiting = deque(one for one in self._waiting if not one.cancelled)
+
+    def _keep(self, policy: Policy, going: list[int]) -> None:
+        if going:
+            self._batches[policy].keep(going)
+        else:
+            del self._batches[policy]
+
+    def _admit(self) -> None:
+        """Start prefilling the next request, along with those right behind it that fit beside it."""
+        if self._prefill is not None or not self._waiting:
+            return
+        running = self.running
+        chosen: list[Generation] = []
+        with self._wake:
+            while self._waiting and len(chosen) < PREFILL_ROWS and self._fits(self._waiting[0], chosen, running):
+                chosen.append(self._waiting.popleft())
+        if chosen:
+            self._prefill = Prefill(chosen, PREFILL_TOKENS)
+
+    def _fits(self, candidate: Generation, chosen: list[Generation], running: int) -> bool:
+        rows = running + sum(one.choices for one in chosen)
+        if rows and rows + candidate.choices > self._max_running:
+            return False
+        if not chosen:
+            return True
+        lengths = [len(one.prompt_ids) for one in (*chosen, candidate)]
+        return candidate.policy is chosen[0].policy and max(lengths) * len(lengths) <= max(
+            PREFILL_TOKENS, 1.25 * sum(lengths)
+        )
+
+    def _decode(self, policy: Policy) -> list[Update]:
+        batch = self._batches[policy]
+        try:
+            updates = batch.step()
+        except Exception as error:
+            logger.exception("decoding with policy %s failed", policy.name)
+            del self._batches[policy]
+            return [row.fail(_reason(error)) for row in batch.rows]
+        going = [index for index, update in enumerate(updates) if update.finish_reason is None]
+        if len(going) < len(updates):
+            self._keep(policy, going)
+        return updates
+
+    def _advance_prefill(self) -> list[Update]:
+        prefill = self._prefill
+        if prefill is None:
+            return []
+        try:
+            started = prefill.step()
+            if started is not None and started.batch is not None:
+                self._join(started.batch)
+        except Exception as error:
+            logger.exception("prefill failed")
+            self._prefill = None
+            return [row.fail(_reason(error)) for one in prefill.generations for row in one.rows()]
+        if started is None:
+            return []
+        self._prefill = None
+        return started.updates
+
+    def _join(self, batch: Batch) -> None:
+        present = self._batches.get(batch.policy)
+        if present is None:
+            self._batches[batch.policy] = batch
+        else:
+            present.join(batch)
+
+    def _deliver(self, updates: list[Update]) -> None:
+        if updates and self._loop is not None:
+            with suppress(RuntimeError):  # the event loop has been closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(_hand_over, updates)
+
+
+def _hand_over(updates: list[Update]) -> None:
+    for update in updates:
+        update.generation.deliver(update)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
