@@ -103,7 +103,7 @@ def half(folder: RunFolder, base_url: str, seconds: float, seed: int, train: boo
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
         with (folder.logs / "trainer.log").open("ab") as log:
             trainer = subprocess.Popen(
-                [*command, "--batch_timeout", "1"], env=environment, stdout=log, stderr=log, start_new_session=True
+                [*command, "--batch_timeout", "1"], env=environment, stdout=log, stderr=log, process_group=0
             )
     clients = [Client(base_url, 2 * seed + one) for one in range(2)]
     for client in clients:
@@ -157,7 +157,7 @@ def main() -> int:
                 [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", place, "--port", "0"],
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
             )
         try:
             wait_for(lambda: folder.announced("gateway") and folder.announced("judge"))

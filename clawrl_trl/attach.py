@@ -68,7 +68,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
             preexec_fn=end_with_parent,
         )
 

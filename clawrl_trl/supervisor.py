@@ -95,8 +95,7 @@ class Supervisor:
             log = self.logs / f"{child.name}.log"
             if code is not None:
                 raise UserError(
-                    last_lines(log).removeprefix("error: ")
-                    or f"The {child.name} ended with code {code}; see {log}."
+                    last_lines(log).removeprefix("error: ") or f"The {child.name} ended with code {code}; see {log}."
                 )
             if time.monotonic() > deadline:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
@@ -157,7 +156,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
                 preexec_fn=prepare,
             )
         child.started_at = time.monotonic()

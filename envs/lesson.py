@@ -177,7 +177,7 @@ class PersonaRun:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
                 preexec_fn=end_with_parent,
             )
 
