@@ -134,7 +134,7 @@ def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float 
     Raises:
         AlreadyTrained: If a batch was released, or trained into another version.
         KeyError: If there is no such batch.
-        ValueError: If the version exists with other content.
+        ValueError: If the version exists already; take the next one and commit again.
     """
     found = [_existing(tx, batch_id) for batch_id in batch_ids]
     if found and all(batch.trained_into == policy.version for batch in found):

@@ -4,6 +4,7 @@ Exactly one version serves at any time; the unique index on the state makes a se
 """
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from clawrl_trl.ledger import events, states
@@ -39,15 +40,18 @@ def add(tx: Session, policy: Policy) -> Policy:
     """Add a candidate; adding the same version with the same content again changes nothing.
 
     Raises:
-        ValueError: If the version exists with another path or sha256.
+        ValueError: If the version exists with another path, sha256 or parent.
     """
     known = tx.get(Policy, policy.version)
     if known is not None:
         if (known.path, known.sha256, known.parent) != (policy.path, policy.sha256, policy.parent):
             raise ValueError(f"policy version {policy.version} exists with other content")
         return known
-    tx.add(policy)
-    tx.flush()
+    try:
+        with tx.begin_nested():
+            tx.add(policy)
+    except IntegrityError as error:
+        raise ValueError(f"policy version {policy.version} was taken meanwhile, or its parent is unknown") from error
     return policy
 
 

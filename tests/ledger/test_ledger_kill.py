@@ -21,6 +21,7 @@ from clawrl_trl.ledger.schema import Batch, Sample
 HERE = str(Path(__file__).parent)
 
 PRELUDE = """
+import os
 import sys
 sys.path.insert(0, sys.argv[2])
 from ledger_rows import session, turn
@@ -55,9 +56,9 @@ while True:
     try:
         with ledger.transaction() as tx:
             number = policies.next_version(tx)
-            batches.commit(tx, [batch.id], Policy(version=number, parent=number - 1, path="v"))
+            batches.commit(tx, [batch.id], Policy(version=number, parent=number - 1, path=f"v{os.getpid()}"))
             say("commit", batch.id)
-    except AlreadyTrained:
+    except (AlreadyTrained, ValueError):
         say("beaten", batch.id)
         continue
     say("trained", batch.id)
