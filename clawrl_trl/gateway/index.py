@@ -45,7 +45,8 @@ class Asked:
     """A request and what became of it.
 
     `link` is the chain it ends with and `before` the chain up to its last user message, of which the digest and
-    the length are kept; `versions` are the links it may have in later history instead of `link`.
+    the length are kept; `versions` are the links it may have in later history instead of `link`. `closed` says
+    that it ends with a message which a reply can't merge with.
     """
 
     key: bytes
@@ -53,6 +54,7 @@ class Asked:
     before: Link
     text: bytes
     length: int
+    closed: bool
     setting: Setting
     conversation: "Conversation"
     at: float

@@ -11,7 +11,7 @@ from typing import Any
 
 from clawrl_trl.gateway import dialects
 from clawrl_trl.gateway.identity import turn_type
-from clawrl_trl.gateway.messages import Fate, Reading, role_of, text_digest
+from clawrl_trl.gateway.messages import Fate, Reading, text_digest
 
 _HEAD = 160
 _ONE_SHOT_SYSTEM = 4000
@@ -69,7 +69,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
                 return f"{reason}, by its text"
     if body.get("tools") or len(reading.system) > _ONE_SHOT_SYSTEM:
         return ""
-    alone = not any(role_of(message) == "assistant" for message in reading.messages)
+    alone = not any(note.role == "assistant" for note in reading.notes)
     for pattern, reason in dialects.SIDE_SYSTEM:
         if (alone or "/btw" in reason) and pattern.search(reading.system):
             return f"{reason}, by its system prompt"

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 from clawrl_trl.gateway import dialects
@@ -30,6 +31,7 @@ _THOUGHT = re.compile(r"<think>[\s\S]*?</think>", re.IGNORECASE)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _OTHER_VERSIONS = 8
 _EXACT = 2**53
+_ROLES = {"developer": "system", "function": "tool"}
 
 
 class Fate(Enum):
@@ -48,6 +50,7 @@ class Note:
     provenance: str
     fate: Fate
     text: str = ""
+    role: str = "user"
     cleaned: bool = False
     queued: bool = False
     nudge: bool = False
@@ -75,19 +78,13 @@ class Reading:
 
     def trigger(self) -> Note | None:
         """The user message that made the client ask: the last one that is neither transient nor a nudge."""
-        for message, note in zip(reversed(self.messages), reversed(self.notes), strict=True):
-            if role_of(message) == "user" and note.fate is not Fate.DROPPED:
-                return note
-        return None
+        written = (note for note in reversed(self.notes) if note.role == "user")
+        return next((note for note in written if note.fate is not Fate.DROPPED), None)
 
     def retried(self) -> bool:
         """Whether the client says that it repeats something that got no answer."""
-        for message, note in zip(reversed(self.messages), reversed(self.notes), strict=True):
-            if role_of(message) == "assistant":
-                return False
-            if note.nudge:
-                return True
-        return False
+        newest = takewhile(lambda note: note.role != "assistant", reversed(self.notes))
+        return any(note.nudge for note in newest)
 
     def after(self, index: int) -> tuple[list[Message], list[str]]:
         """What follows message `index` up to the next reply: cleaned messages and their provenance."""
@@ -96,7 +93,7 @@ class Reading:
         for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
             if note.fate in (Fate.DROPPED, Fate.WAKE) or note.summary:
                 continue
-            if role_of(message) == "assistant":
+            if note.role == "assistant":
                 break
             messages.append(_cleaned(message, note))
             provenance.append(note.provenance)
@@ -105,8 +102,8 @@ class Reading:
 
 def role_of(message: Message) -> str:
     """The message's role, `developer` and `function` under their current names."""
-    role = message.get("role") if isinstance(message, dict) else None
-    return {"developer": "system", "function": "tool"}.get(str(role), str(role))
+    role = message.get("role")
+    return _ROLES.get(role, role) if isinstance(role, str) else ""
 
 
 def read(messages: Sequence[Message]) -> Reading:
@@ -125,12 +122,12 @@ def read(messages: Sequence[Message]) -> Reading:
             if note.fate is not Fate.DROPPED:
                 woken = note.fate is Fate.WAKE
         elif role == "assistant":
-            note = Note("assistant", Fate.WAKE if woken else Fate.KEPT)
+            note = Note("assistant", Fate.WAKE if woken else Fate.KEPT, role="assistant")
             woken = woken and bool(message.get("tool_calls"))
         elif role == "tool":
-            note = Note("tool", Fate.WAKE if woken else Fate.KEPT)
+            note = Note("tool", Fate.WAKE if woken else Fate.KEPT, role="tool")
         else:
-            note = Note("system", Fate.DROPPED)
+            note = Note("system", Fate.DROPPED, role=role)
             if not reading.system:
                 reading.system = text_of(message)
         reading.notes.append(note)
@@ -223,7 +220,7 @@ def _read_queued(note: Note, text: str) -> Note:
 
 def text_of(message: Message) -> str:
     """The text of a message, parts joined by line breaks; parts that are not text are left out."""
-    content = message.get("content") if isinstance(message, dict) else None
+    content = message.get("content")
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -238,7 +235,7 @@ def text_of(message: Message) -> str:
 
 
 def _other_parts(message: Message) -> list[Message]:
-    content = message.get("content") if isinstance(message, dict) else None
+    content = message.get("content")
     if not isinstance(content, list):
         return []
     written = ("text", "input_text", "output_text", "thinking", "reasoning")
@@ -266,7 +263,8 @@ def trail(owner: str, reading: Reading) -> list[tuple[int, Link]]:
     chain = Chain(root(owner))
     links = []
     for index, (message, note) in enumerate(zip(reading.messages, reading.notes, strict=True)):
-        if note.fate is Fate.KEPT and chain.add(message, note.text):
+        if note.fate is Fate.KEPT:
+            chain.add(note.role, message, note.text)
             links.append((index, chain.link))
     return links
 
@@ -278,19 +276,16 @@ class Chain:
         self.link = start
         self._run: _AssistantRun | None = None
 
-    def add(self, message: Message, text: str) -> bool:
-        """Append a message (`text`: the cleaned text of a user message); false if it counts for nothing."""
-        role = role_of(message)
+    def add(self, role: str, message: Message, text: str = "") -> Link:
+        """Append a message (`text`: the cleaned text of a user message)."""
         if role == "assistant":
             self._run = self._run or _AssistantRun(self.link)
             self.link = self._run.add(message)
-            return True
-        self._run = None
-        if role == "user":
-            self.link = _link(self.link, b"user", _bytes(text), *_parts(message))
         else:
-            self.link = _link(self.link, b"tool", _bytes(text_of(message).strip()), *_parts(message))
-        return True
+            self._run = None
+            said = text if role == "user" else text_of(message).strip()
+            self.link = _link(self.link, role.encode(), _bytes(said), *_parts(message))
+        return self.link
 
 
 class _AssistantRun:
@@ -361,8 +356,5 @@ def _bytes(text: str) -> bytes:
 
 
 def _link(*parts: bytes) -> Link:
-    digest = blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+    framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
+    return blake2b(b"".join(framed), digest_size=16).digest()

@@ -6,7 +6,6 @@ after the same messages; it goes on from a request whose reply was stopped or lo
 conversation: two clients that open with the same words stay two.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clawrl_trl.gateway.identity import Identity
@@ -18,7 +17,6 @@ from clawrl_trl.gateway.messages import (
     Link,
     Reading,
     reply_digest,
-    role_of,
     root,
     text_digest,
     trail,
@@ -39,6 +37,7 @@ class Request:
         link: The chain it ends with.
         before: The chain up to the last user message.
         text: That message's cleaned text, if the request ends with it.
+        closed: The request ends with a message that history keeps and that a reply can't merge with.
         key: Tells requests of one conversation apart: the chain and the internal events behind it.
     """
 
@@ -51,15 +50,16 @@ class Request:
         self.path = trail(owner, reading)
         start = root(owner)
         self.link = self.path[-1][1] if self.path else start
-        ends_with_user = bool(self.path) and role_of(reading.messages[self.path[-1][0]]) == "user"
+        notes = reading.notes
+        last = notes[self.path[-1][0]].role if self.path else ""
         self.before = self.path[-2][1] if len(self.path) > 1 else start
-        self.text = reading.notes[self.path[-1][0]].text if ends_with_user else ""
-        events = (note.text for note in reading.notes if note.fate is Fate.EVENT)
+        self.text = notes[self.path[-1][0]].text if last == "user" else ""
+        trigger = reading.trigger()
+        self.closed = last in ("user", "tool") and (trigger is None or trigger.fate is Fate.KEPT)
+        events = (note.text for note in notes if note.fate is Fate.EVENT)
         self.key = self.link + text_digest("\0".join(events))
-        self.last_reply = max((i for i, m in self._kept() if role_of(m) == "assistant"), default=-1)
-
-    def _kept(self) -> Iterator[tuple[int, dict[str, object]]]:
-        return ((index, self.reading.messages[index]) for index, _ in self.path)
+        replies = (index for index, _ in reversed(self.path) if notes[index].role == "assistant")
+        self.last_reply = next(replies, -1)
 
     def versions(self, lost: Asked | None) -> tuple[Link, ...]:
         """The chains it may end with in later history, when its last message is one folded into another."""
@@ -68,13 +68,7 @@ class Request:
         texts = list(self.reading.notes[self.path[-1][0]].versions)
         if lost is not None:
             texts.append(self.text[lost.length :].strip())
-        return tuple(_with_user(self.before, text) for text in dict.fromkeys(texts) if text)
-
-
-def _with_user(before: Link, text: str) -> Link:
-    chain = Chain(before)
-    chain.add({"role": "user"}, text)
-    return chain.link
+        return tuple(Chain(self.before).add("user", {}, text) for text in dict.fromkeys(texts) if text)
 
 
 @dataclass(frozen=True, slots=True)

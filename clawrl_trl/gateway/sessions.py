@@ -181,6 +181,7 @@ class Sessions:
             before=request.before,
             text=text_digest(request.text),
             length=len(request.text),
+            closed=request.closed,
             setting=request.setting,
             conversation=conversation,
             at=request.now,
@@ -238,9 +239,8 @@ class Sessions:
         for anchor in conversation.anchors:
             if anchor.turn_id in given:
                 anchor.answered, anchor.claimed = True, b""
-        versions = asked.versions if asked else ()
         main = placement.kind == "main"
-        self._anchor(conversation, main, turn_id, response, messages, versions, aborted=aborted)
+        self._anchor(conversation, asked, main, turn_id, response, messages, aborted=aborted)
 
     def failed(self, placement: Placement) -> None:
         """The request got no reply at all (the engine failed, the client left): repeating it is a retry."""
@@ -260,26 +260,26 @@ class Sessions:
     def _anchor(
         self,
         conversation: Conversation,
+        asked: Asked | None,
         main: bool,
         turn_id: str,
         response: Message,
         messages: list[Message],
-        versions: tuple[bytes, ...],
         *,
         aborted: bool,
     ) -> Anchor | None:
-        """Enter a reply under the chain that later history will show; none if it says nothing."""
+        """Enter a reply under the chains that later history may show; none if it says nothing."""
         reply = {**response, "role": "assistant"}
         digest = reply_digest(reply)
-        path = trail(conversation.owner, read([*messages, reply]))
-        if not digest or not path or path[-1][0] != len(messages):
+        if asked is not None and asked.closed:
+            before, links = asked.link, [Chain(link).add("assistant", reply) for link in (asked.link, *asked.versions)]
+        else:
+            path = trail(conversation.owner, read([*messages, reply]))
+            if not path or path[-1][0] != len(messages):
+                return None
+            before, links = path[-2][1] if len(path) > 1 else b"", [path[-1][1]]
+        if not digest:
             return None
-        links = [path[-1][1]]
-        for version in versions:
-            chain = Chain(version)
-            chain.add(reply, "")
-            links.append(chain.link)
-        before = path[-2][1] if len(path) > 1 else b""
         self._count += 1
         anchor = Anchor(turn_id, conversation, main, digest, before, self._count)
         self._index.anchor(anchor, links)
@@ -333,7 +333,7 @@ class Sessions:
             self._index.add(conversation)
         self._index.touch(conversation, turn.created_at)
         aborted = turn.finish_reason == "abort"
-        versions: tuple[bytes, ...] = ()
+        asked = None
         if turn.kind == "main":
             reading = read(turn.messages)
             identity = Identity(session.external_id, session.identity_source)
@@ -342,9 +342,8 @@ class Sessions:
             asked = self._ask(request, conversation)
             outcome = Outcome.ABORTED if aborted else Outcome.DONE
             self._index.settle(asked, outcome, turn.id, turn.created_at)
-            versions = asked.versions
         anchor = self._anchor(
-            conversation, turn.kind == "main", turn.id, turn.response, turn.messages, versions, aborted=aborted
+            conversation, asked, turn.kind == "main", turn.id, turn.response, turn.messages, aborted=aborted
         )
         if anchor is not None:
             anchor.answered = turn.next_state_at is not None
