@@ -1,12 +1,12 @@
 """`examples/train.py` as a user runs it: Ctrl-C in a terminal, mistakes, a whole lesson."""
 
+import io
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 from live_run import LiveRun, wait_for
 
@@ -25,33 +25,16 @@ def _train(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_ctrl_c_in_a_terminal_ends_everything_with_success(free_folder: Path) -> None:
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [str(ACCELERATE), "launch", str(SCRIPT), "--output_dir", str(free_folder), "--port", "0"],
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        preexec_fn=lambda: (os.setsid(), os.login_tty(follower) if hasattr(os, "login_tty") else None),
-    )
-    os.close(follower)
-    seen = b""
-
-    def says(text: bytes) -> bool:
-        nonlocal seen
-        while text not in seen:
-            seen += os.read(leader, 4096)
-        return True
-
-    assert says(b"Ctrl-C stops")
-    assert b"openclaw.json" in seen and b"OpenAI(base_url=" in seen
-    os.write(leader, b"\x03")
-    try:
-        while chunk := os.read(leader, 4096):
-            seen += chunk
-    except OSError:
-        pass
-    assert process.wait(90) == 0, seen[-2000:].decode()
-    assert b"Traceback" not in seen
+    command = ["launch", str(SCRIPT), "--output_dir", str(free_folder), "--port", "0"]
+    terminal = pexpect.spawn(str(ACCELERATE), command, timeout=120, encoding="utf-8", logfile=io.StringIO())
+    terminal.expect_exact("OpenAI(base_url=")
+    terminal.expect_exact("openclaw.json")
+    terminal.expect_exact("Ctrl-C stops")
+    terminal.sendcontrol("c")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0, terminal.logfile.getvalue()[-2000:]
+    assert "Traceback" not in terminal.logfile.getvalue()
     assert all(RunFolder(free_folder).announced(name) is None for name in ("gateway", "engine", "judge", "trainer"))
 
 
