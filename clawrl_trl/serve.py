@@ -29,7 +29,9 @@ from clawrl_trl.supervisor import Child, Supervisor
 logger = logging.getLogger(__name__)
 
 ENGINE_START_TIMEOUT = 600.0
-START_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
+JUDGE_NICE = 5
+"""Added to the judge's priority number: the chat comes first."""
 
 
 def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
@@ -105,7 +107,7 @@ def start_all(
         settings = replace(settings, port=int(announced["base_url"].split(":")[-1].split("/")[0]))
         settings.save()
     if settings.judge != "off":
-        judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run])
+        judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], nice=JUDGE_NICE)
         _start(supervisor, folder, judge, START_TIMEOUT, console, stop)
     return settings
 
@@ -121,8 +123,8 @@ def _start_engine(
         folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
         return
     os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
-    command, environment = engine_command(settings)
-    _start(supervisor, folder, Child("engine", command, environment), ENGINE_START_TIMEOUT, console, stop)
+    engine = Child("engine", engine_command(settings))
+    _start(supervisor, folder, engine, ENGINE_START_TIMEOUT, console, stop)
 
 
 def _start(
@@ -137,9 +139,7 @@ def _start(
         return
     supervisor.start(child)
     with console.status(f"Starting the {child.name} (log: {supervisor.logs / child.name}.log)"):
-        supervisor.wait_until(
-            lambda: stop.is_set() or folder.announced(child.name) is not None, child, timeout
-        )
+        supervisor.wait_until(lambda: stop.is_set() or folder.announced(child.name) is not None, child, timeout)
 
 
 def check_bind(settings: ServeSettings) -> None:
@@ -168,9 +168,7 @@ def make_folder(settings: ServeSettings) -> RunFolder:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(
-            f"Run folder {folder.path} can't be written to ({error.strerror}): choose another."
-        ) from None
+        raise UserError(f"Run folder {folder.path} can't be written to ({error.strerror}): choose another.") from None
     return folder
 
 

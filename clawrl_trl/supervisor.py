@@ -13,8 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
@@ -34,13 +34,11 @@ class Child:
     Args:
         name (`str`): Its name in logs; the log file is `<name>.log`.
         command (`Sequence[str]`): Command line.
-        environment (`Mapping[str, str]`): Added to the supervisor's own environment.
         nice (`int`, *optional*, defaults to `0`): Added to its priority number.
     """
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -152,7 +150,6 @@ class Supervisor:
         with (self.logs / f"{child.name}.log").open("ab") as log:
             child.process = subprocess.Popen(
                 list(child.command),
-                env={**os.environ, **child.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
