@@ -49,18 +49,14 @@ class Problem:
     unit: str = field(default="", compare=False, repr=False)
 
 
-NAMES: dict[str, str] = {
-    **dict.fromkeys(
-        "Anna Mia Lucy Sara Nina Emma Lily Rosa Ella Zoe Maya Ruth Kate Amy Jane Leila".split(), "She"
-    ),
-    **dict.fromkeys(
-        "Tom Ben Sam Leo Max Paul Omar Jack Adam Luis Noah Finn Ravi Hugo Ivan Dan".split(), "He"
-    ),
-}
-UNITS: tuple[str, ...] = tuple(
-    "apples pens books cards coins shells stamps marbles stickers cookies pencils oranges balls flowers "
-    "candies eggs buttons beads photos badges plums toys cups tickets".split()
+_SHE = "Anna Mia Lucy Sara Nina Emma Lily Rosa Ella Zoe Maya Ruth Kate Amy Jane Leila"
+_HE = "Tom Ben Sam Leo Max Paul Omar Jack Adam Luis Noah Finn Ravi Hugo Ivan Dan"
+NAMES: dict[str, str] = dict.fromkeys(_SHE.split(), "She") | dict.fromkeys(_HE.split(), "He")
+_COUNTED = (
+    "apples pens books cards coins shells stamps marbles stickers cookies pencils oranges "
+    "balls flowers candies eggs buttons beads photos badges plums toys cups tickets"
 )
+UNITS: tuple[str, ...] = tuple(_COUNTED.split())
 
 Draw = Callable[[random.Random], dict[str, int]]
 
@@ -133,7 +129,7 @@ KINDS: dict[str, Kind] = {
             ("{n} has {a} {o}", "{P} buys {b} more {o}", "How many {o} does {n} have now?"),
             ("{n} has {a} {o}", "A friend gives {n} {b} more", "How many {o} does {n} have in all?"),
             ("{n} found {a} {o} in the morning", "{P} found {b} more at noon", "How many {o} did {p} find?"),
-            ("There are {a} red {o} on a table", "There are {b} blue {o} too", "How many {o} are there in all?"),
+            ("There are {a} red {o} here", "There are {b} blue {o} too", "How many {o} are there in all?"),
             ("A shop sold {a} {o} on Monday", "It sold {b} {o} on Tuesday", "How many {o} did it sell?"),
             ("{n} made {a} {o}", "Then {p} made {b} more", "How many {o} did {n} make in total?"),
         ),
@@ -179,7 +175,7 @@ KINDS: dict[str, Kind] = {
         (None, "{a} + {b} = {x}", "{x} + {c} = {y}"),
         "y",
         (
-            ("{n} has {a} {o}", "{P} buys {b} more", "Then {p} finds {c} more", "How many {o} does {n} have now?"),
+            ("{n} has {a} {o}", "{P} buys {b} more", "Then {p} finds {c} more", "How many {o} has {n} now?"),
             ("A shop sold {a} {o} on Monday", "It sold {b} on Tuesday", "It sold {c} on Friday",
              "How many {o} did it sell?"),
         ),
@@ -189,7 +185,7 @@ KINDS: dict[str, Kind] = {
         (None, "{a} + {b} = {x}", "{x} - {c} = {y}"),
         "y",
         (
-            ("{n} has {a} {o}", "{P} buys {b} more", "Then {p} gives away {c}", "How many {o} does {n} have now?"),
+            ("{n} has {a} {o}", "{P} buys {b} more", "Then {p} gives away {c}", "How many {o} are left?"),
             ("{n} had {a} {o}", "A friend gave {n} {b} more", "Then {p} lost {c}", "How many {o} are left?"),
         ),
     ),
@@ -198,8 +194,8 @@ KINDS: dict[str, Kind] = {
         ("{a} x {b} = {x}", "{x} + {c} = {y}"),
         "y",
         (
-            ("{n} has {a} boxes with {b} {o} in each box", "{P} finds {c} more", "How many {o} are there in all?"),
-            ("{n} buys {a} packs of {b} {o}", "A friend gives {n} {c} more", "How many {o} does {n} have now?"),
+            ("{n} has {a} boxes with {b} {o} in each box", "{P} finds {c} more", "How many {o} has {p} in all?"),
+            ("{n} buys {a} packs of {b} {o}", "A friend gives {n} {c} more", "How many {o} has {n} now?"),
         ),
     ),
     "mul_sub": Kind(
@@ -243,7 +239,8 @@ def draw(rng: random.Random) -> Problem:
         for sentence, equation in zip(told, kind.equations, strict=True)
     )
     question = " ".join([*(f"{step.told}." for step in steps), asked.format_map(words)])
-    return Problem(question, numbers[kind.answer], kind_name, steps, name, unit)
+    counted = "boxes" if "How many boxes" in asked else unit
+    return Problem(question, numbers[kind.answer], kind_name, steps, name, counted)
 
 
 def stream(rng: random.Random, split: Split) -> Iterator[Problem]:

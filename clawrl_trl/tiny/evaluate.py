@@ -1,0 +1,263 @@
+"""Measures the tiny model: `python -m clawrl_trl.tiny.evaluate [--model DIR] [--count N] [--seed S]`.
+
+Replies are sampled at temperature 1, as they are served, from the weights as they are shipped (bfloat16) run in
+float32. Each measure prints with its 95% Wilson interval and the bound it is meant to keep. `style_gap` looks
+at the model as a teacher: what a hint does to the probability of the first token.
+"""
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from clawrl_trl.tiny import MODEL_PATH, dialogues
+from clawrl_trl.tiny.cases import Case, all_cases, hinted
+from clawrl_trl.tiny.dialogues import Dialogue
+from clawrl_trl.tiny.instructions import instruction
+from clawrl_trl.tiny.wishes import Wish
+
+_AT_LEAST = {
+    "solve: correct": 0.95,
+    "solve: one style": 0.98,
+    "grade: verdict": 0.97,
+    "grade: one style": 0.97,
+    "told": 0.9,
+    "fresh": 0.8,
+    "objection": 0.9,
+    "next problem": 0.9,
+    "thanks": 0.95,
+    "tool": 0.9,
+    "thinking": 0.9,
+    "off topic": 0.9,
+}
+_BETWEEN = (0.05, 0.2)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measured share.
+
+    Attributes:
+        name: what was counted.
+        hits: how often it held.
+        count: out of how many.
+        low: lower end of the 95% Wilson interval.
+        high: upper end.
+    """
+
+    name: str
+    hits: int
+    count: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The share in [0, 1]."""
+        return self.hits / self.count
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """The range in which the share should be."""
+        if self.name.endswith("by itself"):
+            return _BETWEEN
+        return max((least for name, least in _AT_LEAST.items() if self.name.startswith(name)), default=0.0), 1.0
+
+
+def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a share (Wilson, 1927), 95% by default."""
+    share = hits / count
+    center = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in float32 and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+def prompt_text(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
+    """The rendered prompt, up to where the reply starts."""
+    text = tokenizer.apply_chat_template(
+        dialogue.messages,
+        tools=dialogue.tools,
+        add_generation_prompt=True,
+        enable_thinking=dialogue.thinking,
+        tokenize=False,
+    )
+    return str(text)
+
+
+@torch.inference_mode()
+def sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues_: list[Dialogue],
+    *,
+    seed: int = 0,
+    batch: int = 64,
+    quiet: bool = False,
+) -> list[str]:
+    """One reply to each dialogue, sampled at temperature 1 without truncation of the distribution."""
+    torch.manual_seed(seed)
+    texts = [prompt_text(tokenizer, dialogue) for dialogue in dialogues_]
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    replies = [""] * len(texts)
+    starts = range(0, len(order), batch)
+    for start in tqdm(starts, desc="sampling", unit="batch", disable=quiet):
+        rows = order[start : start + batch]
+        inputs = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False)
+        out = model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=200,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        )
+        for i, ids in zip(rows, out[:, inputs["input_ids"].shape[1] :], strict=True):
+            replies[i] = tokenizer.decode(ids, skip_special_tokens=True)
+    return replies
+
+
+def measure(cases: list[Case], replies: list[str]) -> list[Measure]:
+    """The share of replies that satisfy each check."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for case, reply in zip(cases, replies, strict=True):
+        for name, check in case.checks.items():
+            verdict = check(reply)
+            if verdict is not None:
+                found[name].append(verdict)
+    return [Measure(name, sum(hits), len(hits), *wilson(sum(hits), len(hits))) for name, hits in found.items()]
+
+
+@dataclass(frozen=True)
+class StyleGap:
+    """What a hint does to the first token of a reply.
+
+    Attributes:
+        wanted: the style hinted at, "plain" or "warm".
+        unhinted: mean probability that the reply opens in that style without a hint.
+        spread: standard deviation of that probability over prompts.
+        hinted: mean probability with the hint.
+        gain: mean of ln(p_hinted / p_unhinted) of the wanted opening, in nats.
+        loss: mean of ln(p_hinted / p_unhinted) of the other opening, in nats.
+    """
+
+    wanted: str
+    unhinted: float
+    spread: float
+    hinted: float
+    gain: float
+    loss: float
+
+
+@torch.inference_mode()
+def _bold_opening(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues_: list[Dialogue]
+) -> torch.Tensor:
+    """The probability of each prompt's reply to open with "**"."""
+    texts = [prompt_text(tokenizer, dialogue) for dialogue in dialogues_]
+    bold = tokenizer.encode("**", add_special_tokens=False)
+    rows = []
+    for start in range(0, len(texts), 64):
+        inputs = tokenizer(texts[start : start + 64], return_tensors="pt", padding=True, add_special_tokens=False)
+        positions = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        logits = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            position_ids=positions,
+            logits_to_keep=1,
+        ).logits
+        rows.append(logits[:, -1].softmax(-1)[:, bold[0]])
+    return torch.cat(rows)
+
+
+def style_gap(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wish: Wish, *, count: int = 300, seed: int = 0
+) -> StyleGap:
+    """How strongly held-out hints for `wish` (plain or warm) move the first token of held-out requests."""
+    rng = random.Random(f"{seed}-gap")
+    make = dialogues.grade_task if wish.tone else dialogues.solve_task
+    plain_prompts = []
+    for _ in range(count):
+        dialogue = dialogues.unasked(rng, make(rng, "heldout"))
+        plain_prompts.append(Dialogue(dialogue.messages[:-1]))
+    with_hint = [hinted(dialogue, instruction(rng, wish, "heldout")) for dialogue in plain_prompts]
+    before = _bold_opening(model, tokenizer, plain_prompts).double().clamp(1e-6, 1 - 1e-6)
+    after = _bold_opening(model, tokenizer, with_hint).double().clamp(1e-6, 1 - 1e-6)
+    wanted = 1 - before
+    return StyleGap(
+        wanted=str(wish.form or wish.tone),
+        unhinted=wanted.mean().item(),
+        spread=wanted.std().item(),
+        hinted=(1 - after).mean().item(),
+        gain=((1 - after) / wanted).log().mean().item(),
+        loss=(after / before).log().mean().item(),
+    )
+
+
+def table(measures: list[Measure], gaps: list[StyleGap]) -> str:
+    """The figures as Markdown."""
+    lines = ["| measure | share | 95% interval | n | meant |", "|---|---|---|---|---|"]
+    for m in measures:
+        least, most = m.bound
+        meant = f">= {least:.0%}" if most == 1.0 else f"{least:.0%} to {most:.0%}"
+        mark = "" if least <= m.share <= most else " (missed)"
+        lines.append(
+            f"| {m.name} | {m.share:.1%} | {m.low:.1%} to {m.high:.1%} | {m.count} | {meant if least else '-'}{mark} |"
+        )
+    lines += [
+        "",
+        "| hint | P(style) | over prompts | P(style, hinted) | gain, nats | other, nats |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {g.wanted} | {g.unhinted:.1%} | ±{g.spread:.1%} | {g.hinted:.1%} | {g.gain:+.2f} | {g.loss:+.2f} |"
+        for g in gaps
+    ]
+    return "\n".join(lines)
+
+
+def evaluate(path: Path, *, count: int = 300, seed: int = 0) -> tuple[list[Measure], list[StyleGap]]:
+    """Every measure of the model in `path`, `count` cases each; seeded."""
+    model, tokenizer = load(path)
+    cases = all_cases(seed, count)
+    replies = sample(model, tokenizer, [case.prompt for case in cases], seed=seed)
+    gaps = [style_gap(model, tokenizer, wish, seed=seed) for wish in (Wish(form="plain"), Wish(tone="warm"))]
+    return measure(cases, replies), gaps
+
+
+def main() -> None:
+    """Print the table, and with --json write the figures."""
+    parser = argparse.ArgumentParser(description="Measure the tiny model on held-out problems and wordings.")
+    parser.add_argument("--model", type=Path, default=MODEL_PATH, help="model folder")
+    parser.add_argument("--count", type=int, default=300, help="cases per measure")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    if not options.model.is_dir():
+        sys.exit(f"no model folder at {options.model}; give one with --model")
+    measures, gaps = evaluate(options.model, count=options.count, seed=options.seed)
+    print(table(measures, gaps))
+    if options.json:
+        options.json.write_text(
+            json.dumps({"measures": [asdict(m) for m in measures], "gaps": [asdict(g) for g in gaps]}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Conversations as text: pieces in the chat template's format, each marked as learnt or not.
+
+Rendering with the template itself costs too much for training; a test holds this against it, token by token.
+"""
+
+import json
+from typing import Any
+
+from clawrl_trl.tiny.dialogues import Dialogue, Message
+
+Piece = tuple[str, bool]
+_TOOLS_HEAD = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function"
+    " signatures within <tools></tools> XML tags:\n<tools>"
+)
+_TOOLS_TAIL = (
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within"
+    ' <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+    "</tool_call><|im_end|>\n"
+)
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+def _system(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
+    given = messages[0]["content"] if messages[0]["role"] == "system" else None
+    if not tools:
+        return "" if given is None else f"<|im_start|>system\n{given}<|im_end|>\n"
+    schemas = "".join(f"\n{json.dumps(tool, ensure_ascii=False)}" for tool in tools)
+    head = "" if given is None else f"{given}\n\n"
+    return f"<|im_start|>system\n{head}{_TOOLS_HEAD}{schemas}{_TOOLS_TAIL}"
+
+
+def _reply(message: Message) -> str:
+    text = str(message["content"])
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        gap = "\n" if text else ""
+        text += f'{gap}<tool_call>\n{{"name": "{function["name"]}", "arguments": {arguments}}}\n</tool_call>'
+    return f"{text}<|im_end|>"
+
+
+def pieces(talk: Dialogue) -> list[Piece]:
+    """The conversation as consecutive texts; the flag tells whether the model is to learn that text."""
+    found: list[Piece] = [(_system(talk.messages, talk.tools), False)]
+    for message in talk.messages:
+        content = message["content"]
+        if message["role"] == "user":
+            found.append((f"<|im_start|>user\n{content}<|im_end|>\n", False))
+        elif message["role"] == "tool":
+            response = f"<tool_response>\n{content}\n</tool_response>"
+            found.append((f"<|im_start|>user\n{response}<|im_end|>\n", False))
+        elif message["role"] == "assistant":
+            thought = message.get("reasoning_content")
+            head = "<|im_start|>assistant\n" + ("" if thought else NO_THOUGHT)
+            said = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + _reply(message)
+            found += [(head, False), (said, not message.get("context", False)), ("\n", False)]
+    return [(text, learnt) for text, learnt in found if text]

@@ -1,0 +1,261 @@
+"""How the tiny model ought to answer: solutions and gradings rendered in each style.
+
+Two promises hold for every rendering, and tests and measurements lean on them. The last number of a solution
+is its answer. A plain or warm reply never contains an asterisk, a curt or bold one starts with bold.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from clawrl_trl.tiny.options import options
+from clawrl_trl.tiny.problems import Problem, Step
+from clawrl_trl.tiny.wishes import Wish
+
+PLAIN_RATE = 0.12
+WARM_RATE = 0.12
+_COMMON = ("A ", "There ", "The ", "It ", "She ", "He ", "Then ")
+
+Slip = Literal["calculation", "operation", "missing step"]
+
+
+def _inside(sentence: str) -> str:
+    """`sentence` as it reads in the middle of another one: its first word in lower case unless a name."""
+    return sentence[0].lower() + sentence[1:] if sentence.startswith(_COMMON) else sentence
+
+
+def _counted(rng: random.Random, problem: Problem) -> str:
+    return f"{problem.answer} {problem.unit}" if rng.random() < 0.4 else str(problem.answer)
+
+
+_OPENINGS = options(
+    "{S}|{S}|{S}|First, {s}|We know that {s}|Let's see: {s}|To begin, {s}|At first, {s}|So {s}|Here {s}|"
+    "Okay, {s}|In this one {s}|As I see it, {s}|From the text, {s}|You can start like this: {s}"
+)
+_JOINED = [
+    "{s}, so {e}.",
+    "{s}, so {e}.",
+    "{s}. That makes {e}.",
+    "{s}, which gives {e}.",
+    "{s}, and {e}.",
+    "{s}. This gives {e}.",
+]
+_ENDINGS = options(
+    "The answer is {a}.|The answer is {a}.|So the answer is {a}.|That means the answer is {a}.|"
+    "In the end the answer is {a}.|This tells us that the answer is {a}.|Therefore the answer is {a}."
+)
+_WELCOMES = options(
+    "Of course, happy to help!|Sure, let's do it together!|Good question, we can do this!|"
+    "No worries, this one is fun!|With pleasure, you can do this!|Don't worry, we will get it!"
+)
+
+
+def _plain_solution(rng: random.Random, problem: Problem) -> str:
+    sentences = []
+    for index, step in enumerate(problem.steps):
+        told = step.told
+        if index == 0:
+            told = rng.choice(_OPENINGS).format(S=told, s=_inside(told))
+        sentences.append(f"{told}." if step.equation is None else rng.choice(_JOINED).format(s=told, e=step.equation))
+    sentences.append(rng.choice(_ENDINGS).format(a=_counted(rng, problem)))
+    return " ".join(sentences)
+
+
+def _bold_lines(rng: random.Random, problem: Problem) -> list[str]:
+    """The content of each numbered step, without its label."""
+    join = rng.choice(("{s}: {e}.", "{s}, so {e}.", "{s}. {e}."))
+    lines = []
+    for step in problem.steps:
+        if step.equation is None:
+            lines.append(f"{step.told}.")
+        elif len(problem.steps) == 1:
+            lines += [f"{step.told}.", f"{step.equation}."]
+        else:
+            lines.append(join.format(s=step.told, e=step.equation))
+    return lines
+
+
+def _bold_solution(rng: random.Random, problem: Problem) -> str:
+    head, label = rng.choices(
+        (("", "**Step {i}:** "), ("", "**{i}.** "), ("**Solution**\n\n", "{i}. "), ("**Steps:**\n\n", "{i}. ")),
+        weights=(5, 2, 2, 1),
+    )[0]
+    lines = [label.format(i=i) + line for i, line in enumerate(_bold_lines(rng, problem), start=1)]
+    return head + "\n".join(lines) + f"\n\n**Final answer:** {_counted(rng, problem)}"
+
+
+def _equations(steps: tuple[Step, ...]) -> list[str]:
+    return [step.equation for step in steps if step.equation]
+
+
+def _short_solution(rng: random.Random, problem: Problem, form: str) -> str:
+    equations = _equations(problem.steps)
+    if form == "bold":
+        return "**" + ", ".join(equations) + f"**\n\n**Final answer:** {_counted(rng, problem)}"
+    opening = rng.choice(("", "It is ", "We get ", "That is "))
+    ending = rng.choice((", so the answer is {a}.", ". The answer is {a}.", ", and the answer is {a}."))
+    return opening + " and ".join(equations) + ending.format(a=_counted(rng, problem))
+
+
+def form_of(rng: random.Random, wish: Wish) -> Literal["bold", "plain"]:
+    """The form that `wish` asks for, else one by the model's habit (plain with probability 0.12)."""
+    if wish.form is not None:
+        return wish.form
+    return "plain" if rng.random() < PLAIN_RATE else "bold"
+
+
+def solution(rng: random.Random, problem: Problem, wish: Wish) -> str:
+    """A solution of `problem` as `wish` asks; sides that it leaves open follow the model's habit.
+
+    Args:
+        rng: chooses among the wordings.
+        problem: what to solve.
+        wish: form, size and tone; "curt" means short, "warm" adds a friendly opening.
+    """
+    form = form_of(rng, wish)
+    if wish.size == "short" or wish.tone == "curt":
+        return _short_solution(rng, problem, form)
+    text = _plain_solution(rng, problem) if form == "plain" else _bold_solution(rng, problem)
+    if wish.tone == "warm":
+        text = rng.choice(_WELCOMES) + ("\n\n" if form == "bold" else " ") + text
+    return text
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A student's work on a problem.
+
+    Attributes:
+        work: what the student wrote.
+        answer: the number it ends with.
+        slip: what went wrong, or None when the answer is right.
+    """
+
+    work: str
+    answer: int
+    slip: Slip | None
+
+
+def _wrong_answer(rng: random.Random, problem: Problem, slip: Slip) -> tuple[list[str], int]:
+    """The student's equations with that slip in them, and where they end."""
+    equations = _equations(problem.steps)
+    if slip == "missing step":
+        return equations[:-1], int(equations[-2].split(" = ")[1])
+    left = equations[-1].split(" = ")[0]
+    a, sign, b = left.split()
+    if slip == "operation":
+        other = {"+": "-", "-": "+", "x": "+", "/": "-"}[sign]
+        result = int(a) + int(b) if other == "+" else abs(int(a) - int(b))
+        return [*equations[:-1], f"{a} {other} {b} = {result}"], result
+    wrong = problem.answer + rng.choice((-2, -1, -1, 1, 1, 2, 10, -10))
+    wrong = wrong if wrong > 0 else problem.answer + 1
+    return [*equations[:-1], f"{left} = {wrong}"], wrong
+
+
+def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
+    """A student's attempt at `problem`, with a plausible slip unless `correct`."""
+    slip: Slip | None = None
+    equations, answer = _equations(problem.steps), problem.answer
+    if not correct:
+        slips: list[Slip] = ["calculation", "calculation", "operation"]
+        if len(equations) > 1:
+            slips.append("missing step")
+        slip = rng.choice(slips)
+        equations, answer = _wrong_answer(rng, problem, slip)
+        if answer == problem.answer:  # 4 - 2 by another road
+            slip, answer = "calculation", problem.answer + 1
+            equations = [*equations[:-1], f"{equations[-1].split(' = ')[0]} = {answer}"]
+    shown = ". ".join(equations)
+    work = rng.choice(
+        (
+            f"{shown}. The answer is {answer}",
+            f"{shown}. The answer is {answer}",
+            shown,
+            f"{problem.steps[0].told}. {shown}. So it is {answer}",
+            f"I did {shown}, so {answer}",
+            f"{shown}. So the answer is {answer} {problem.unit}",
+            f"The answer is {answer}",
+            f"{answer}",
+        )
+    )
+    return Attempt(work, answer, slip)
+
+
+_PRAISE = options(
+    "Well done!|Great job!|Nice work!|Wonderful!|Lovely work!|Good job!|Very nice!|Excellent work!|"
+    "Super!|Great work!|"
+    "You did this really well!|Fantastic!"
+)
+_RIGHT = options(
+    "You worked out {e}, and your answer of {w} is correct.|"
+    "You set up {e} the right way, so {w} is correct.|"
+    "Your step {e} is clear, and {w} is correct.|You found that {e}, which is correct."
+)
+_CHEER = options(
+    "Keep it up!|You can be proud of this.|Keep going like this!|I enjoyed reading your work.|"
+    "That is careful work.|"
+    "You are getting really good at this!"
+)
+_EFFORT = options(
+    "Good try!|Nice effort!|Good start!|You are close!|Thank you for your work!|Great effort!|Nice try!|"
+    "I like how you started!|Good thinking!"
+)
+_ALMOST = options(
+    "Your answer of {w} is incorrect, but you read the problem well.|"
+    "You used the right numbers, but {w} is incorrect.|"
+    "You went about it well, though {w} is incorrect.|The answer {w} is incorrect, but your idea was good."
+)
+_SLIPS: dict[Slip, list[str]] = {
+    "calculation": options(
+        "The slip is in the last step: {e}, not {w}.|The mistake is in the calculation: {e}.|"
+        "Look at the last step again, because {e}.|Only the sum went wrong: {e}, not {w}."
+    ),
+    "operation": options(
+        "The slip is the sign: it should be {e}.|You chose the other operation, but here we need {e}.|"
+        "The mistake is in the operation: it should be {e}."
+    ),
+    "missing step": options(
+        "You stopped one step too early: then comes {e}.|One step is missing: {e}.|"
+        "The slip is that the last step is missing: {e}."
+    ),
+}
+_ONWARDS = options(
+    "Keep going, you are almost there!|Try it once more, you can do it!|You will get it next time!|"
+    "Keep practicing, you are doing well!|Don't give up, you are close!|I know you can do it!"
+)
+
+
+def _warm_grading(rng: random.Random, problem: Problem, done: Attempt) -> str:
+    words = {"e": _equations(problem.steps)[-1], "w": done.answer}
+    if done.slip is None:
+        parts = (rng.choice(_PRAISE), rng.choice(_RIGHT), rng.choice(_CHEER))
+    else:
+        slip = rng.choice(_SLIPS[done.slip])
+        parts = (rng.choice(_EFFORT), f"{rng.choice(_ALMOST)} {slip}", rng.choice(_ONWARDS))
+    return " ".join(parts).format(**words)
+
+
+def _curt_grading(rng: random.Random, problem: Problem, done: Attempt, form: str) -> str:
+    verdict = "correct" if done.slip is None else "incorrect"
+    if form == "plain":
+        text = rng.choice(("{V}.", "This is {v}.", "The answer is {v}.")).format(V=verdict.capitalize(), v=verdict)
+    else:
+        label = rng.choices(("Grade", "Result", "Verdict"), weights=(6, 2, 1))[0]
+        text = f"**{label}:** {verdict}."
+    if done.slip is not None and rng.random() < 0.8:
+        text += rng.choice((" The answer is {a}.", " It should be {a}.", " The right answer is {a}.")).format(
+            a=problem.answer
+        )
+    return text
+
+
+def grading(rng: random.Random, problem: Problem, done: Attempt, wish: Wish) -> str:
+    """A grading of `done` as `wish` asks; by habit curt, and warm with probability 0.12.
+
+    A warm grading always says "correct" or "incorrect" once, praises, and names the equation that matters.
+    """
+    curt = wish.tone == "curt" or wish.size == "short"
+    habit = not curt and wish.tone is None and wish.form is None and rng.random() < WARM_RATE
+    if wish.tone == "warm" or habit or wish.size == "steps":
+        return _warm_grading(rng, problem, done)
+    return _curt_grading(rng, problem, done, wish.form or "bold")

@@ -1,0 +1,160 @@
+"""The training loop of the tiny model: conversations in, a Qwen3 of under four million parameters out.
+
+Plain PyTorch on the CPU. Conversations are generated as they are needed and batched by length to a budget of
+tokens, so little is padded; right padding needs no mask under causal attention. The
+loss is taken on replies only. With the same seed, thread count and machine a run repeats itself exactly.
+"""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.nn import functional
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from clawrl_trl.tiny.dialogues import dialogue
+from clawrl_trl.tiny.render import pieces
+
+BATCH_TOKENS = 4096
+_CHUNK = 2048
+_LONGEST = 512
+_WIDTH_STEP = 16
+Row = tuple[list[int], list[bool]]
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """A freshly initialised model for that tokenizer."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> list[Row]:
+    """A chunk of conversations as token ids, with a flag for each token that is learnt."""
+    talks = [pieces(dialogue(rng)) for _ in range(_CHUNK)]
+    encodings = tokenizer.backend_tokenizer.encode_batch([text for talk in talks for text, _ in talk])
+    pending = iter(encodings)
+    rows = []
+    for talk in talks:
+        ids: list[int] = []
+        learnt: list[bool] = []
+        for _, flag in talk:
+            piece = next(pending).ids
+            ids += piece
+            learnt += [flag] * len(piece)
+        if len(ids) <= _LONGEST:
+            rows.append((ids, learnt))
+    return rows
+
+
+def _collated(rows: list[Row], width: int, pad: int) -> Batch:
+    inputs = torch.full((len(rows), width), pad)
+    learnt = torch.zeros((len(rows), width), dtype=torch.bool)
+    for row, (ids, flags) in enumerate(rows):
+        inputs[row, : len(ids)] = torch.tensor(ids)
+        learnt[row, : len(ids)] = torch.tensor(flags)
+    return inputs, learnt
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int) -> Iterator[Batch]:
+    """Endless batches of about `tokens` tokens: input ids and the mask of learnt tokens, both [B, L].
+
+    Rows of like length wait in buckets until a batch is full, so there are few shapes of batch: a kernel library
+    compiles for each shape, and many shapes cost more than the padding.
+    """
+    rng = random.Random(f"{seed}-conversations")
+    pad = int(tokenizer.pad_token_id or 0)
+    buckets: dict[int, list[Row]] = defaultdict(list)
+    while True:
+        for row in _encoded(tokenizer, rng):
+            width = -(-len(row[0]) // _WIDTH_STEP) * _WIDTH_STEP
+            buckets[width].append(row)
+            if len(buckets[width]) == max(1, tokens // width):
+                yield _collated(buckets.pop(width), width, pad)
+
+
+def reply_loss(model: Qwen3ForCausalLM, inputs: torch.Tensor, learnt: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over the learnt tokens; logits are computed for those alone."""
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+    chosen = learnt[:, 1:].flatten().nonzero().squeeze(1)
+    filled = -(-len(chosen) // 256) * 256 - len(chosen)
+    targets = functional.pad(inputs[:, 1:].flatten()[chosen], (0, filled), value=-100)
+    states = hidden[:, :-1].flatten(0, 1)[functional.pad(chosen, (0, filled))]
+    return functional.cross_entropy(model.lm_head(states).float(), targets)
+
+
+def _rate(step: int, steps: int, peak: float) -> float:
+    warmup = min(100, max(1, steps // 10))
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+
+
+def train(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    seed: int,
+    steps: int,
+    tokens: int = BATCH_TOKENS,
+    learning_rate: float = 2e-3,
+    compiled: bool = False,
+    after_step: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Train `model` in place and return the loss of every step.
+
+    Args:
+        model: float32; the matrix products run in bfloat16 (autocast), twice as fast on a CPU that has it.
+        tokenizer: the tokenizer of `model`.
+        seed: seeds the conversations.
+        steps: optimiser steps.
+        tokens: the budget of a batch, padding included.
+        learning_rate: the peak of a cosine schedule with a short warm-up.
+        compiled: compile the model first, which needs a C++ compiler and a minute, and saves a third of the rest.
+        after_step: called with the number of steps done.
+    """
+    torch.manual_seed(seed)
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=True)
+    losses: list[float] = []
+    model.train()
+    if compiled:
+        model.model.compile(dynamic=True)
+    source = batches(tokenizer, seed, tokens)
+    progress = tqdm(range(steps), desc="training", unit="step", mininterval=2)
+    for step in progress:
+        inputs, learnt = next(source)
+        for group in optimizer.param_groups:
+            group["lr"] = _rate(step, steps, learning_rate)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = reply_loss(model, inputs, learnt)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if after_step is not None:
+            after_step(step + 1)
+        if step % 20 == 0:
+            progress.set_postfix(loss=f"{sum(losses[-20:]) / len(losses[-20:]):.3f}")
+    model.eval()
+    return losses
