@@ -23,6 +23,7 @@ class Dialect:
         stamps: Cut from the start of a user message: time stamps and envelopes.
         cuts: Cut wherever they stand in a user message that holds the needle, as `(needle, pattern)`: status
             lines, internal context. A message of nothing else is transient: it is in no later history.
+        carried: A user message that carries what a tool returned, such as its images.
         events: A user message that is an internal event: a next state, but not the owner's words, and gone or
             rewritten in later history.
         wakes: The opening of a run that the client starts by itself, as `(pattern, reason)`. The run (the
@@ -43,6 +44,7 @@ class Dialect:
     session_id: tuple[str, ...] = ()
     stamps: tuple[str, ...] = ()
     cuts: tuple[tuple[str, str], ...] = ()
+    carried: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     wakes: tuple[tuple[str, str], ...] = ()
     wake_words: tuple[tuple[str, str], ...] = ()
@@ -115,6 +117,7 @@ OPENCLAW = Dialect(
             r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)",
         ),
     ),
+    carried=(r"Attached image\(s\) from tool result",),
     events=(
         r"(?:OpenClaw runtime (?:context|event)[^\n]*\n|This context is runtime-generated[^\n]*\n"
         r"|<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>|\s)*\[Internal task completion event\]",
@@ -187,6 +190,7 @@ def _reasons(name: str) -> tuple[tuple[Pattern[str], str], ...]:
 
 STAMP = _union("stamps")
 CUTS = tuple((needle, re.compile(pattern, re.MULTILINE)) for needle, pattern in _pairs("cuts"))
+CARRIED = _union("carried")
 EVENT = _union("events")
 WAKE = _reasons("wakes")
 WAKE_WORDS = _pairs("wake_words")

@@ -67,7 +67,8 @@ class Asked:
 class Conversation:
     """A session in the index.
 
-    `setting` is what its last main request was asked under, `last_main` its last main reply unless that was cut.
+    `setting` is what its last main request was asked under, `last_main` its last main reply unless that was cut;
+    `bare` says that its client sends only what is new.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Conversation:
     last_at: float
     setting: Setting | None = None
     last_main: Anchor | None = None
+    bare: bool = False
     anchors: list[Anchor] = field(default_factory=list)
     asked: OrderedDict[bytes, Asked] = field(default_factory=OrderedDict)
 

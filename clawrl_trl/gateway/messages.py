@@ -174,6 +174,8 @@ def _read_user(message: Message, *, follows_tool: bool) -> Note:
         return _read_queued(note, _peel(text[opening.end() :].strip())[0])
     if follows_tool and dialects.NUDGE.match(text):
         note.provenance, note.fate, note.nudge = "client", Fate.DROPPED, True
+    elif dialects.CARRIED.match(text):
+        note.provenance = "tool"
     elif dialects.SUMMARY.match(text):
         note.provenance, note.summary = "client", True
     return note

@@ -73,10 +73,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """The reply that a request follows: where it stands in the messages, and its anchor."""
+    """The reply that a request follows: where it stands in the messages, and its anchor.
+
+    `bare` says that the request shows nothing of the conversation so far.
+    """
 
     position: int
     anchor: Anchor
+    bare: bool = False
 
 
 def repeated(index: Index, request: Request) -> Asked | None:
@@ -84,12 +88,21 @@ def repeated(index: Index, request: Request) -> Asked | None:
     if not request.path:
         return None
     said = request.reading.retried()
-    for asked in reversed(index.asked_at(request.link)[-_CANDIDATES:]):
-        if asked.key != request.key or asked.outcome is Outcome.DONE or request.now - asked.at > RETRY_S:
-            continue
-        if said or (asked.outcome is not Outcome.OPEN and asked.setting == request.setting):
-            return asked
-    return None
+    found = [
+        asked
+        for asked in index.asked_at(request.link)[-_CANDIDATES:]
+        if asked.key == request.key
+        and asked.outcome is not Outcome.DONE
+        and request.now - asked.at <= RETRY_S
+        and (said or (asked.outcome is not Outcome.OPEN and asked.setting == request.setting))
+    ]
+    return max(found, key=lambda asked: _likeness(request, asked), default=None)
+
+
+def _likeness(request: Request, asked: Asked) -> tuple[bool, bool, float]:
+    """Among requests that look the same: one asked under the same setting, then one that is known to be lost."""
+    lost = asked.outcome in (Outcome.FAILED, Outcome.ABORTED)
+    return asked.setting == request.setting, lost, asked.at
 
 
 def shown(index: Index, request: Request, within: Conversation | None = None) -> Footing | None:
@@ -120,7 +133,7 @@ def stopped(index: Index, request: Request) -> Asked | None:
             return None
         found = [asked for asked in index.asked_at(link)[-_CANDIDATES:] if _dangling(asked)]
         if found:
-            return max(found, key=lambda asked: (asked.outcome is not Outcome.DONE, asked.at))
+            return max(found, key=lambda asked: _likeness(request, asked))
     return None
 
 
@@ -167,7 +180,9 @@ def footing(index: Index, request: Request, conversation: Conversation) -> Footi
     if newest is None or newest.answered:
         return None
     positions = {link: position for position, link in request.path}
+    if conversation.bare:
+        return Footing(last, newest, bare=True)
     if newest.asked in positions:
         return Footing(last, newest) if last > positions[newest.asked] else None
     overlap = any(a.conversation is conversation for link in positions for a in index.asked_at(link))
-    return None if overlap else Footing(last, newest)
+    return None if overlap else Footing(last, newest, bare=True)

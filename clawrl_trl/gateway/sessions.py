@@ -168,7 +168,8 @@ class Sessions:
         again = earlier is not None and earlier.outcome is not Outcome.DONE
         retry_of = (earlier.turn_id or f"request_{request.key.hex()[:24]}") if earlier and again else None
         answered = self._answers(request, conversation, followed)
-        reason = reason or _main_reason(earlier, followed, conversation)
+        conversation.bare = followed.bare if followed else conversation.bare
+        reason = reason or _main_reason(earlier, followed, answered, conversation)
         self._ask(request, conversation)
         return _placement(request, conversation, "main", reason, followed, answered, retry_of)
 
@@ -357,11 +358,13 @@ def _messages(body: Mapping[str, Any]) -> list[Message]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
 
 
-def _main_reason(earlier: Asked | None, followed: Footing | None, conversation: Conversation) -> str:
-    if earlier is not None:
-        if earlier.outcome is Outcome.DONE:
-            return "the same messages again: another reply to them"
+def _main_reason(
+    earlier: Asked | None, followed: Footing | None, answered: list[Answer], conversation: Conversation
+) -> str:
+    if earlier is not None and earlier.outcome is not Outcome.DONE:
         return "the same request again, after no whole reply"
+    if earlier is not None and not answered:
+        return "the same messages again: another reply to them"
     if followed is not None:
         return "it follows a reply of this session"
     if conversation.asked:

@@ -107,6 +107,19 @@ def test_a_client_that_sends_only_what_is_new(gateway: Gateway) -> None:
     assert gateway.next_states[two] == ([{"role": "user", "content": "thanks"}], ["owner"])
 
 
+def test_a_client_that_sends_only_what_is_new_may_repeat_itself(gateway: Gateway) -> None:
+    headers = {"x-session-id": "s"}
+    turns = []
+    for text in ["hello", "go on", "go on", "hello"]:
+        body = {"messages": [{"role": "user", "content": text}]}
+        turns.append(gateway.answer(gateway.ask(body, headers=headers), body, say("...")))
+    assert [gateway.texts_after(turn) for turn in turns] == [["go on"], ["go on"], ["hello"], None]
+    lost = gateway.ask(body, headers=headers)
+    gateway.sessions.failed(lost)
+    again = gateway.ask(body, headers=headers)
+    assert again.retry_of and again.answered == lost.answered
+
+
 def test_with_an_id_a_reply_is_known_by_its_place(gateway: Gateway) -> None:
     client = Plain(gateway, headers={"x-session-id": "s"})
     _, one = client.chat("hello", "**Hi.**")

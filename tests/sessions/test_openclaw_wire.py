@@ -421,3 +421,14 @@ def test_changing_tools_and_system_prompts_do_not_break_a_conversation(client: O
     client.tools, client.system = TOOLS[:9], "You are somebody else now. " * 40
     after, _ = client.chat("more", "Sure.")
     assert after.session_id == main.session_id and after.kind == "main" and gateway.texts_after(one) == ["more"]
+
+
+def test_what_a_tool_returned_is_never_the_owners_words(client: OpenClaw, gateway: Gateway) -> None:
+    _, one = client.chat("look at it", call(("call_1", "read", {"path": "a.png"})))
+    client.tool("call_1", "(see attached image)")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    text = {"type": "text", "text": "Attached image(s) from tool result:"}
+    client.history.append({"role": "user", "content": [text, picture]})
+    placed = client.again()
+    client.receive(placed, "A cat.")
+    assert gateway.next_states[one][1] == ["tool", "tool"]
