@@ -453,8 +453,8 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         for group in self.optimizer.param_groups:
             before = group.get("initial_lr", group["lr"])
             if before != self.args.learning_rate:
-                group["lr"] *= self.args.learning_rate / before if before else 0.0
-                group["initial_lr"] = self.args.learning_rate
+                group["lr"] = self.args.learning_rate * (group["lr"] / before if before else 1.0)
+            group["initial_lr"] = self.args.learning_rate
         if hasattr(self.lr_scheduler, "base_lrs"):
             self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
 
