@@ -1,0 +1,92 @@
+"""Persona, gateway, engine and ledger together: what was said is what is on record, also after a kill."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from clawrl_trl.envs.evaluate import evaluate
+from clawrl_trl.envs.play import PlaySettings, play
+from clawrl_trl.ledger import Ledger, turns
+from clawrl_trl.ledger.schema import Session
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+from clawrl_trl.supervisor import end_with_parent
+
+pytestmark = pytest.mark.xdist_group("live")
+
+
+class Run:
+    """An engine and a gateway on a run folder, as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ServeSettings(run=str(folder), port=0).save()
+        self.engine = self._start("clawrl_trl.engines.embedded")
+        self.gateway = self._start("clawrl_trl.gateway")
+
+    def restart_gateway(self) -> None:
+        self.gateway.kill()
+        self.gateway.wait()
+        self.gateway = self._start("clawrl_trl.gateway")
+
+    def end(self) -> None:
+        for process in (self.gateway, self.engine):
+            process.terminate()
+            process.wait()
+
+    def _start(self, module: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", module, "--run", str(self.folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    run = Run(tmp_path_factory.mktemp("served"))
+    yield run
+    run.end()
+
+
+def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> None:
+    def kill_once(row: Mapping[str, Any]) -> None:
+        if row["index"] == 0:
+            served.restart_gateway()
+
+    settings = PlaySettings(interactions=3, think_time=0.0, patience=120, sampling={"max_tokens": 48})
+    rows = play(served.folder, "student", settings, progress=kill_once)
+    assert [row["index"] for row in rows] == [0, 1, 2]
+    assert sum(row["failed"] for row in rows) >= 1
+    assert all(row["first_score"] is not None and row["policy_version"] == 0 for row in rows)
+
+    ledger = Ledger.open(served.folder / "ledger.db")
+    with ledger.reader() as reader:
+        stored = {one.external_id: one.id for one in reader.scalars(select(Session))}
+        for row in rows:
+            kept = [turn for turn in turns.of_session(reader, stored[row["session_id"]]) if turn.kind == "main"]
+            assert len(kept) >= row["turns"]
+            assert sum(turn.next_state is not None for turn in kept) >= row["turns"] - 1
+            assert {turn.policy_version for turn in kept} == {0}
+    ledger.close()
+
+
+def test_evaluation_is_repeatable_and_on_the_side(served: Run) -> None:
+    play(served.folder, "student", PlaySettings(interactions=1, patience=120, sampling={"max_tokens": 48}))
+    base_url = RunFolder(served.folder).announced("gateway")["base_url"]
+    first = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)
+    again = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)
+    assert (first.n, first.failed) == (4, 0)
+    assert [row["reply"] for row in first.rows] == [row["reply"] for row in again.rows]
+
+    ledger = Ledger.open(served.folder / "ledger.db")
+    with ledger.reader() as reader:
+        evaluated = select(Session).where(Session.external_id.startswith("evaluation-"))
+        kept = [turn for one in reader.scalars(evaluated) for turn in turns.of_session(reader, one.id)]
+    assert len(kept) == 8
+    assert {turn.kind for turn in kept} == {"side"}
+    ledger.close()
