@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from clawrl_trl.gateway.chain import Link
 from clawrl_trl.gateway.kinds import Setting
-from clawrl_trl.gateway.messages import Link
 
 
 class Outcome(Enum):

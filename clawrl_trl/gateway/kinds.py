@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clawrl_trl.gateway import dialects
+from clawrl_trl.gateway.chain import text_digest
 from clawrl_trl.gateway.identity import turn_type
-from clawrl_trl.gateway.messages import Fate, Reading, text_digest
+from clawrl_trl.gateway.messages import Fate, Reading
 
 _HEAD = 160
 _ONE_SHOT_SYSTEM = 4000

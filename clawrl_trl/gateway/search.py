@@ -8,19 +8,11 @@ conversation: two clients that open with the same words stay two.
 
 from dataclasses import dataclass
 
+from clawrl_trl.gateway.chain import Chain, Link, reply_digest, root, text_digest, trail
 from clawrl_trl.gateway.identity import Identity
 from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
 from clawrl_trl.gateway.kinds import Setting
-from clawrl_trl.gateway.messages import (
-    Chain,
-    Fate,
-    Link,
-    Reading,
-    reply_digest,
-    root,
-    text_digest,
-    trail,
-)
+from clawrl_trl.gateway.messages import Fate, Reading
 
 RETRY_S = 900.0
 """How long after a failure the same request still counts as its repetition."""

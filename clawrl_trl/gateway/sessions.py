@@ -18,7 +18,6 @@ What it promises where clients leave room for doubt:
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -26,78 +25,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import search
+from clawrl_trl.gateway.chain import Chain, reply_digest, text_digest, trail
 from clawrl_trl.gateway.identity import Identity, identify, named_session, strip_identity
 from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
 from clawrl_trl.gateway.kinds import kind_of, setting_of
-from clawrl_trl.gateway.messages import Chain, read, reply_digest, text_digest, trail
+from clawrl_trl.gateway.messages import Message, read
+from clawrl_trl.gateway.placement import Answer, Incoming, Placement
 from clawrl_trl.gateway.search import Footing, Request
 from clawrl_trl.ledger import schema
 
 __all__ = ["Answer", "Incoming", "Placement", "Sessions", "strip_identity"]
-
-Message = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """A request as the gateway received it.
-
-    Attributes:
-        owner: Fingerprint of the API key; conversations of two owners never join.
-        headers: Names in lower case.
-        body: The request's body, chat or raw completion.
-        path_session: The session in the URL (`/s/<session>/v1`), if any.
-        now: Unix time, seconds.
-    """
-
-    owner: str
-    headers: Mapping[str, str]
-    body: dict[str, Any]
-    path_session: str | None
-    now: float
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The next state that a request gives to an earlier turn; one provenance word per message.
-
-    Messages come without stamps, status lines and what the client wrapped around them.
-    """
-
-    turn_id: str
-    messages: list[Message]
-    provenance: list[str]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a request belongs.
-
-    Attributes:
-        session_id: The ledger's id of the session.
-        external_id: The client's name for it, if it gave one.
-        identity_source: Where the session was recognised: `header:...`, `body:...`, `url`, `message:<client>` or
-            `inferred`.
-        kind: `main` or `side`.
-        kind_reason: Why, in a short sentence.
-        parent_id: The turn whose reply this request follows.
-        provenance: One word per message of the request: `owner`, `assistant`, `tool`, `system`, `client`, `event`.
-        answered: Next states of earlier turns; empty for side requests and repetitions of an answered one.
-        retry_of: The turn that this request repeats because its reply was cut; `request_<digest>` when the
-            earlier request left no turn.
-    """
-
-    session_id: str
-    external_id: str | None
-    identity_source: str
-    kind: str
-    kind_reason: str
-    parent_id: str | None
-    provenance: list[str]
-    answered: list[Answer] = field(default_factory=list)
-    retry_of: str | None = None
-    owner: str = field(default="local", repr=False)
-    request_key: bytes = field(default=b"", repr=False)
 
 
 class Sessions:
@@ -316,14 +253,14 @@ class Sessions:
         """Rebuild the index from the ledger's `newest` turns."""
         numbers = select(schema.Turn.seq).order_by(schema.Turn.seq.desc()).limit(newest)
         columns = (
-            *(schema.Turn.id, schema.Turn.session_id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
+            *(schema.Turn.id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
             *(schema.Turn.response, schema.Turn.finish_reason, schema.Turn.created_at),
             schema.Turn.next_state_at,
         )
-        known = {session.id: session for session in tx.scalars(select(schema.Session))}
-        rows = select(*columns).where(schema.Turn.seq.in_(numbers)).order_by(schema.Turn.seq)
+        rows = select(*columns, schema.Session).join(schema.Session, schema.Session.id == schema.Turn.session_id)
+        rows = rows.where(schema.Turn.seq.in_(numbers)).order_by(schema.Turn.seq)
         for row in tx.execute(rows.execution_options(yield_per=32)):
-            self._remember(known[row.session_id], row)
+            self._remember(row.Session, row)
 
     def _remember(self, session: schema.Session, turn: Any) -> None:
         conversation = self._index.get(session.id)
