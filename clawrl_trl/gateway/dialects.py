@@ -35,7 +35,9 @@ class Dialect:
         summaries: A message that replaces the history by a summary.
         agents: The opening of a session whose "user" is another agent or a timer.
         side_prompts: Last user messages of side requests, as `(pattern, reason)`.
-        side_systems: System prompts of side requests, as `(pattern, reason)`; searched, not matched.
+        side_systems: System prompts of side requests without tools, as `(pattern, reason)`; searched.
+        one_shots: Whole requests without tools and without any reply in them, by their last user message, as
+            `(pattern, reason)`.
         side_keys: Session names (group `key` of `session_id`) of side runs, as `(pattern, reason)`; searched.
         agent_keys: Session names of sessions whose "user" is another agent; searched.
     """
@@ -55,6 +57,7 @@ class Dialect:
     agents: tuple[str, ...] = ()
     side_prompts: tuple[tuple[str, str], ...] = ()
     side_systems: tuple[tuple[str, str], ...] = ()
+    one_shots: tuple[tuple[str, str], ...] = ()
     side_keys: tuple[tuple[str, str], ...] = ()
     agent_keys: tuple[str, ...] = ()
 
@@ -73,19 +76,23 @@ ANY_CLIENT = Dialect(
         (
             _SENTENCE + r"(?:please |your (?:task|job) is to |you )?"
             r"(?:generate|create|write|suggest|produce|provide|give|return|reply with|respond with|come up with|output"
-            r"|make|name)\b[^\n]{0,100}\b(?:titles?|labels?|headline|slug|topic|subject line|name)\b[^\n]{0,150}\b"
-            r"(?:conversation|chat|session|thread|dialog(?:ue)?|message|discussion|request|text|prompt|following)s?\b",
+            r"|make|name)\b[^\n]{0,100}\b(?:titles?|(?:topic|chat|session|conversation) (?:label|name))\b[^\n]{0,150}"
+            r"\b(?:conversation|chat|session|thread|dialog(?:ue)?|discussion"
+            r"|(?:user(?:'s)?|first|opening)(?: \w+)? (?:message|request|prompt))s?\b",
             "a request for a title",
         ),
-        (r"\A\W*you are an? [^.\n]{0,60}\b(?:title|label)[- ](?:generator|writer|maker)\b", "a request for a title"),
+        (r"\A\W*you are an? [^.\n]{0,60}\btitle[- ](?:generator|writer|maker)\b", "a request for a title"),
         (
             r"\A\W*(?:please )?(?:summari[sz]e|compact|create (?:a|an) [^.\n]{0,30}summary of) "
             r"[^\n]{0,80}\b(?:conversation|chat|session|context|history)\b",
             "a request to summarise a conversation",
         ),
-        (r"\A\W*you are an? [^.\n]{0,60}\bsummari[sz]", "a request to summarise a conversation"),
+        (
+            r"\A\W*you are an? [^.\n]{0,40}\b(?:context|conversation|chat|session)[- ]summari[sz]",
+            "a request to summarise a conversation",
+        ),
     ),
-    side_prompts=(
+    one_shots=(
         (r"<conversation>[\s\S]*</conversation>", "a request to summarise a conversation"),
         (
             r"(?:please )?(?:generate|provide|create|write|suggest) a (?:concise|short|brief)[^\n]{0,80}"
@@ -168,7 +175,12 @@ OPENCLAW = Dialect(
 
 OPEN_WEBUI = Dialect(
     name="open-webui",
-    side_prompts=((r"### Task:\s*\n", "a background task of the chat page (title, tags, follow-ups, search)"),),
+    one_shots=(
+        (
+            r"### Task:\s*\n(?=[\s\S]*<(?:chat_history|context|user_context)>)",
+            "a background task of the chat page (title, tags, follow-ups, search)",
+        ),
+    ),
 )
 
 DIALECTS: tuple[Dialect, ...] = (ANY_CLIENT, OPENCLAW, OPEN_WEBUI)
@@ -201,6 +213,7 @@ SUMMARY = _union("summaries")
 AGENT = _union("agents")
 SIDE_PROMPT = _reasons("side_prompts")
 SIDE_SYSTEM = _reasons("side_systems")
+ONE_SHOT = _reasons("one_shots")
 SIDE_KEY = _reasons("side_keys")
 AGENT_KEY = _union("agent_keys")
 SESSION_ID = tuple(

@@ -68,10 +68,14 @@ def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
         for pattern, reason in dialects.SIDE_PROMPT:
             if pattern.match(trigger.text):
                 return f"{reason}, by its text"
-    if body.get("tools") or len(reading.system) > _ONE_SHOT_SYSTEM:
+    if body.get("tools"):
         return ""
     alone = not any(note.role == "assistant" for note in reading.notes)
-    for pattern, reason in dialects.SIDE_SYSTEM:
+    if alone and trigger is not None:
+        for pattern, reason in dialects.ONE_SHOT:
+            if pattern.match(trigger.text):
+                return f"{reason}, by its text"
+    for pattern, reason in dialects.SIDE_SYSTEM if len(reading.system) <= _ONE_SHOT_SYSTEM else ():
         if (alone or "/btw" in reason) and pattern.search(reading.system):
             return f"{reason}, by its system prompt"
     return ""

@@ -99,7 +99,8 @@ def read(messages: Sequence[Message]) -> Reading:
     for message in messages:
         role = role_of(message)
         if role == "user":
-            note = _read_user(message, follows_tool=bool(reading.notes) and reading.notes[-1].provenance == "tool")
+            follows_tool = bool(reading.notes) and reading.notes[-1].role == "tool"
+            note = _read_user(message, first=first, follows_tool=follows_tool)
             if first:
                 agents = _first_user(reading, message, note) or agents
                 first = False
@@ -133,7 +134,7 @@ def _first_user(reading: Reading, message: Message, note: Note) -> bool:
     return by_key or bool(dialects.AGENT.match(note.text))
 
 
-def _read_user(message: Message, *, follows_tool: bool) -> Note:
+def _read_user(message: Message, *, first: bool, follows_tool: bool) -> Note:
     """Clean a user message step by step; each step is one habit of the dialect table."""
     raw = text_of(message)
     if dialects.EVENT.match(raw):
@@ -162,7 +163,7 @@ def _read_user(message: Message, *, follows_tool: bool) -> Note:
         note.provenance, note.fate, note.nudge = "client", Fate.DROPPED, True
     elif dialects.CARRIED.match(text):
         note.provenance = "tool"
-    elif dialects.SUMMARY.match(text):
+    elif first and dialects.SUMMARY.match(text):
         note.provenance, note.summary = "client", True
     return note
 

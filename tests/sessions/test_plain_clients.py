@@ -21,6 +21,9 @@ def gateway() -> Gateway:
         "You are a helpful assistant. Summarize the conversation when you are asked to.",
         "You help a writer. He works on a book with a title and on a chat program.",
         "You are a teacher. Grade the homework and give the reason.",
+        "You are a news desk. Write a title for the following text.",
+        "You are a clerk. Return the label of each message: spam or ham. Give your name in every chat.",
+        "You are an assistant that summarizes long papers.",
         "You are a name expert. Explain where names come from; never chat about other things.",
     ],
 )
@@ -42,7 +45,7 @@ def test_a_chat_without_headers_is_main_from_the_first_request(gateway: Gateway,
         ("Your task is to create a concise title for the following conversation.", "plan a trip"),
         ("You are a title generator. Answer with the title only.", "plan a trip"),
         ("Summarize the conversation below in three sentences.", "User: hi"),
-        (None, "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history."),
+        (None, "### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"),
         (None, "Provide a concise, 5-word-or-less title for the conversation, using title case."),
     ],
 )
@@ -50,6 +53,27 @@ def test_one_shots_of_chat_pages_are_side(gateway: Gateway, system: str | None, 
     messages = [{"role": "system", "content": system}] if system else []
     placed = gateway.ask({"messages": [*messages, {"role": "user", "content": text}]})
     assert placed.kind == "side" and placed.kind_reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "### Task:\nFix the failing test in this repository.",
+        "<summary>Click</summary> is how I fold text in HTML. Why does it not work?",
+        "Write a heartbeat check for my server, please.",
+        "Continue the current task, but in French.",
+        "Please generate a title for my essay about rivers.",
+        "What does HEARTBEAT.md say?",
+    ],
+)
+def test_words_of_an_owner_that_only_look_like_a_clients(gateway: Gateway, text: str) -> None:
+    client = Plain(gateway)
+    first, one = client.chat(text, "Sure.")
+    second, two = client.chat(text, "Sure, again.")
+    client.chat("thanks", "Welcome.")
+    assert first.kind == second.kind == "main" and second.provenance[-1] == "owner"
+    assert gateway.next_states[one] == ([{"role": "user", "content": text}], ["owner"])
+    assert gateway.texts_after(two) == ["thanks"]
 
 
 def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> None:
@@ -127,6 +151,28 @@ def test_an_edited_earlier_message_is_a_branch_and_not_feedback(gateway: Gateway
     client.chat("go on", "...")
     assert gateway.texts_after(one) == ["tell a joke"] and gateway.texts_after(two) is None
     assert gateway.texts_after(three) == ["go on"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ('{"n": 1.0, "m": 2e3}', '{"m":2000,"n":1}'),
+        ('{"n": 12345678901234567890}', '{"n":12345678901234567000}'),
+        ('{"s": "\\u00fc\\/", "l": [1, {"b": 1, "a": null}]}', '{"s":"ü/","l":[1,{"a":null,"b":1}]}'),
+        ("", "{}"),
+        ('{"broken": ', '{"broken":'),
+    ],
+)
+def test_arguments_are_compared_by_value(gateway: Gateway, ours: str, theirs: str) -> None:
+    client = Plain(gateway)
+    reply = call(("a", "f", {}))
+    reply["tool_calls"][0]["function"]["arguments"] = ours
+    main, one = client.chat("hello", reply)
+    reply["tool_calls"][0]["function"]["arguments"] = theirs
+    client.messages.append({"role": "tool", "tool_call_id": "a", "content": "done"})
+    assert client.again()[0].parent_id == one
+    reply["tool_calls"][0]["function"]["arguments"] = '{"other": 1}'
+    assert client.again()[0].parent_id is None
 
 
 def test_of_several_choices_the_one_taken_gets_the_next_state(gateway: Gateway) -> None:
