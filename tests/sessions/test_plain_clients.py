@@ -167,7 +167,7 @@ def test_arguments_are_compared_by_value(gateway: Gateway, ours: str, theirs: st
     client = Plain(gateway)
     reply = call(("a", "f", {}))
     reply["tool_calls"][0]["function"]["arguments"] = ours
-    main, one = client.chat("hello", reply)
+    _, one = client.chat("hello", reply)
     reply["tool_calls"][0]["function"]["arguments"] = theirs
     client.messages.append({"role": "tool", "tool_call_id": "a", "content": "done"})
     assert client.again()[0].parent_id == one
