@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 
 from fastapi import Request
 
-from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.errors import ApiError, invalid
 
 MAX_DEPTH = 100
 THREAD_FROM_BYTES = 2**20
+READ_TIMEOUT_S = 120.0
 
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 
@@ -26,11 +27,15 @@ async def read(request: Request, limit: int) -> bytes:
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, "The body took too long to arrive.") from None
     return b"".join(parts)
 
 

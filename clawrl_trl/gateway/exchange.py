@@ -50,6 +50,7 @@ class Exchange:
             policy_version=self._version.number,
             model=gateway.policies.engine_name(self._version),
             engine=gateway.settings.engine,
+            sampled_logprobs=gateway.policies.sampled_logprobs,
         )
         self._capture = Capture()
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -6,13 +6,13 @@ administrator. Nothing that passes here is captured.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from urllib.parse import quote
 
 import httpx
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from clawrl_trl.engines.client import EngineError, error_of
 from clawrl_trl.gateway import body
@@ -106,9 +106,23 @@ async def forward(request: Request) -> Response:
         response = await gateway.engine.send(request.method, quote(path) + query, content or None, passed)
         if response.is_error:
             raise await _refusal(response)
-        return StreamingResponse(
-            _bytes(response, held.pop_all()), response.status_code, headers=_returned(response.headers)
-        )
+        return _Passed(response, held.pop_all())
+
+
+class _Passed(StreamingResponse):
+    """The engine's answer on its way to the client; holds the lease until it is over, however it ends."""
+
+    def __init__(self, response: httpx.Response, held: ExitStack) -> None:
+        returned = {name: value for name, value in response.headers.items() if name not in _NOT_RETURNED}
+        super().__init__(response.aiter_raw(), response.status_code, headers=returned)
+        self._response, self._held = response, held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._held:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                await self._response.aclose()
 
 
 async def _named_for_engine(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
@@ -122,22 +136,9 @@ async def _named_for_engine(gateway: Gateway, content: bytes) -> tuple[bytes, Ve
     return json.dumps(parsed).encode(), version
 
 
-async def _bytes(response: httpx.Response, held: ExitStack) -> AsyncIterator[bytes]:
-    with held:
-        try:
-            async for chunk in response.aiter_raw():
-                yield chunk
-        finally:
-            await response.aclose()
-
-
 async def _refusal(response: httpx.Response) -> EngineError:
     try:
         await response.aread()
     finally:
         await response.aclose()
     return error_of(response)
-
-
-def _returned(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in _NOT_RETURNED}

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
 from clawrl_trl.ledger.errors import LedgerError
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 RETRY_LOAD_S = 5.0
+
+NOT_SAMPLED = "turns at other temperatures can't be trained on (vLLM: --logprobs-mode processed_logprobs)"
 
 _NAME = re.compile(r"policy-v(\d{1,9})")
 
@@ -72,6 +75,7 @@ class Policies:
         self._locks: dict[int, asyncio.Lock] = {}
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
+        self.sampled_logprobs = True
 
     def names(self) -> list[str]:
         """Every model name a client may use, the alias first."""
@@ -137,6 +141,8 @@ class Policies:
                 await self.step()
             except (EngineError, LedgerError) as error:
                 logger.debug("policy follower: %s", error)
+            except Exception:  # a follower that dies would freeze the policy without anybody noticing
+                logger.exception("the policy follower stumbled and goes on")
             await asyncio.sleep(POLL_S)
 
     def start(self) -> None:
@@ -183,6 +189,9 @@ class Policies:
         self._loaded = {int(match[1]) for match in matches.values() if match}
         bases = [name for name, match in matches.items() if not match]
         self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
+        self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
+        if not self.sampled_logprobs:
+            logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
 
     async def _try_load(self, version: Version) -> bool:
         failed, again_at = self._failed
@@ -212,8 +221,8 @@ class Policies:
     async def _unload_idle(self) -> None:
         for number in (self._loaded & self._retired) - self.kept.keys():
             if not self.leases[number]:
-                await self._engine.unload_adapter(f"policy-v{number}")
                 self._loaded.discard(number)
+                await self._engine.unload_adapter(f"policy-v{number}")
 
     def _path(self, version: Version) -> Path:
         if version.path is None:

@@ -58,11 +58,22 @@ class Record:
         policy_version (`int`): The version it runs under.
         model (`str`): The engine's name for that version.
         engine (`str`): Which engine it is.
+        sampled_logprobs (`bool`): Whether that engine's log-probs follow the sampling temperature.
     """
 
-    def __init__(self, asked: Asked, sessions: Sessions, *, policy_version: int, model: str, engine: str) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        sessions: Sessions,
+        *,
+        policy_version: int,
+        model: str,
+        engine: str,
+        sampled_logprobs: bool,
+    ) -> None:
         self.asked, self.sessions = asked, sessions
         self.policy_version, self.model, self.engine = policy_version, model, engine
+        self.sampled_logprobs = sampled_logprobs
         self.id = schema.new_id("turn")
         self.completion_id = asked.wire.id_prefix + self.id
         self.conversations = asked.wire.conversations(asked.body)
@@ -138,7 +149,7 @@ class Record:
 
     def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
         body, placement = self.asked.body, self.placements[prompt]
-        obstacle = choice.obstacle() or sampling.obstacle(body)
+        obstacle = choice.obstacle() or sampling.obstacle(body, sampled_logprobs=self.sampled_logprobs)
         return schema.Turn(
             id=self.turn_id(choice.index),
             session_id=session_id,

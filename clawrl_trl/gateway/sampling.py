@@ -54,9 +54,16 @@ def record(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def obstacle(body: Mapping[str, Any]) -> str | None:
-    """Why tokens sampled this way can't be trained on, or `None` when they can."""
+def obstacle(body: Mapping[str, Any], *, sampled_logprobs: bool = True) -> str | None:
+    """Why tokens sampled this way can't be trained on, or `None` when they can.
+
+    Args:
+        body (`Mapping`): The client's request.
+        sampled_logprobs (`bool`, defaults to `True`): Whether the engine's log-probs follow the temperature.
+    """
     used = completed(body)
+    if not sampled_logprobs and used["temperature"] != 1:
+        return f"sampled at temperature {used['temperature']}, log-probs reported for temperature 1"
     if used["temperature"] == 0:
         return "greedy: temperature 0 draws from no distribution"
     if used["top_p"] < 1 or used["top_k"] > 0 or used["min_p"] > 0:

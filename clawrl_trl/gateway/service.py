@@ -137,6 +137,8 @@ class Gateway:
                 expired = await self.write(self._expire_silent)
             except LedgerWriteError as error:
                 logger.warning("silent sessions could not be expired: %s", error)
+            except Exception:  # a next attempt may succeed; without one, nothing would ever expire
+                logger.exception("expiring silent sessions failed")
             else:
                 if expired:
                     logger.info("%d turns expired without a next state", expired)

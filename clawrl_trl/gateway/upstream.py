@@ -100,11 +100,11 @@ class Upstream:
         return response, source, first
 
     async def _send(self, content: bytes) -> httpx.Response:
-        await self.policies.ensure(self.version)
+        await self._load(self.policies.ensure)
         response = await self.engine.send("POST", self.path, content, _HEADERS)
         if response.status_code == 404 and self.version.number:
             await response.aclose()
-            await self.policies.reload(self.version)
+            await self._load(self.policies.reload)
             response = await self.engine.send("POST", self.path, content, _HEADERS)
         if not response.is_success:
             try:
@@ -115,6 +115,15 @@ class Upstream:
                 await response.aclose()
             raise error_of(response)
         return response
+
+    async def _load(self, load: Callable[[Version], Awaitable[None]]) -> None:
+        try:
+            await load(self.version)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            # Whatever the engine has against the folder, the client did nothing wrong.
+            raise EngineError(503, f"policy version {self.version.number} can't be loaded: {error.message}") from error
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         deadline = time.monotonic() + self.patience_s

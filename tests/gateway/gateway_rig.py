@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.gateway import probe
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
@@ -79,6 +81,7 @@ class ScriptedEngine:
     loaded: dict[str, str] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
     refuse_load: bool = False
+    raw_logprobs: bool = False
     hung_up: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
     sent: threading.Event = field(default_factory=threading.Event)
@@ -120,11 +123,19 @@ class ScriptedEngine:
     async def _reply(self, request: Request) -> Response:
         assert request.headers["authorization"] == f"Bearer {ENGINE_KEY}"
         body = await request.json()
+        if body.get("prompt") == probe.PROMPT:
+            return self._probed(body["temperature"])
         self.requests.append(body)
         if body["model"] not in ("base", *self.loaded):
             return JSONResponse({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
         behaviour = self.script.pop(0) if self.script else says("one", " two", " three")
         return await behaviour(self, body)
+
+    def _probed(self, temperature: float) -> Response:
+        """The likeliest tokens at a temperature, when the gateway finds out what log-probs these are."""
+        scale = 1 if self.raw_logprobs else 1 / temperature
+        top = {"a": -0.5 * scale, "b": -2.5 * scale}
+        return JSONResponse({"choices": [{"text": "a", "logprobs": {"top_logprobs": [top]}}]})
 
     async def _other(self, request: Request) -> Response:
         content = await request.body()
@@ -321,6 +332,7 @@ def running(
     engine_url: str | None = None,
     patience_s: float = 1.0,
     engine: ScriptedEngine | None = None,
+    engine_client: EngineClient | None = None,
     before: Callable[[Ledger], None] | None = None,
     **settings: Any,
 ) -> Iterator[Rig]:
@@ -333,7 +345,7 @@ def running(
     ledger = Ledger.open(run.ledger)
     if before:
         before(ledger)
-    client = EngineClient(address, ENGINE_KEY, timeout=chosen.engine_timeout)
+    client = engine_client or EngineClient(address, ENGINE_KEY, timeout=chosen.engine_timeout)
     gateway = Gateway(run, chosen, keys or Keys(), Ledger.open(run.ledger), client, patience_s=patience_s)
     server = ServerThread(make_app(gateway)).start()
     try:
@@ -350,3 +362,11 @@ def sse(text: str) -> list[dict[str, Any]]:
     """The events of a stream's text, without `[DONE]`."""
     payloads = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     return [json.loads(payload) for payload in payloads if payload != "[DONE]"]
+
+
+def wait_until(check: Callable[[], bool], patience_s: float = 60.0) -> None:
+    """Wait for something another thread or process does."""
+    deadline = time.monotonic() + patience_s
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.005)

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +27,7 @@ from gateway_rig import (
     sse,
     streams,
     usage,
+    wait_until,
     whole,
 )
 from sqlalchemy import event
@@ -165,12 +165,8 @@ def test_client_of_a_plain_request_that_leaves_cancels(rig: Rig) -> None:
 
 def wait_for_turn(rig: Rig) -> schema.Turn:
     """The turn of an exchange that goes on without its client."""
-    ended = threading.Event()
-    for _ in range(2000):
-        if rig.gateway.in_flight == 0 and rig.turns():
-            return rig.turn()
-        ended.wait(0.01)
-    raise AssertionError("no turn was written")
+    wait_until(lambda: rig.gateway.in_flight == 0 and len(rig.turns()) > 0)
+    return rig.turn()
 
 
 def test_several_choices_are_turns_of_one_parent(rig: Rig) -> None:

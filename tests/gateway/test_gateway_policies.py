@@ -1,14 +1,12 @@
 """New versions take over between requests, and nobody's request breaks."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import openai
 import pytest
-from gateway_rig import Rig, pauses, running
+from gateway_rig import Rig, ScriptedEngine, pauses, running, wait_until
 
 from clawrl_trl.ledger import Ledger, events, policies, schema
 
@@ -24,14 +22,6 @@ def publish(ledger: Ledger, version: int) -> None:
         policies.promote(tx, version)
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if check():
-            return
-        Event().wait(0.01)
-    raise AssertionError("it did not happen")
-
-
 def ask(rig: Rig, model: str = "clawrl", **more: Any) -> str:
     with rig.client() as http:
         answer = http.post(CHAT, json={"messages": HELLO, "model": model, **more})
@@ -40,7 +30,7 @@ def ask(rig: Rig, model: str = "clawrl", **more: Any) -> str:
 
 
 def serves(rig: Rig, version: int) -> None:
-    eventually(lambda: rig.gateway.policies.serving.number == version)
+    wait_until(lambda: rig.gateway.policies.serving.number == version)
 
 
 def test_new_requests_take_the_new_version(rig: Rig) -> None:
@@ -71,7 +61,7 @@ def test_a_request_in_flight_keeps_its_version(tmp_path: Path) -> None:
         assert "policy-v1" in rig.engine.loaded
         rig.engine.go_on.set()
         list(stream)
-        eventually(lambda: "policy-v1" not in rig.engine.loaded)
+        wait_until(lambda: "policy-v1" not in rig.engine.loaded)
         assert sorted(turn.policy_version for turn in rig.turns()) == [1, 2]
         assert rig.client().post(CHAT, json={"messages": HELLO, "model": "policy-v1"}).status_code == 404
 
@@ -82,7 +72,7 @@ def test_kept_versions_and_no_others_stay_reachable(tmp_path: Path) -> None:
             publish(rig.ledger, version)
             serves(rig, version)
         assert rig.gateway.policies.names() == ["clawrl", "base", "policy-v3", "policy-v4", "policy-v5"]
-        eventually(lambda: set(rig.engine.loaded) == {"policy-v3", "policy-v4", "policy-v5"})
+        wait_until(lambda: set(rig.engine.loaded) == {"policy-v3", "policy-v4", "policy-v5"})
         assert ask(rig, "policy-v3") == "3"
 
 
@@ -108,7 +98,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(rig: Rig) -> None:
         with rig.ledger.reader() as tx:
             return any(event.kind == "policy_load_failed" for event in events.of(tx, "1"))
 
-    eventually(logged)
+    wait_until(logged)
     assert ask(rig) == "0"
     publish(rig.ledger, 2)
     rig.engine.refuse_load = False
@@ -137,7 +127,7 @@ def test_after_a_restart_the_serving_version_serves_at_once(tmp_path: Path) -> N
 
 def test_leases_end_with_their_requests(rig: Rig) -> None:
     ask(rig)
-    eventually(lambda: not rig.gateway.policies.leases)
+    wait_until(lambda: not rig.gateway.policies.leases)
     assert rig.gateway.in_flight == 0
 
 
@@ -145,7 +135,7 @@ def test_silent_sessions_expire(tmp_path: Path) -> None:
     with running(tmp_path, session_timeout=0.4) as rig:
         with rig.client() as http:
             http.post(CHAT, json={"messages": HELLO}, headers={"X-Session-Id": "s", "X-Turn-Type": "main"})
-        eventually(lambda: rig.turn().state == "expired")
+        wait_until(lambda: rig.turn().state == "expired")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -177,5 +167,23 @@ def test_many_requests_across_many_updates(rig: Rig, stream: bool) -> None:
 
     versions = asyncio.run(main())
     assert len(versions) == 40
-    eventually(lambda: rig.gateway.in_flight == 0)
+    wait_until(lambda: rig.gateway.in_flight == 0)
     assert sorted(turn.policy_version or 0 for turn in rig.turns()) == sorted(versions)
+
+
+def test_an_engine_with_raw_log_probs_is_noticed(tmp_path: Path) -> None:
+    with running(tmp_path, engine=ScriptedEngine(raw_logprobs=True)) as rig:
+        wait_until(lambda: not rig.gateway.policies.sampled_logprobs)
+        ask(rig, temperature=0.7)
+        ask(rig, temperature=1.0)
+        cool, plain = rig.turns()
+    assert plain.trainable and not cool.trainable
+    assert cool.untrainable_reason == "sampled at temperature 0.7, log-probs reported for temperature 1"
+
+
+def test_a_serving_version_without_its_folder_is_our_fault(tmp_path: Path) -> None:
+    engine = ScriptedEngine(refuse_load=True)
+    with running(tmp_path, engine=engine, before=lambda ledger: publish(ledger, 1)) as rig, rig.client() as http:
+        answer = http.post(CHAT, json={"messages": HELLO})
+        assert answer.status_code == 503
+        assert "policy version 1" in answer.json()["error"]["message"]

@@ -9,12 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import ENGINE_KEY, ScriptedEngine, ServerThread, pauses, sse
+from gateway_rig import ENGINE_KEY, ScriptedEngine, ServerThread, pauses, sse, wait_until
 from sqlalchemy import select
 
 from clawrl_trl.ledger import Ledger, schema
@@ -51,13 +50,15 @@ def configured(folder: Path, **settings: Any) -> RunFolder:
 
 
 def listening(run: RunFolder, process: subprocess.Popen[str]) -> str:
-    for _ in range(6000):
-        announced = run.announced("gateway")
-        if announced is not None and announced["pid"] == process.pid:
-            return str(announced["base_url"])
+    def up() -> bool:
         assert process.poll() is None, process.communicate()[0]
-        Event().wait(0.01)
-    raise AssertionError("the gateway did not announce itself")
+        announced = run.announced("gateway")
+        return announced is not None and announced["pid"] == process.pid
+
+    wait_until(up)
+    announced = run.announced("gateway")
+    assert announced is not None
+    return str(announced["base_url"])
 
 
 @contextlib.contextmanager
@@ -67,7 +68,7 @@ def serving(run: RunFolder, **environment: str) -> Iterator[tuple[subprocess.Pop
         yield process, listening(run, process)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def turns_of(run: RunFolder) -> list[schema.Turn]:
@@ -110,7 +111,7 @@ def test_told_to_end_it_finishes_what_is_in_flight(
 
 
 def test_killed_and_started_again_it_goes_on(tmp_path: Path, engine: tuple[ScriptedEngine, str]) -> None:
-    scripted, url = engine
+    _, url = engine
     run = configured(tmp_path, engine=url)
     with serving(run) as (process, base_url):
         first = httpx.post(f"{base_url}/chat/completions", json={"messages": HELLO}, timeout=30).json()
