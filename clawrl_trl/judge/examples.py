@@ -16,7 +16,7 @@ import numpy as np
 TRAINING = Path(__file__).with_name("training.json")
 CONTEXTS_PER_MESSAGE = 3
 COMPOSED_WEIGHT = 0.3
-NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGES, SAME_TASK = 160, 100, 120, 100, 60
+NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGE_AND_THANKS, CHANGES, SAME_TASK = 160, 140, 120, 100, 100, 60
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class _Composer:
             (NEW_TASKS, self._new_task),
             (THANKS_AND_TASK, self._thanks_and_task),
             (THANKS_AND_CHANGE, self._thanks_and_change),
+            (CHANGE_AND_THANKS, self._change_and_thanks),
             (CHANGES, self._change),
             (SAME_TASK, self._same_task),
         )
@@ -116,7 +117,17 @@ class _Composer:
 
     def _thanks_and_task(self) -> Example:
         thanks, (text, problem) = self._pick(self._data["thanks"]), self._task()
-        return Example(self._task()[0], self._reply(), f"{thanks}. {text}", 1, problem, COMPOSED_WEIGHT)
+        request, response = self._task()[0], self._reply()
+        if self._random.random() < 0.4:
+            text = problem = self._pick(self._data["tasks"])
+            request, response = self._pick(self._everywhere)
+        return Example(request, response, f"{thanks}. {text}", 1, problem, COMPOSED_WEIGHT)
+
+    def _change_and_thanks(self) -> Example:
+        example = self._change()
+        text = example.message.rstrip(". ")
+        message = f"{text[:1].upper()}{text[1:]}. {self._pick(self._data['farewells'])}"
+        return Example(example.request, example.response, message, -1, example.group, COMPOSED_WEIGHT)
 
     def _thanks_and_change(self) -> Example:
         example = self._change()

@@ -25,6 +25,11 @@ from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, text_of
 
 MAX_CHARACTERS = 6000
 """Longest request, response or message shown to the model; the middle is cut out."""
+EXCERPTS = (MAX_CHARACTERS, 1500, 400)
+"""Excerpt lengths that are tried in turn when the server refuses the prompt."""
+REFUSALS = frozenset({400, 413, 415, 422, 501})
+ATTEMPTS = 4
+"""How often a turn is tried whose votes the server refuses; then it is judged as abstained."""
 MAX_MESSAGES = 16
 MAX_RAW = 2000
 SOURCES = {"owner": "the owner", "tool": "a tool", "assistant": "the assistant"}
@@ -120,14 +125,7 @@ class LLMJudge:
         said = explicit(turn)
         if said is not None:
             return said
-        messages = prompt(turn)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._vote(messages)) for _ in range(self._votes)]
-        except* (EngineError, TimeoutError) as failed:
-            first = failed.exceptions[0]
-            raise NotNow(f"vote failed: {type(first).__name__}: {first}"[:300]) from first
-        votes = [task.result() for task in tasks]
+        votes = await self._all_votes(turn)
         score, reason = plurality([vote.score for vote in votes], self._majority)
         found = candidates(turn, votes) if score == -1 else []
         return Judgement(
@@ -139,23 +137,43 @@ class LLMJudge:
             detail={"by": "votes", **({"reason": reason} if reason else {})},
         )
 
+    async def _all_votes(self, turn: JudgedTurn) -> list[Vote]:
+        """All votes, on shorter excerpts if the server finds the prompt too long."""
+        for limit in EXCERPTS:
+            messages = prompt(turn, limit=limit)
+            votes = [asyncio.create_task(self._vote(messages)) for _ in range(self._votes)]
+            try:
+                return await asyncio.gather(*votes)
+            except (EngineError, TimeoutError) as error:
+                failure = error
+                if not isinstance(error, EngineError) or error.status not in REFUSALS:
+                    break
+            finally:
+                for vote in votes:
+                    vote.cancel()
+        refused = isinstance(failure, EngineError) and failure.status in REFUSALS
+        reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
+        raise NotNow(reason, patience=ATTEMPTS if refused else None) from failure
+
     async def _vote(self, messages: list[dict[str, str]]) -> Vote:
         body: dict[str, Any] = {"model": self._model, "messages": messages, **self._sampling}
         async with asyncio.timeout(self._timeout):
-            if self._structured:
-                try:
-                    return read(await self._client.chat({**body, "response_format": RESPONSE_FORMAT}))
-                except EngineError as error:
-                    if error.status not in (400, 415, 422, 501):
-                        raise
-                    # Not every server constrains its output; the fixed last line does without.
-                    self._structured = False
-            return read(await self._client.chat(body))
+            if not self._structured:
+                return read(await self._client.chat(body))
+            try:
+                return read(await self._client.chat({**body, "response_format": RESPONSE_FORMAT}))
+            except EngineError as error:
+                if error.status not in REFUSALS:
+                    raise
+            # Not every server constrains its output; the fixed last line does without.
+            vote = read(await self._client.chat(body))
+            self._structured = False
+            return vote
 
 
-def prompt(turn: JudgedTurn, mark: str | None = None) -> list[dict[str, str]]:
+def prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame."""
-    mark = mark or secrets.token_hex(12)
+    mark = secrets.token_hex(12)
     pieces = [("request from the owner", owner_words(turn.request)), ("reply of the assistant", turn.reply)]
     pairs = list(zip(turn.next_state, turn.next_state_provenance, strict=False))[-MAX_MESSAGES:]
     for number, (message, source) in enumerate(pairs, start=1):
@@ -164,7 +182,7 @@ def prompt(turn: JudgedTurn, mark: str | None = None) -> list[dict[str, str]]:
     for one in turn.feedback:
         if one.text:
             pieces.append(("feedback from the owner", one.text))
-    framed = [f"--- {mark} {title}\n{cut(neutralised(text))}\n--- {mark} end" for title, text in pieces]
+    framed = [f"--- {mark} {title}\n{cut(neutralised(text), limit)}\n--- {mark} end" for title, text in pieces]
     return [
         {"role": "system", "content": INSTRUCTIONS.format(mark=mark)},
         {"role": "user", "content": "\n\n".join(framed) + "\n\nJudge the reply."},

@@ -67,7 +67,9 @@ class Teacher:
         if turn.prompt_ids is None or turn.completion_ids is None or not len(turn.completion_ids):
             raise NoTeacher("the turn has no token ids")
         try:
-            return await self._teach(turn, turn.prompt_ids.tolist(), turn.completion_ids.tolist(), candidates)
+            return await self._teach(
+                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), candidates
+            )
         except TimeoutError as error:
             raise NotNow("teacher: time-out") from error
         except EngineError as error:

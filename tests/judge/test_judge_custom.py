@@ -11,7 +11,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge, parsed
 from clawrl_trl.judge.turn import NotNow
 
-SOURCE = '''
+SOURCE = """
 import asyncio
 
 def short(turn):
@@ -45,7 +45,7 @@ class Scorer:
         return 0.5
 
 scorer = Scorer()
-'''
+"""
 
 
 @pytest.fixture
@@ -71,7 +71,9 @@ async def test_what_it_returns_is_the_judgement(rewards: Path, name: str, score:
     assert judgement.judge == f"custom:{name}"
 
 
-@pytest.mark.parametrize(("name", "message"), [("broken", "no model"), ("tall", "not in"), ("hanging", "TimeoutError")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("broken", "no model"), ("tall", "not in"), ("hanging", "TimeoutError")]
+)
 async def test_its_faults_leave_the_turn_pending_a_few_times(rewards: Path, name: str, message: str) -> None:
     with pytest.raises(NotNow, match=message) as failure:
         await CustomJudge(f"{rewards}:{name}", timeout=0.2).judge(judged_turn("ok"))

@@ -96,7 +96,11 @@ def test_whatever_is_said_hints_are_short_clean_and_single_lines(texts: list[str
 MARKERS = ["<|im_start|>", "<|im_end|>", "</s>", "<think>", "[INST]", "<<SYS>>", "<tool_call>", "<|endoftext|>"]
 
 
-@given(st.lists(st.one_of(st.sampled_from(MARKERS), st.sampled_from(["<|im_", "start|>", "<", "|>", "a", " "])), max_size=12))
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(MARKERS), st.sampled_from(["<|im_", "start|>", "<", "|>", "a", " "])), max_size=12
+    )
+)
 def test_no_marker_of_a_template_survives_neutralising(parts: list[str]) -> None:
     clean = provenance.neutralised("".join(parts))
     assert not any(marker in clean for marker in MARKERS)

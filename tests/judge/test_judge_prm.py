@@ -26,7 +26,11 @@ def each(*answers: Any) -> Any:
 
 
 async def test_plurality_wins_and_every_vote_is_kept(script: Scripted) -> None:
-    script.votes = each('{"score": -1, "hint": "No bold, plain sentences."}', '{"score": 1, "hint": null}', '{"score": -1, "hint": null}')
+    script.votes = each(
+        '{"score": -1, "hint": "No bold, plain sentences."}',
+        '{"score": 1, "hint": null}',
+        '{"score": -1, "hint": null}',
+    )
     judgement = await ask(script, votes=3)
     assert judgement.score == -1
     assert sorted(vote["score"] for vote in judgement.votes) == [-1, -1, 1]

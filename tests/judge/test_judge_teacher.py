@@ -67,7 +67,9 @@ async def test_tools_and_template_arguments_go_into_the_rendering(script: Script
     await teach(script, stored(ledger, tools=tools, sampling=sampling))
     rendered = [body for body in script.requests if body["path"] == "/tokenize"]
     assert len(rendered) == 2
-    assert all(body["tools"] == tools and body["chat_template_kwargs"] == {"enable_thinking": True} for body in rendered)
+    assert all(
+        body["tools"] == tools and body["chat_template_kwargs"] == {"enable_thinking": True} for body in rendered
+    )
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])

@@ -18,7 +18,9 @@ def test_tool_cases(case: dict) -> None:
 
 def test_any_failure_among_parallel_results_decides_wherever_it_stands() -> None:
     good, bad = "ok (Command exited with code 0)", "no (Command exited with code 3)"
-    assert tools.verdict([bad, good, good]) == tools.verdict([good, bad, good]) == tools.verdict([good, good, bad]) == -1
+    assert (
+        tools.verdict([bad, good, good]) == tools.verdict([good, bad, good]) == tools.verdict([good, good, bad]) == -1
+    )
     assert tools.verdict([good, ""]) == 1
     assert tools.verdict(["", " \n"]) is None
     assert tools.verdict([]) is None

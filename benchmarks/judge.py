@@ -1,0 +1,178 @@
+"""How well the rules judge reads people: `python benchmarks/judge.py`.
+
+Four ways of judging the same cases (tests/judge/cases.jsonl, none of which the classifier was trained on), each
+inside the same rules for feedback and tool results: counted words alone, VADER's sentiment (pip install
+vaderSentiment), the encoder as published with a linear head, and the classifier that ships. A second set are the
+personas' own messages, written independently of the judge. Accuracy counts an abstention as 0.
+"""
+
+import argparse
+import json
+import random
+import re
+import resource
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from clawrl_trl.judge import classifier, examples, words
+from clawrl_trl.judge.rules import Classify, RulesJudge
+from clawrl_trl.judge.turn import JudgedTurn
+
+CASES = Path(__file__).parent.parent / "tests" / "judge" / "cases.jsonl"
+Case = tuple[str, JudgedTurn, int]
+
+
+def turn(request: str, response: str, state: Sequence[dict], provenance: Sequence[str]) -> JudgedTurn:
+    return JudgedTurn(
+        turn_id="t",
+        session_id="s",
+        messages=({"role": "user", "content": request},),
+        tools=None,
+        response={"role": "assistant", "content": response},
+        next_state=tuple(state),
+        next_state_provenance=tuple(provenance),
+        feedback=(),
+        policy_version=0,
+    )
+
+
+def own_cases() -> list[Case]:
+    rows = [json.loads(line) for line in CASES.read_text().splitlines()]
+    return [
+        (
+            "words" if row["provenance"] == ["owner"] else "tools and events",
+            turn(row["request"], row["response"], row["next_state"], row["provenance"]),
+            row["score"],
+        )
+        for row in rows
+    ]
+
+
+def persona_cases(count: int = 100) -> list[Case]:
+    """Objections, approvals and next tasks in the personas' words."""
+    from clawrl_trl.envs.personas import PERSONAS
+
+    rng = random.Random(7)
+    found: list[Case] = []
+    for name, make in PERSONAS.items():
+        persona = make()
+        now, then = persona.tasks(3, "train", count), persona.tasks(4, "train", count)
+        for number, task in enumerate(now):
+            bad = "**Step 1:** Read.\n\n**Final answer:** 12" if name == "student" else "**Grade:** incorrect."
+            good = "You start with 5 and add 7, so 5 + 7 = 12. The answer is 12."
+            asked = persona.opening(task, rng)
+            said = [
+                (bad, persona.react(task, bad, 1 + number % 2, rng).text, -1),
+                (good, persona._approval(rng), 1),
+                (good, persona.opening(then[number], rng), 1),
+            ]
+            found += [
+                (f"persona {name}", turn(asked, reply, [{"role": "user", "content": text}], ["owner"]), score)
+                for reply, text, score in said
+            ]
+    return found
+
+
+def by_words(request: str, response: str, message: str) -> classifier.Opinion:
+    """Word lists alone: more approving than objecting cues, or the other way round."""
+    first = (words.sentences(message) or [""])[0]
+
+    def count(names: str) -> int:
+        return sum(bool(words.CUES[name].search(first)) for name in names.split())
+
+    plus = count("approval approval_first next_first new_task_first task happy_emoji")
+    minus = count("change_first wish contrast no_first degree redo wrong raw_error sad_emoji")
+    score = 1 if plus > minus else -1 if minus > plus else None
+    return classifier.Opinion(score, (0.0, 0.0, 0.0))
+
+
+def by_vader() -> Classify:
+    from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+    analyzer = SentimentIntensityAnalyzer()
+
+    def classify(request: str, response: str, message: str) -> classifier.Opinion:
+        compound = analyzer.polarity_scores(message)["compound"]
+        return classifier.Opinion(1 if compound >= 0.05 else -1 if compound <= -0.05 else None, (0.0, 0.0, 0.0))
+
+    return classify
+
+
+def by_linear_head() -> Classify:
+    """The encoder without the adapter: logistic regression on its embeddings and the cues."""
+    torch.set_num_threads(1)
+    tokenizer, encoder = classifier.load_tokenizer(), classifier.load_encoder()
+    data = examples.load()
+
+    def row(request: str, response: str, message: str) -> np.ndarray:
+        with torch.inference_mode():
+            embedding = classifier.pooled(encoder, classifier.tokenised(tokenizer, [message]))[0].numpy()
+        return np.concatenate([embedding * classifier.EMBEDDING_WEIGHT, words.cues(request, response, message)])
+
+    x = torch.tensor(np.stack([row(*one.texts) for one in data]))
+    y = torch.tensor([classifier.LABELS.index(one.label) for one in data])
+    share = torch.tensor([one.weight for one in data])
+    head = torch.nn.Linear(x.shape[1], 3)
+    torch.nn.init.zeros_(head.weight)
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses = torch.nn.functional.cross_entropy(head(x), y, reduction="none")
+        loss = (losses * share).sum() / share.sum() + 0.005 * head.weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
+    return lambda *texts: classifier.decide(weight @ row(*texts) + bias)
+
+
+def measure(classify: Classify, cases: Sequence[Case]) -> dict[str, float]:
+    judge = RulesJudge(classify)
+    pairs = [(score, judge.decide(one).score or 0) for _, one, score in cases]
+    return {
+        "accuracy": sum(a == b for a, b in pairs) / len(pairs),
+        "abstained": sum(b == 0 for _, b in pairs) / len(pairs),
+        "wrong sign": sum(a * b == -1 for a, b in pairs) / len(pairs),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    options = parser.parse_args()
+    cases = own_cases() + persona_cases()
+    kinds = list(dict.fromkeys(kind for kind, _, _ in cases))
+    ways: dict[str, Callable[[], Classify]] = {
+        "word lists": lambda: by_words,
+        "VADER": by_vader,
+        "encoder + linear head": by_linear_head,
+        "shipped classifier": classifier.Classifier,
+    }
+    results = {}
+    for name, make in ways.items():
+        classify = make()
+        results[name] = {kind: measure(classify, [one for one in cases if one[0] == kind]) for kind in kinds}
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return
+    print("| judge | cases | n | accuracy | abstained | wrong sign |\n|---|---|---|---|---|---|")
+    for name, by_kind in results.items():
+        for kind, values in by_kind.items():
+            count = sum(one[0] == kind for one in cases)
+            print(f"| {name} | {kind} | {count} |", " | ".join(f"{100 * v:.1f}%" for v in values.values()), "|")
+    texts = [re.sub(r"\s+", " ", str(one.next_state[0].get("content"))) for _, one, _ in cases[:100]]
+    started = time.perf_counter()
+    for text in texts:
+        classify("request", "response", text)
+    print(f"\n{10 * (time.perf_counter() - started):.1f} ms a message; "
+          f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB resident at most")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
