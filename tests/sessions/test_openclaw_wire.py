@@ -375,6 +375,33 @@ def test_a_killed_clients_message_is_folded_and_then_dropped(
     assert gateway.texts_after(two) == ["fine"]
 
 
+@pytest.mark.parametrize("opening", [True, False])
+def test_a_folded_message_that_never_reached_us_still_leads_on(
+    client: OpenClaw, gateway: Gateway, opening: bool
+) -> None:
+    before = None if opening else client.chat("hello", "Hi.")[1]
+    client.user("never sent")
+    folded = client.again(history=_queued(client, "never sent", "the newer one"))
+    one = client.receive(folded, "Both.", keep=False)
+    assert folded[0].kind == "main" and folded[0].parent_id == before and folded[0].retry_of is None
+    client.history[-1:] = [{"role": "user", "content": "the newer one"}, say("Both.")]
+    after, _ = client.chat("fine", "Good.")
+    assert after.session_id == folded[0].session_id and gateway.texts_after(one) == ["fine"]
+
+
+def test_an_event_right_after_a_heartbeat_that_spoke_up(client: OpenClaw, gateway: Gateway) -> None:
+    main, one = client.chat("remember the milk", "I asked a helper.")
+    beat = client.again(history=[*client.history, {"role": "user", "content": HEARTBEAT_PROMPT}])
+    client.receive(beat, "Your disk is full.", keep=False)
+    client.history += [{"role": "user", "content": "[OpenClaw heartbeat poll]"}, say("Your disk is full.")]
+    event = {"role": "user", "content": SUBAGENT_END.format(result="The milk is here.")}
+    placed = client.again(history=[*client.history, event])
+    two = client.receive(placed, "The milk has come.")
+    assert placed[0].kind == "main" and gateway.next_states[one][1] == ["event"]
+    after, _ = client.chat("thanks", "Welcome.")
+    assert after.session_id == main.session_id and gateway.texts_after(two) == ["thanks"]
+
+
 def test_two_agents_interleave_without_mixing(client: OpenClaw, gateway: Gateway) -> None:
     other = OpenClaw(
         gateway, runtime=client.runtime, session="1f0e0d0c-1111-4222-8333-444455556666", key="agent:b:main"
