@@ -23,7 +23,8 @@ OVERLAP_FLOOR = 0.1
 """Least overlap of the teacher's and the response's distributions with which a hint may be used."""
 
 _COURTESY = re.compile(
-    r"^\W*((thanks?( you)?( a lot| so much| very much)?|thank you|thx|great|good|nice|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
+    r"^\W*((thanks?( you)?( a lot| so much| very much)?|thank you"
+    r"|thx|great|good|nice|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
     r"\b[\s,.!:;–-]*)+(but\b|though\b|however\b|yet\b)?[\s,]*",
     re.I,
 )

@@ -23,14 +23,18 @@ _REFUSED = {
         r"\b(tool_?calls?|function_?call|<tool|call the \w+ tool|use the \w+ tool|run the command)\b", re.I
     ),
     "secret": re.compile(
-        r"\b(api[_ -]?key|password|passwd|secret|token|credential|private key|bearer)s?\b|\b(sk|pk|ghp|xox[bp])[-_]\w{8,}"
+        r"\b(api[_ -]?key|password|passwd|secret|token|credential"
+        r"|private key|bearer)s?\b|\b(sk|pk|ghp|xox[bp])[-_]\w{8,}"
         r"|\bAKIA[0-9A-Z]{12,}|\b[A-Za-z0-9+/_-]{32,}={0,2}",
         re.I,
     ),
     "policy": re.compile(
-        r"\b(system|developer) (prompt|message|role|instruction)s?\b|\bjailbreak|\bguardrails?\b|\bpolic(y|ies)\b|\bfrom now on\b"
-        r"|\b(ignore|disregard|forget|override|bypass|obey)\b.{0,40}\b(previous|prior|above|earlier|all|any|instructions?|rules?"
-        r"|prompts?|guidelines?|safety)\b|\byou are (now|no longer|dan|an? (ai|assistant|model|unrestricted))\b|\bpretend\b"
+        r"\b(system|developer) (prompt|message|role|instruction)s?\b"
+        r"|\bjailbreak|\bguardrails?\b|\bpolic(y|ies)\b|\bfrom now on\b"
+        r"|\b(ignore|disregard|forget|override|bypass|obey)\b.{0,40}\b(previous"
+        r"|prior|above|earlier|all|any|instructions?|rules?"
+        r"|prompts?|guidelines?|safety)\b|\byou are (now|no longer|dan"
+        r"|an? (ai|assistant|model|unrestricted))\b|\bpretend\b"
         r"|\b(reward|score|rating|verdict|vote)\b",
         re.I,
     ),
@@ -38,7 +42,8 @@ _REFUSED = {
 }
 
 _MARKERS = re.compile(
-    r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response|start_of_turn|end_of_turn|eos|bos|pad|unk)>|\[/?INST\]|<<\/?SYS>>",
+    r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response"
+    r"|start_of_turn|end_of_turn|eos|bos|pad|unk)>|\[/?INST\]|<<\/?SYS>>",
     re.I,
 )
 _STAMP = re.compile(r"^\s*\[[^\]\n]{0,24}\d{1,2}:\d{2}[^\]\n]{0,24}\]\s*")

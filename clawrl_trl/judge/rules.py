@@ -65,7 +65,8 @@ class RulesJudge:
 def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
     """The judgement that explicit feedback leads to, or `None` when there is none that decides.
 
-    A number (outcome, thumbs) decides over a correction (-1), a correction over free text; the newest of a kind counts.
+    A number (outcome, thumbs) decides over a correction (-1), a correction over free text; the newest of a kind
+    counts.
     Without `classify`, free text does not decide.
     """
     numbers = [one.value for one in turn.feedback if one.value is not None]

@@ -16,8 +16,10 @@ _EXIT = re.compile(
     re.I,
 )
 _TESTS_FAILED = re.compile(
-    r"\b[1-9]\d* (?:failed|failures?|failing|errors?)\b(?=[^\n]*\b(?:passed|passing|total|in \d|warnings?)\b|\s*[=\n]|\s*$)"
-    r"|\b(?:failures|errors|failed)\s*[=:]\s*[1-9]\d*|^test result: FAILED|^--- FAIL\b|^FAIL\b|^not ok \d|\b[1-9]\d* tests? failed",
+    r"\b[1-9]\d* (?:failed|failures?|failing|errors?)\b(?=[^\n]*\b(?:passed"
+    r"|passing|total|in \d|warnings?)\b|\s*[=\n]|\s*$)"
+    r"|\b(?:failures|errors|failed)\s*[=:]\s*[1-9]\d*|^test result: FAILED"
+    r"|^--- FAIL\b|^FAIL\b|^not ok \d|\b[1-9]\d* tests? failed",
     re.I | re.M,
 )
 _TESTS_PASSED = re.compile(
@@ -25,11 +27,13 @@ _TESTS_PASSED = re.compile(
     re.I | re.M,
 )
 _TRACEBACK = re.compile(
-    r"^Traceback \(most recent call last\):|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b: .*\Z|^panic: |^Exception in thread ",
+    r"^Traceback \(most recent call last\):|^\s*(?:\w+\.)*\w*(?:Error"
+    r"|Exception)\b: .*\Z|^panic: |^Exception in thread ",
     re.M,
 )
 _SHELL = re.compile(
-    r"^(?:fatal|error|Error|ERROR|FATAL)\b(?:\[\w+\])?: |^[\w./-]+: (?:line \d+: )?.*(?:command not found|No such file or directory"
+    r"^(?:fatal|error|Error|ERROR|FATAL)\b(?:\[\w+\])?: "
+    r"|^[\w./-]+: (?:line \d+: )?.*(?:command not found|No such file or directory"
     r"|Permission denied|Is a directory|cannot access)|^\S+:\d+(?::\d+)?: (?:fatal )?error: |^make(?:\[\d+\])?: \*\*\*"
     r"|^npm ERR!|^Segmentation fault|\bcommand timed out\b|\btimed out after \d+",
     re.M | re.I,

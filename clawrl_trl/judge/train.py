@@ -127,9 +127,9 @@ def fit(data: Data, seed: int = 0) -> Network:
     )
     network.train()
     for number, batch in enumerate(plan, start=1):
-        logits = network([data.messages[i] for i in batch], data.cues[batch])
-        losses = nn.functional.cross_entropy(logits, data.labels[batch], reduction="none", label_smoothing=SMOOTHING)
-        loss = (losses * data.weights[batch]).sum() / data.weights[batch].sum()
+        rows, logits = network(data, batch)
+        losses = nn.functional.cross_entropy(logits, data.labels[rows], reduction="none", label_smoothing=SMOOTHING)
+        loss = (losses * data.weights[rows]).sum() / data.weights[rows].sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

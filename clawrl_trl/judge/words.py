@@ -19,41 +19,77 @@ _REPLY = (
 CUES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern, _FLAGS)
     for name, pattern in {
-        "approval": r"\b(thanks?|thank you|thx|ta|cheers|great|perfect|(?<!not )good|nice|love(ly|d)?|excellent|awesome"
-        r"|wonderful|brilliant|exactly|works?|worked|solved|fixed|correct|agreed|yes|yep|super|cool|fine|neat|beautiful"
-        r"|tasty|delicious|better now|just (right|what)|happy|satisfied|impressive|lgtm|well done)\b",
-        "approval_first": r"^\W*(thanks?|thank you|thx|ta|cheers|great|perfect|good|nice|love(ly)?|excellent|awesome|ok(ay)?"
-        r"|wonderful|brilliant|exactly|yes|yep|super|cool|fine|neat|got it|alright|right)\b",
-        "change_first": r"^\W*(please |pls |can (you|u) |could (you|u) |would you (mind )?|just |then |let's )*"
-        r"(make|making|rewrite|redo|rephrase|reword|write (it|that|this)|change|remove|drop|lose|skip|cut|shorten|simplify"
-        r"|add|include|mention|use|try|fix|undo|revert|replace|rename|put|turn|take|leave|keep|get rid|give (it|me "
-        r"(only|less|more|something))|be (more|less|a|kind|brief|nice|friendl)|say (it|that)|do (it|that) again"
-        r"|answer (in|with)|explain (it|that|where|how|more)|stop|start with|list)\b",
+        "approval": (
+            r"\b(thanks?|thank you|thx|ta|cheers|great|perfect|(?<!not )good|nice|love(ly|d)?"
+            r"|excellent|awesome|wonderful|brilliant|exactly|works?|worked|solved|fixed|correct|agreed"
+            r"|yes|yep|super|cool|fine|neat|beautiful|tasty|delicious|better now|just (right|what)"
+            r"|happy|satisfied|impressive|lgtm|well done)\b"
+        ),
+        "approval_first": (
+            r"^\W*(thanks?|thank you|thx|ta|cheers|great|perfect|good|nice|love(ly)?|excellent|awesome"
+            r"|ok(ay)?|wonderful|brilliant|exactly|yes|yep|super|cool|fine|neat|got it|alright"
+            r"|right)\b"
+        ),
+        "change_first": (
+            r"^\W*(please |pls |can (you|u) |could (you|u) |would you (mind )?|just |then "
+            r"|let's )*(make|making|rewrite|redo|rephrase|reword|write (it|that|this)|change|remove"
+            r"|drop|lose|skip|cut|shorten|simplify|add|include|mention|use|try|fix|undo|revert|replace"
+            r"|rename|put|turn|take|leave|keep|get rid|give (it|me (only|less|more|something))"
+            r"|be (more|less|a|kind|brief|nice|friendl)|say (it|that)|do (it|that) again|answer (in"
+            r"|with)|explain (it|that|where|how|more)|stop|start with|list)\b"
+        ),
         "please": r"\b(please|pls|can (you|u)|could (you|u)|would you|would you mind)\b",
-        "wish": r"\b(i('d| would)? (rather|prefer|like|want|need)|i wanted|i asked|i said|i meant|should(n't)?|needs? to|has to"
-        r"|it needs|must|want it)\b",
+        "wish": (
+            r"\b(i('d| would)? (rather|prefer|like|want|need)|i wanted|i asked|i said|i meant"
+            r"|should(n't)?|needs? to|has to|it needs|must|want it)\b"
+        ),
         "contrast": r"\b(but|though|however|yet|although|except|only|still)\b",
-        "negation": r"(\b(not|no|never|without|none|nothing|nope|neither|don't|dont|cannot|can't|didn't|doesn't)\b|n't\b)",
+        "negation": (
+            r"(\b(not|no|never|without|none|nothing|nope|neither|don't|dont|cannot|can't|didn't"
+            r"|doesn't)\b|n't\b)"
+        ),
         "no_first": r"^\W*(no|nope|not|don't|never|without|wrong|incorrect|bad|hmm?)\b",
         "degree": r"\b(too|more|less|fewer|bit|enough|\w+er)\b",
-        "redo": r"\b(again|instead|once more|rather than|redo|another (version|one|try)|different|else|change|undo)\b",
-        "wrong": r"\b(wrong|incorrect|mistake|error|broken|broke|fails?|failed|failing|crash(es|ed)?|bug|misses|missing|missed"
-        r"|forgot|ignored|left out|useless|isn't|makes no sense|misunderstood|misread)\b",
+        "redo": (
+            r"\b(again|instead|once more|rather than|redo|another (version|one|try)|different|else"
+            r"|change|undo)\b"
+        ),
+        "wrong": (
+            r"\b(wrong|incorrect|mistake|error|broken|broke|fails?|failed|failing|crash(es|ed)?|bug"
+            r"|misses|missing|missed|forgot|ignored|left out|useless|isn't|makes no sense"
+            r"|misunderstood|misread)\b"
+        ),
         "reply": _REPLY,
         "reply_first": r"^\W*" + _REPLY,
-        "next_first": r"^\W*((ok(ay)?|great|good|thanks?|thank you|perfect|nice|fine|cool|alright|right|got it|done|yes|and)\W+)*"
-        r"(next|now|another:|another one:|one more:|here is|here's|and (this|what|how|who|which|of|for|a|in|now)|problem \d"
-        r"|what about|on to|let's (move|talk|do the next))\b",
-        "task": r"\b(student|pupil) wrote\b|\bproblem:|\bcorrect answer\b|\bhow (many|much)\b.*\?|\bsolve\b|\bgrade\b",
-        "new_task_first": r"^\W*((ok(ay)?|great|good|thanks?|thank you|perfect|nice|fine|cool|alright|now|then|and|next)\W+)*"
-        r"(write (a|an|one|some|my)|show me how|how (do|would|can) i|translate|plan|book|find|suggest|solve|merge|commit"
-        r"|ship|deploy|please (commit|grade|solve|merge)|can you (help|do (this|the next)))\b",
+        "next_first": (
+            r"^\W*((ok(ay)?|great|good|thanks?|thank you|perfect|nice|fine|cool|alright|right|got it"
+            r"|done|yes|and)\W+)*(next|now|another:|another one:|one more:|here is|here's|and (this"
+            r"|what|how|who|which|of|for|a|in|now)|problem \d|what about|on to|let's (move|talk"
+            r"|do the next))\b"
+        ),
+        "task": (
+            r"\b(student|pupil) wrote\b|\bproblem:|\bcorrect answer\b|\bhow (many|much)\b.*\?"
+            r"|\bsolve\b|\bgrade\b"
+        ),
+        "new_task_first": (
+            r"^\W*((ok(ay)?|great|good|thanks?|thank you|perfect|nice|fine|cool|alright|now|then|and"
+            r"|next)\W+)*(write (a|an|one|some|my)|show me how|how (do|would|can) i|translate|plan"
+            r"|book|find|suggest|solve|merge|commit|ship|deploy|please (commit|grade|solve|merge)"
+            r"|can you (help|do (this|the next)))\b"
+        ),
         "question": r"\?",
-        "why": r"^\W*(why|what (is|does|do|are)|is|does|do|how (did|does|long|far|old|many|fast)|who|which|where|can i)\b",
+        "why": (
+            r"^\W*(why|what (is|does|do|are)|is|does|do|how (did|does|long|far|old|many|fast)|who"
+            r"|which|where|can i)\b"
+        ),
         "me": r"\bi('m| am|'ve| have| will|'ll)\b",
         "raw_error": r"\b\w+(Error|Exception)\b|command not found|permission denied|\berror:",
-        "happy_emoji": "[\U0001f44d\U0001f600-\U0001f60e\U0001f929\U0001f970\U0001f389\U0001f64f\u2764\u2705\U0001f44f\U0001f4af]",
-        "sad_emoji": "[\U0001f44e\U0001f612-\U0001f61f\U0001f620-\U0001f62d\U0001f641\U0001f644\u274c\U0001f926\U0001f928]",
+        "happy_emoji": (
+            "[\U0001f44d\U0001f600-\U0001f60e\U0001f929\U0001f970\U0001f389\U0001f64f\u2764\u2705\U0001f44f\U0001f4af]"
+        ),
+        "sad_emoji": (
+            "[\U0001f44e\U0001f612-\U0001f61f\U0001f620-\U0001f62d\U0001f641\U0001f644\u274c\U0001f926\U0001f928]"
+        ),
     }.items()
 }
 """Patterns counted in the first sentence and in the whole message; the order is the head's column order."""
@@ -61,55 +97,10 @@ CUES: dict[str, re.Pattern[str]] = {
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _COMMON = frozenset(
-    [
-        "the",
-        "and",
-        "for",
-        "that",
-        "this",
-        "with",
-        "you",
-        "are",
-        "was",
-        "were",
-        "has",
-        "have",
-        "had",
-        "not",
-        "but",
-        "can",
-        "could",
-        "would",
-        "please",
-        "what",
-        "how",
-        "many",
-        "much",
-        "does",
-        "did",
-        "now",
-        "then",
-        "there",
-        "them",
-        "they",
-        "from",
-        "into",
-        "about",
-        "your",
-        "our",
-        "his",
-        "her",
-        "its",
-        "who",
-        "why",
-        "when",
-        "which",
-        "will",
-        "just",
-        "one",
-        "two",
-        "more",
-    ]
+    """
+    the and for that this with you are was were has have had not but can could would please what how many much does
+    did now then there them they from into about your our his her its who why when which will just one two more
+    """.split()  # noqa: SIM905 - a list of words reads better as text
 )
 
 
