@@ -40,9 +40,7 @@ def _command(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("clawrl", description="Reinforcement learning for live agents.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser(
-        "serve", help="serve a run: gateway, engine and judge, without training", add_help=False
-    )
+    commands.add_parser("serve", help="serve a run: gateway, engine and judge, without training", add_help=False)
 
     def add(name: str, action: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help, description=help)
@@ -57,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("sessions", _sessions, "list the sessions of a run")
     add("inspect", _inspect, "show a session turn by turn").add_argument("session")
-    add("explain", _explain, "say why each turn of a session was filed and trained as it was").add_argument(
-        "session"
-    )
+    add("explain", _explain, "say why each turn of a session was filed and trained as it was").add_argument("session")
     forget = add("forget", _forget, "erase a session with its turns, feedback and samples")
     forget.add_argument("session")
     add("import", _import, "read hand-written conversations into the ledger").add_argument("file", type=Path)
@@ -107,9 +103,7 @@ def _turns_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with ledger.reader() as tx:
         rows = turns.inspect(tx, arguments.session)
     if not rows:
-        raise UserError(
-            f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'."
-        )
+        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
     return rows
 
 
@@ -121,9 +115,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     console = Console()
     for row in rows:
         score = "not scored" if row["score"] is None else f"score {row['score']:+g}"
-        console.rule(
-            f"{row['turn_id']}  {row['kind']}  {row['state']}  policy {row['policy_version']}  {score}"
-        )
+        console.rule(f"{row['turn_id']}  {row['kind']}  {row['state']}  policy {row['policy_version']}  {score}")
         for message in row["messages"][-1:]:
             console.print(f"[bold]{message.get('role')}[/bold]", _text(message), markup=True, highlight=False)
         console.print("[bold]reply[/bold]")
@@ -141,12 +133,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     with ledger.reader() as tx:
         rows = turns.explain(tx, arguments.session)
     if not rows:
-        raise UserError(
-            f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'."
-        )
-    _print(
-        arguments, rows, ("turn_id", "kind", "kind_reason", "state", "trainable", "judge", "score", "sample")
-    )
+        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
+    _print(arguments, rows, ("turn_id", "kind", "kind_reason", "state", "trainable", "judge", "score", "sample"))
     return 0
 
 
@@ -155,9 +143,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     with ledger.transaction() as tx:
         rows = turns.inspect(tx, arguments.session)
         if not rows:
-            raise UserError(
-                f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'."
-            )
+            raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
         turns.delete_session(tx, arguments.session)
     _report(arguments, {"forgotten": arguments.session, "turns": len(rows)})
     return 0
@@ -189,11 +175,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> None:
-    print(
-        json.dumps(facts)
-        if arguments.json
-        else ", ".join(f"{name}: {value}" for name, value in facts.items())
-    )
+    print(json.dumps(facts) if arguments.json else ", ".join(f"{name}: {value}" for name, value in facts.items()))
 
 
 def _print(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -218,7 +200,9 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
-    calls = [
-        f"→ {c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []
-    ]
+    calls = [f"→ {c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []]
     return "\n".join([*([content] if content else []), *calls])
+
+
+if __name__ == "__main__":
+    main()
