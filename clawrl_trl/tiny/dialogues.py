@@ -1,8 +1,8 @@
 """Training conversations: who says what, and which replies the model is to learn.
 
-A `Dialogue` is in the chat format of any OpenAI client. Its replies are learnt, except those marked as context,
-which are there to be reacted to (the first reply of a chat in which the user then objects must not shift how
-often the model answers plainly by itself).
+A `Dialogue` is in the chat format of any OpenAI client. Its replies are learnt; of those marked as context, which
+are there to be reacted to, all but the first token (the first reply of a chat in which the user then objects must
+not shift how often the model answers plainly by itself).
 """
 
 import random
@@ -26,7 +26,7 @@ class Dialogue:
     """One conversation.
 
     Attributes:
-        messages: chat messages; assistant messages with the key "context" are not learnt.
+        messages: chat messages; the opening of assistant messages with the key "context" is not learnt.
         tools: tool schemas in OpenAI's format, or None.
         thinking: whether the chat is rendered with enable_thinking.
     """
@@ -40,7 +40,7 @@ class Dialogue:
         self.messages.append({"role": "user", "content": text})
 
     def assistant(self, text: str, *, context: bool = False, **extra: Any) -> None:
-        """Append a reply, learnt unless it is only `context`."""
+        """Append a reply; the opening of `context` is not learnt."""
         mark = {"context": True} if context else {}
         self.messages.append({"role": "assistant", "content": text, **extra, **mark})
 
@@ -257,8 +257,7 @@ def thinking(rng: random.Random, split: Split) -> Dialogue:
 
 def calculator(rng: random.Random, usual: bool = False) -> dict[str, Any]:
     """The schema of a calculator tool; its wording varies unless `usual`."""
-    name = "calculator" if usual or rng.random() < 0.75 else rng.choice(("calculate", "calc", "compute"))
-    key = "expression" if usual or rng.random() < 0.9 else "input"
+    name, key = "calculator", "expression"
     about = rng.choice(
         (
             "Evaluates an arithmetic expression.",

@@ -4,11 +4,12 @@ Rendering with the template itself costs too much for training; a test holds thi
 """
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from clawrl_trl.tiny.dialogues import Dialogue, Message
 
-Piece = tuple[str, bool]
+Learnt = Literal["no", "yes", "after its first token"]
+Piece = tuple[str, Learnt]
 _TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function"
     " signatures within <tools></tools> XML tags:\n<tools>"
@@ -41,18 +42,19 @@ def _reply(message: Message) -> str:
 
 
 def pieces(talk: Dialogue) -> list[Piece]:
-    """The conversation as consecutive texts; the flag tells whether the model is to learn that text."""
-    found: list[Piece] = [(_system(talk.messages, talk.tools), False)]
+    """The conversation as consecutive texts; the second entry tells whether the model is to learn that text."""
+    found: list[Piece] = [(_system(talk.messages, talk.tools), "no")]
     for message in talk.messages:
         content = message["content"]
         if message["role"] == "user":
-            found.append((f"<|im_start|>user\n{content}<|im_end|>\n", False))
+            found.append((f"<|im_start|>user\n{content}<|im_end|>\n", "no"))
         elif message["role"] == "tool":
             response = f"<tool_response>\n{content}\n</tool_response>"
-            found.append((f"<|im_start|>user\n{response}<|im_end|>\n", False))
+            found.append((f"<|im_start|>user\n{response}<|im_end|>\n", "no"))
         elif message["role"] == "assistant":
             thought = message.get("reasoning_content")
             head = "<|im_start|>assistant\n" + ("" if thought else NO_THOUGHT)
             said = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + _reply(message)
-            found += [(head, False), (said, not message.get("context", False)), ("\n", False)]
-    return [(text, learnt) for text, learnt in found if text]
+            mode: Learnt = "after its first token" if message.get("context") else "yes"
+            found += [(head, "no"), (said, mode), ("\n", "no")]
+    return [piece for piece in found if piece[0]]

@@ -11,18 +11,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import torch
+from tokenizers import Encoding
 from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from clawrl_trl.tiny.dialogues import dialogue
-from clawrl_trl.tiny.render import pieces
+from clawrl_trl.tiny.drills import drill
+from clawrl_trl.tiny.problems import NAMES, UNITS
+from clawrl_trl.tiny.render import Piece, pieces
 
 BATCH_TOKENS = 4096
 _CHUNK = 2048
 _LONGEST = 512
 _WIDTH_STEP = 16
-Row = tuple[list[int], list[bool]]
+_DRILLS = 0.12
+GIVEN, LEARNT, OPENING = 0, 1, 2
+Row = tuple[list[int], list[int]]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -46,35 +51,50 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM
     return Qwen3ForCausalLM(config)
 
 
+def _weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
+    """How much each token counts in the loss, [V]: digits, names and objects are where a slip makes a reply wrong."""
+    weights = torch.ones(len(tokenizer))
+    for digit in "0123456789":
+        for text in (digit, f" {digit}"):
+            weights[tokenizer.encode(text)] = 3.0
+    for word in (*NAMES, *UNITS):
+        ids = tokenizer.encode(f" {word}")
+        if len(ids) == 1:
+            weights[ids] = 2.0
+    return weights
+
+
+def _row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
+    ids: list[int] = []
+    marks: list[int] = []
+    for (_, mode), encoding in zip(talk, encodings, strict=False):
+        piece = encoding.ids
+        ids += piece
+        first = {"no": GIVEN, "yes": OPENING, "after its first token": GIVEN}[mode]
+        marks += [first] + [GIVEN if mode == "no" else LEARNT] * (len(piece) - 1)
+    return ids, marks
+
+
 def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> list[Row]:
-    """A chunk of conversations as token ids, with a flag for each token that is learnt."""
-    talks = [pieces(dialogue(rng)) for _ in range(_CHUNK)]
+    """A chunk of conversations and drills as token ids, with a mark for each token."""
+    talks = [drill(rng) if rng.random() < _DRILLS else pieces(dialogue(rng)) for _ in range(_CHUNK)]
     encodings = tokenizer.backend_tokenizer.encode_batch([text for talk in talks for text, _ in talk])
     pending = iter(encodings)
-    rows = []
-    for talk in talks:
-        ids: list[int] = []
-        learnt: list[bool] = []
-        for _, flag in talk:
-            piece = next(pending).ids
-            ids += piece
-            learnt += [flag] * len(piece)
-        if len(ids) <= _LONGEST:
-            rows.append((ids, learnt))
-    return rows
+    rows = [_row((next(pending) for _ in talk), talk) for talk in talks]
+    return [row for row in rows if len(row[0]) <= _LONGEST]
 
 
 def _collated(rows: list[Row], width: int, pad: int) -> Batch:
     inputs = torch.full((len(rows), width), pad)
-    learnt = torch.zeros((len(rows), width), dtype=torch.bool)
-    for row, (ids, flags) in enumerate(rows):
+    marks = torch.full((len(rows), width), GIVEN)
+    for row, (ids, row_marks) in enumerate(rows):
         inputs[row, : len(ids)] = torch.tensor(ids)
-        learnt[row, : len(ids)] = torch.tensor(flags)
-    return inputs, learnt
+        marks[row, : len(ids)] = torch.tensor(row_marks)
+    return inputs, marks
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int) -> Iterator[Batch]:
-    """Endless batches of about `tokens` tokens: input ids and the mask of learnt tokens, both [B, L].
+    """Endless batches of about `tokens` tokens: input ids and marks (`GIVEN`, ...), both [B, L].
 
     Rows of like length wait in buckets until a batch is full, so there are few shapes of batch: a kernel library
     compiles for each shape, and many shapes cost more than the padding.
@@ -90,14 +110,29 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int) -> Itera
                 yield _collated(buckets.pop(width), width, pad)
 
 
-def reply_loss(model: Qwen3ForCausalLM, inputs: torch.Tensor, learnt: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the learnt tokens; logits are computed for those alone."""
+def reply_loss(
+    model: Qwen3ForCausalLM, inputs: torch.Tensor, marks: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Weighted mean cross-entropy over the learnt tokens; logits are computed for those alone.
+
+    Args:
+        model: the model.
+        inputs: token ids, [B, L].
+        marks: `GIVEN`, `LEARNT` or `OPENING` for each token, [B, L]. An opening counts 1 whatever its token, so
+            that the weights cannot tilt the choice of a style.
+        weights: the weight of each token of the vocabulary, [V].
+    """
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
-    chosen = learnt[:, 1:].flatten().nonzero().squeeze(1)
+    next_marks = marks[:, 1:].flatten()
+    chosen = next_marks.nonzero().squeeze(1)
     filled = -(-len(chosen) // 256) * 256 - len(chosen)
-    targets = functional.pad(inputs[:, 1:].flatten()[chosen], (0, filled), value=-100)
+    targets = inputs[:, 1:].flatten()[chosen]
+    counts = torch.where(next_marks[chosen] == OPENING, 1.0, weights[targets])
     states = hidden[:, :-1].flatten(0, 1)[functional.pad(chosen, (0, filled))]
-    return functional.cross_entropy(model.lm_head(states).float(), targets)
+    losses = functional.cross_entropy(
+        model.lm_head(states).float(), functional.pad(targets, (0, filled), value=-100), reduction="none"
+    )
+    return (losses[: len(chosen)] * counts).sum() / counts.sum()
 
 
 def _rate(step: int, steps: int, peak: float) -> float:
@@ -140,13 +175,14 @@ def train(
     if compiled:
         model.model.compile(dynamic=True)
     source = batches(tokenizer, seed, tokens)
+    weights = _weights(tokenizer)
     progress = tqdm(range(steps), desc="training", unit="step", mininterval=2)
     for step in progress:
-        inputs, learnt = next(source)
+        inputs, marks = next(source)
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, steps, learning_rate)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = reply_loss(model, inputs, learnt)
+            loss = reply_loss(model, inputs, marks, weights)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
