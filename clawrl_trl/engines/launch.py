@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 
-from clawrl_trl.errors import UserError
+from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -165,11 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
     """`python -m clawrl_trl.engines.launch --run DIR`: vLLM as the engine of a run folder."""
     parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.launch", description=serve_vllm.__doc__)
     parser.add_argument("--run", required=True, help="run folder with a config.json")
-    try:
-        return serve_vllm(parser.parse_args(arguments).run)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    run = parser.parse_args(arguments).run
+    return run_main(lambda: serve_vllm(run))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import uvicorn
 
+from clawrl_trl.errors import run_main
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported
 
 SWITCH_INTERVAL = 0.0005
@@ -22,20 +24,11 @@ SWITCH_INTERVAL = 0.0005
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until interrupted; returns the exit status."""
-    from clawrl_trl.errors import UserError
-
     parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.embedded", description="The embedded engine.")
     parser.add_argument("--run", required=True, help="run folder with a config.json")
     run = parser.parse_args(arguments).run
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        asyncio.run(serve(run))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run_main(lambda: asyncio.run(serve(run)))
 
 
 async def serve(run: str) -> None:

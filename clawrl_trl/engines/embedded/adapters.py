@@ -11,6 +11,7 @@ import copy
 import json
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import torch
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
-from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from clawrl_trl.engines.embedded.cache import use_grouped_attention
@@ -140,10 +142,9 @@ class Policies:
         config = PeftConfig.from_pretrained(str(folder))
         if config.is_prompt_learning:
             raise AdapterError(f"{config.peft_type.value} adapters are not supported, use LoRA")
-        weights = folder / SAFETENSORS_WEIGHTS_NAME
-        with safe_open(str(weights), "pt") as file:
-            _check_finite(file)
-            stored = set(file.keys())
+        weights = load_file(folder / SAFETENSORS_WEIGHTS_NAME)
+        _check_finite(weights.items())
+        stored = set(weights)
         model = PeftModel.from_pretrained(_sharing_copy(self.base.model), str(folder), config=config)
         expected = set(get_peft_model_state_dict(model, save_embedding_layers=False))
         if surplus := sorted(stored - expected):
@@ -155,20 +156,18 @@ class Policies:
     def _may_merge(self, config: PeftConfig) -> bool:
         base = self.base.model
         small = sum(tensor.nbytes for tensor in base.parameters()) <= MERGE_LIMIT
-        return small and base.dtype == torch.float32 and config.peft_type == "LORA"
+        return bool(small and base.dtype == torch.float32 and config.peft_type == "LORA")
 
     def _full_model(self, folder: Path) -> PreTrainedModel:
         shape = json.loads((folder / "config.json").read_text())
         if shape.get("vocab_size") != self.base.vocab_size:
             raise AdapterError(f"its vocabulary is {shape.get('vocab_size')}, the base model's {self.base.vocab_size}")
-        for weights in folder.glob("*.safetensors"):
-            with safe_open(str(weights), "pt") as file:
-                _check_finite(file)
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=self.base.model.dtype, use_safetensors=True, output_loading_info=True
         )
         if report["missing_keys"] or report["mismatched_keys"]:
             raise AdapterError(f"its weights are incomplete: {sorted(report['missing_keys'])[:3]}")
+        _check_finite(model.named_parameters())
         model.to(self.base.model.device)
         use_grouped_attention(model)
         return model
@@ -191,10 +190,10 @@ def _merged(model: PeftModel) -> PreTrainedModel:
     return model.merge_and_unload()
 
 
-def _check_finite(file: safe_open) -> None:
-    for key in file.keys():  # noqa: SIM118  # an open safetensors file is no mapping
-        if not torch.isfinite(file.get_tensor(key)).all():
-            raise AdapterError(f"tensor {key} holds values that are not finite numbers")
+def _check_finite(weights: Iterable[tuple[str, Tensor]]) -> None:
+    for name, tensor in weights:
+        if not torch.isfinite(tensor).all():
+            raise AdapterError(f"tensor {name} holds values that are not finite numbers")
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 CONTEXT = 6
-"""Prompt tokens a decoder sees first, so that spacing and split characters at the seam come out right."""
+"""Prompt tokens a decoder sees first, so that the spacing at the seam comes out right."""
 
 
 class Vocabulary:
@@ -65,7 +65,10 @@ class Detokenizer:
         self._hidden = hidden
         self._stop = stop
         self._include_stop = include_stop
-        self._stream = DecodeStream(ids=prompt_ids[-CONTEXT:], skip_special_tokens=False)
+        context = prompt_ids[-CONTEXT:]
+        if vocabulary.decode(context).endswith("\N{REPLACEMENT CHARACTER}"):
+            context = []  # the prompt ends within a character, which is not the reply's to complete
+        self._stream = DecodeStream(ids=context, skip_special_tokens=False)
         self._undecoded: list[int] = []
         self._held = ""
         self.stopped: str | None = None

@@ -1,0 +1,73 @@
+"""What a plain transformers forward says about sampled tokens, and how streams are put back together."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+
+def reference_model(base: Path, adapter: Path | None = None) -> Any:
+    """The model as training sees it: plain transformers, plain PEFT."""
+    model = Qwen3ForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return (model if adapter is None else PeftModel.from_pretrained(model, str(adapter))).eval()
+
+
+@torch.no_grad()
+def reference_logits(model: Any, prompt_ids: list[int], output_ids: list[int]) -> Tensor:
+    """Raw logits that predict each output token, `[len(output_ids), vocabulary]`."""
+    logits: Tensor = model(input_ids=torch.tensor([prompt_ids + output_ids])).logits[0]
+    return logits[len(prompt_ids) - 1 : -1].float()
+
+
+def logprobs_of(logits: Tensor, ids: list[int]) -> list[float]:
+    chosen: Tensor = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+    return chosen.tolist()
+
+
+def chunks(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The JSON objects of a stream; asserts that it ends as the protocol says."""
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def stream(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with http.stream("POST", path, json={**body, "stream": True}) as response:
+        assert response.status_code == 200, response.read()
+        return chunks(response.iter_lines())
+
+
+def chat_from_chunks(parts: list[dict[str, Any]], index: int = 0) -> dict[str, Any]:
+    """One choice of a streamed chat: content, reasoning, calls, ids, log-probabilities and how it ended."""
+    choice: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "token_ids": [], "logprobs": []}
+    for part in parts:
+        for one in part["choices"]:
+            if one["index"] != index:
+                continue
+            delta = one["delta"]
+            choice["content"] += delta.get("content") or ""
+            choice["reasoning"] += delta.get("reasoning_content") or ""
+            choice["calls"] += [call["function"] for call in delta.get("tool_calls") or []]
+            choice["token_ids"] += one.get("token_ids") or []
+            choice["logprobs"] += (one.get("logprobs") or {}).get("content") or []
+            choice["finish_reason"] = one["finish_reason"]
+    return choice
+
+
+def chat_from_whole(choice: dict[str, Any]) -> dict[str, Any]:
+    """One choice of a plain chat in the same form."""
+    message = choice["message"]
+    return {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning_content") or "",
+        "calls": [call["function"] for call in message.get("tool_calls") or []],
+        "token_ids": choice.get("token_ids") or [],
+        "logprobs": (choice.get("logprobs") or {}).get("content") or [],
+        "finish_reason": choice["finish_reason"],
+    }
