@@ -169,7 +169,7 @@ def footing(index: Index, request: Request, conversation: Conversation) -> Footi
     if found is not None or request.identity.external_id is None or request.identity.loose:
         return found
     newest = conversation.last_main
-    if newest is None or newest.answered:
+    if newest is None:
         return None
     positions = {link: position for position, link in request.path}
     if conversation.bare:

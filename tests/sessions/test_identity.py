@@ -82,6 +82,22 @@ def test_the_same_id_of_two_owners_is_two_sessions(gateway: Gateway) -> None:
     assert gateway.texts_after(turn) is None
 
 
+def test_named_sessions_that_say_the_same_keep_their_own_turns(gateway: Gateway) -> None:
+    clients = [Plain(gateway, headers={"x-session-id": name}) for name in "ab"]
+    turns = [client.chat("hello", "Hi.")[1] for client in clients]
+    for client, turn in zip(clients, turns, strict=True):
+        placed, _ = client.chat(f"more for {turn}", "Sure.")
+        assert placed.parent_id == turn and [answer.turn_id for answer in placed.answered] == [turn]
+
+
+def test_a_client_without_an_id_goes_on_with_a_session_without_one(gateway: Gateway) -> None:
+    plain, named = Plain(gateway), Plain(gateway, headers={"x-session-id": "s"})
+    first, one = plain.chat("hello", "Hi.")
+    named.chat("hello", "Hi.")
+    after, _ = plain.chat("more", "Sure.")
+    assert after.session_id == first.session_id and after.parent_id == one
+
+
 def test_a_named_session_keeps_its_id_when_the_index_forgot_it(gateway: Gateway) -> None:
     client = Plain(gateway, headers={"x-session-id": "s"})
     first, _ = client.chat("hello", "Hi.")

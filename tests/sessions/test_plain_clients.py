@@ -89,6 +89,44 @@ def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> N
     assert one.chat("x", "y")[0].session_id == flying[0].session_id
 
 
+def test_a_client_that_begins_like_another_with_an_answer_of_its_own_is_new(gateway: Gateway) -> None:
+    first, one = Plain(gateway).chat("hello", "Hi.")
+    other = Plain(gateway, messages=[{"role": "user", "content": "hello"}, say("(another model) Hey.")])
+    assert other.send("how are you?")[0].session_id != first.session_id
+    assert gateway.texts_after(one) is None
+
+
+def test_going_on_from_an_answered_opening_without_the_answer_is_new(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    first, _ = client.chat("hello", "Hi.")
+    client.chat("how are you?", "Fine.")
+    other = Plain(gateway, messages=[{"role": "user", "content": "hello"}])
+    assert other.send("anybody there?")[0].session_id != first.session_id
+
+
+@pytest.mark.parametrize(
+    ("outcome", "longer"), [("open", "hello\nthere"), ("failed", "hello, you"), ("open", "hello you")]
+)
+def test_a_message_that_begins_with_anothers_words_is_new(gateway: Gateway, outcome: str, longer: str) -> None:
+    lost = Plain(gateway).send("hello")
+    if outcome == "failed":
+        gateway.sessions.failed(lost[0])
+    assert Plain(gateway).send(longer)[0].session_id != lost[0].session_id
+
+
+def test_a_lost_message_in_front_of_the_next_goes_on_with_its_session(gateway: Gateway) -> None:
+    client = Plain(gateway)
+    lost = client.send("first half")
+    gateway.sessions.failed(lost[0])
+    client.messages[0] = {"role": "user", "content": "first half\n\nsecond half"}
+    folded = client.again()
+    one = client.receive(folded, "Both.")
+    assert folded[0].session_id == lost[0].session_id and folded[0].retry_of is None
+    client.messages[0] = {"role": "user", "content": "second half"}
+    assert client.chat("fine", "Good.")[0].session_id == lost[0].session_id
+    assert gateway.texts_after(one) == ["fine"]
+
+
 @pytest.mark.parametrize("cut", [True, False])
 def test_the_same_request_after_a_failure_is_a_retry(gateway: Gateway, cut: bool) -> None:
     client = Plain(gateway)
