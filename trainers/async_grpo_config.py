@@ -90,12 +90,16 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "Enable gradient checkpointing to trade compute for memory."}
     )
+    bf16: bool | None = field(
+        default=None,
+        metadata={"help": "Whether to use bf16 mixed precision. If not set, it is used on a GPU that has it."},
+    )
     logging_steps: float = field(default=1, metadata={"help": "Log every X update steps."})
     save_strategy: str = field(
         default="no",
         metadata={"help": "Checkpoints beside the published policy versions: 'no', 'steps' or 'epoch'."},
     )
-    report_to: None | str | list[str] = field(
+    report_to: None | str | list[str] = field(  # noqa: RUF036 (the argument parser takes None in first place)
         default="none", metadata={"help": "The integrations to report the results and logs to."}
     )
 

@@ -292,7 +292,7 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         with self._at_temperatures(inputs):
             logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))
-        return logps  # type: ignore[no-any-return]
+        return logps
 
     def _reference_logps(self, inputs: Inputs) -> torch.Tensor:
         if self.ref_model is not None:

@@ -108,7 +108,9 @@ class SizedSampleStream(SampleStream):
         """Micro-batches per process and epoch, when every sample trains."""
         source, args = self.trainer.source, self.trainer.args
         assert isinstance(source, ListSource) and isinstance(source.items, list)
-        left = [min(source.batch_size, len(source.items) - at) for at in range(0, len(source.items), source.batch_size)]
+        left = [
+            min(source.batch_size, len(source.items) - at) for at in range(0, len(source.items), source.batch_size)
+        ]
         steps = sum(-(-samples // args.step_batch_size) for samples in left)
         return int(steps * args.gradient_accumulation_steps * args.num_iterations)
 

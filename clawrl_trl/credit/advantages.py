@@ -71,8 +71,9 @@ def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> Fl
     if t.shape != s.shape:
         raise ValueError(f"teacher has shape {t.shape}, student {s.shape}")
     known = np.isfinite(t) & np.isfinite(s)
-    gap = np.subtract(t, s, out=np.full(t.shape, np.nan), where=known)
-    return np.clip(gap, -clip, clip)
+    gap = np.full(t.shape, np.nan)
+    gap[known] = np.clip(t[known] - s[known], -clip, clip)
+    return gap
 
 
 def combine(

@@ -81,7 +81,7 @@ class TrainingSample:
         array = np.asarray(value, dtype=dtype)
         if array.shape != self.completion_ids.shape:
             raise ValueError(
-                f"sample {self.sample_id!r}: {name} has shape {array.shape}, the completion {self.completion_ids.shape}"
+                f"sample {self.sample_id!r}: {name} has shape {array.shape}, not {self.completion_ids.shape}"
             )
         return array
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from sqlalchemy import func, select
 
-from clawrl_trl.credit.sample import TrainingSample
+from clawrl_trl.credit.sample import FloatArray, TrainingSample
 from clawrl_trl.ledger import Ledger, batches, events, samples
+from clawrl_trl.ledger.columns import Floats
 from clawrl_trl.ledger.errors import DigestMismatch
 from clawrl_trl.ledger.schema import Batch, Sample, Turn
 
@@ -175,7 +177,8 @@ class LedgerSource:
                     min_size=1 if self._oldest_waited_enough(tx) else size,
                 )
             except DigestMismatch as mismatch:
-                return self._release_changed(tx, mismatch)
+                self._release_changed(tx, mismatch)
+                return None
             if batch is None:
                 return None
             found = batches.samples_of(tx, batch)
@@ -233,17 +236,21 @@ def training_sample(sample: Sample, turn: Turn) -> TrainingSample:
         raise ValueError(f"turn {turn.id} has no token ids or log-probs")
     return TrainingSample(
         sample_id=sample.id,
-        prompt_ids=turn.prompt_ids,
-        completion_ids=turn.completion_ids,
-        logprobs=turn.logprobs,
+        prompt_ids=turn.prompt_ids.astype(np.int64),
+        completion_ids=turn.completion_ids.astype(np.int64),
+        logprobs=turn.logprobs.astype(np.float64),
         policy_version=sample.policy_version,
         temperature=_temperature(turn),
         score=sample.score,
-        teacher_logprobs=sample.teacher_logprobs,
-        plain_logprobs=sample.plain_logprobs,
+        teacher_logprobs=_doubles(sample.teacher_logprobs),
+        plain_logprobs=_doubles(sample.plain_logprobs),
         group=sample.group,
         weight=sample.weight,
     )
+
+
+def _doubles(array: Floats | None) -> FloatArray | None:
+    return None if array is None else array.astype(np.float64)
 
 
 def as_source(source: Any, *, batch_size: int) -> Source:

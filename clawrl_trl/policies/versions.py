@@ -74,9 +74,7 @@ class PolicyStore:
             FileNotFoundError: If the folder holds no weights.
         """
         folder = self.folder(version)
-        files = sorted(
-            path for path in folder.glob("*") if path.name in WEIGHT_FILES or path.suffix == ".safetensors"
-        )
+        files = sorted(path for path in folder.glob("*") if path.name in WEIGHT_FILES or path.suffix == ".safetensors")
         if not files:
             raise FileNotFoundError(f"{folder} holds no weights")
         digest = hashlib.sha256()

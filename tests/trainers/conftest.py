@@ -80,9 +80,7 @@ def fill(ledger: Ledger, samples: list[TrainingSample], *, session: str = "chat"
     ids = []
     with ledger.transaction() as tx:
         now = time.time()
-        owner = turns.get_or_create_session(
-            tx, owner="local", external_id=session, identity_source="header", now=now
-        )
+        owner = turns.get_or_create_session(tx, owner="local", external_id=session, identity_source="header", now=now)
         for sample in samples:
             turn = turns.add(
                 tx,

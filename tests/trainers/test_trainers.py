@@ -112,7 +112,9 @@ class TestAsyncGRPOTrainer(Common):
         trainer = self.build(tiny, tmp_path, make_samples(8), num_iterations=3, learning_rate=0.3)
         trainer.train()
         assert trainer.state.global_step == 6
-        ratios = [row["clip_ratio/region_mean"] for row in trainer.state.log_history if "clip_ratio/region_mean" in row]
+        ratios = [
+            row["clip_ratio/region_mean"] for row in trainer.state.log_history if "clip_ratio/region_mean" in row
+        ]
         assert ratios[0] == 0.0 and max(ratios) > 0.0
 
     def test_samples_without_a_score_train_nothing(self, tiny: Path, tmp_path: Path) -> None:
