@@ -192,20 +192,23 @@ class GatewayPolicy:
         deadline = time.monotonic() + self.patience
         while not self.stopped.is_set():
             self.client.base_url = self._url()
-            try:
-                ready = httpx.get(
-                    f"{str(self.client.base_url).removesuffix('/').removesuffix('/v1')}/readyz", timeout=5
-                )
-                if ready.status_code < 500:
-                    return
-            except httpx.HTTPError:
-                pass
+            state = self._state()
+            if state is None:
+                return
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"the gateway at {self.client.base_url} has not answered for {self.patience:.0f} s: "
-                    "start it with 'clawrl serve'."
+                    f"the gateway at {self._url()} {state}, for {self.patience:.0f} s now: "
+                    "start it with 'clawrl serve', or see its logs."
                 )
             self.stopped.wait(POLL_SECONDS)
+
+    def _state(self) -> str | None:
+        """What is wrong with the gateway at present, or `None`."""
+        try:
+            status = httpx.get(f"{self._url().removesuffix('/v1')}/readyz", timeout=5).status_code
+        except httpx.HTTPError:
+            return "does not answer"
+        return "is not ready" if status >= 500 else None
 
     def close(self) -> None:
         """Close the connections."""
