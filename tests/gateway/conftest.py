@@ -37,12 +37,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class RealEngine:
-    """The embedded engine in a process of its own."""
+    """The embedded engine in a process of its own, for the time of a `with` block."""
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.run = RunFolder(folder).make()
         ServeSettings(run=str(folder), model_name_or_path=str(model), max_model_len=512).save()
-        self.start()
+
+    def __enter__(self) -> "RealEngine":
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         with (self.run.logs / "engine.log").open("ab") as log:
@@ -51,7 +61,7 @@ class RealEngine:
                 env={**os.environ, "CLAWRL_ENGINE_KEY": ENGINE_KEY, "OMP_NUM_THREADS": "1"},
                 stderr=log,
             )
-        wait_until(self._up)
+        wait_until(self._up, patience_s=240)
 
     def _up(self) -> bool:
         assert self.process.poll() is None, (self.run.logs / "engine.log").read_text()
@@ -71,9 +81,8 @@ class RealEngine:
 
 @pytest.fixture(scope="session")
 def real_engine(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
-    engine = RealEngine(tmp_path_factory.mktemp("real-engine"), models / "base")
-    yield engine
-    engine.kill()
+    with RealEngine(tmp_path_factory.mktemp("real-engine"), models / "base") as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -178,9 +178,8 @@ def test_the_rest_of_the_engine_is_there(live: Rig) -> None:
 
 @pytest.fixture
 def mortal(models: Path, tmp_path: Path) -> Iterator[RealEngine]:
-    engine = RealEngine(tmp_path / "mortal", models / "base")
-    yield engine
-    engine.kill()
+    with RealEngine(tmp_path / "mortal", models / "base") as engine:
+        yield engine
 
 
 def test_engine_that_dies_and_comes_back(mortal: RealEngine, models: Path, tmp_path: Path) -> None:

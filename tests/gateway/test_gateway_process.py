@@ -55,7 +55,7 @@ def listening(run: RunFolder, process: subprocess.Popen[str]) -> str:
         announced = run.announced("gateway")
         return announced is not None and announced["pid"] == process.pid
 
-    wait_until(up)
+    wait_until(up, patience_s=120)
     announced = run.announced("gateway")
     assert announced is not None
     return str(announced["base_url"])
@@ -101,7 +101,7 @@ def test_told_to_end_it_finishes_what_is_in_flight(
             process.send_signal(number)
             scripted.go_on.set()
             text = response.read().decode()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         log = process.communicate()[0]
     assert "[DONE]" in text and sse(text)[-1]["choices"][0]["finish_reason"] == "stop"
     (turn,) = turns_of(run)
@@ -131,7 +131,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path: Path, engine: tuple[Scrip
 
 
 def ends_with_a_line(process: subprocess.Popen[str], text: str) -> None:
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
     assert process.returncode == 2, output
     lines = output.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and text in lines[0], output
