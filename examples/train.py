@@ -149,7 +149,7 @@ def make_trainer(
     script: ScriptArguments, config: Any, model: Any, settings: ServeSettings, source: Any, loss: Any
 ) -> Any:
     """The method's trainer, on the run's ledger, publishing to the run's engine."""
-    from trl import get_kbit_device_map, get_peft_config, get_quantization_config
+    from trl import get_peft_config, get_quantization_config
 
     from clawrl_trl.engines.client import SyncEngineClient
     from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
@@ -163,8 +163,6 @@ def make_trainer(
         "dtype": model.dtype,
         **(config.model_init_kwargs or {}),
     }
-    if (quantization := get_quantization_config(model)) is not None:
-        config.model_init_kwargs |= {"device_map": get_kbit_device_map(), "quantization_config": quantization}
     publisher = Publisher(
         source.ledger,
         PolicyStore(folder.policies),
@@ -177,6 +175,7 @@ def make_trainer(
         args=config,
         source=source,
         peft_config=get_peft_config(model),
+        quantization_config=get_quantization_config(model),
         publisher=publisher,
         custom_loss_function=loss,
     )
