@@ -16,7 +16,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCaus
 from clawrl_trl.tiny import MODEL_PATH, tokenizer, train
 from clawrl_trl.tiny.evaluate import Measure, StyleGap, evaluate, table
 
-STEPS = 5000
+STEPS = 3600
 THREADS = 2
 
 
@@ -32,6 +32,7 @@ def save(model: Qwen3ForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -> No
         pad_token_id=tok.pad_token_id,
     )
     model.to(torch.bfloat16).save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)
     tok.save_pretrained(out)
     licence = resources.files("clawrl_trl.tiny") / "model" / "LICENSE"
     if licence.is_file() and out.resolve() != MODEL_PATH.resolve():
@@ -66,9 +67,9 @@ made. Larger numbers, longer problems, other topics and long prompts are beyond 
 the same confident form. It was trained on generated text only, on sequences of up to 512 tokens. It is not a product.
 
 ## How it was made
-`python -m clawrl_trl.tiny.build --seed {seed} --steps {steps}`: {tokens} conversations' tokens from the grammar in
-`clawrl_trl.tiny`, no other data; AdamW, cosine schedule, loss on replies. The same seed, machine and number of
-threads give the same weights.
+`python -m clawrl_trl.tiny.build --seed {seed} --steps {steps} --compile` (two threads): {tokens} tokens of
+conversations and drills from the grammar in `clawrl_trl.tiny`, no other data; AdamW, cosine schedule, loss on replies.
+The same seed, machine and number of threads give the same weights.
 
 ## Measured
 On held-out problems and held-out wordings, sampled at temperature 1 from these very weights in float32
@@ -87,7 +88,7 @@ def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, seed
     return _CARD.format(millions=parameters / 1e6, seed=seed, steps=steps, tokens=tokens, table=table(measures, gaps))
 
 
-def build(out: Path, *, seed: int = 0, steps: int = STEPS, count: int = 300) -> Path:
+def build(out: Path, *, seed: int = 0, steps: int = STEPS, count: int = 300, compiled: bool = False) -> Path:
     """Make the model in `out` and return that folder.
 
     Args:
@@ -95,6 +96,7 @@ def build(out: Path, *, seed: int = 0, steps: int = STEPS, count: int = 300) -> 
         seed: seeds tokenizer, weights, conversations and measurement.
         steps: optimiser steps.
         count: cases per measure at the end; 0 skips the measurement and the card.
+        compiled: train with torch.compile, which is faster and needs a C++ compiler.
 
     Raises:
         ValueError: if `steps` is not positive.
@@ -103,7 +105,7 @@ def build(out: Path, *, seed: int = 0, steps: int = STEPS, count: int = 300) -> 
         raise ValueError(f"steps must be positive, got {steps}")
     tok = tokenizer.build(seed)
     model = train.new_model(tok, seed)
-    train.train(model, tok, seed=seed, steps=steps)
+    train.train(model, tok, seed=seed, steps=steps, compiled=compiled)
     save(model, tok, out)
     if count:
         measures, gaps = evaluate(out, count=count, seed=seed)
@@ -122,11 +124,12 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, default=THREADS, help="torch threads (part of what makes it repeatable)"
     )
+    parser.add_argument("--compile", action="store_true", help="train faster; needs a C++ compiler")
     options = parser.parse_args()
     if options.steps < 1:
         sys.exit("--steps must be at least 1")
     torch.set_num_threads(options.threads)
-    folder = build(options.out, seed=options.seed, steps=options.steps, count=options.count)
+    folder = build(options.out, seed=options.seed, steps=options.steps, count=options.count, compiled=options.compile)
     print(f"wrote {folder}")
     readme = folder / "README.md"
     if options.count:

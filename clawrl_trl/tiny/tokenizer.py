@@ -19,6 +19,7 @@ from clawrl_trl.tiny.render import pieces
 from clawrl_trl.tiny.wishes import PHRASES
 
 VOCABULARY = 2048
+SAMPLES = 30_000
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 _PIECES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -53,8 +54,8 @@ def _corpus(rng: random.Random, samples: int) -> Iterator[str]:
         yield f" {instruction(rng, rng.choice(tuple(PHRASES)), 'train')}"
 
 
-def build(seed: int, samples: int = 30_000) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on `samples` conversations of the recipe; the same seed gives the same vocabulary."""
+def build(seed: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on conversations of the recipe; the same seed gives the same vocabulary."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
@@ -69,7 +70,7 @@ def build(seed: int, samples: int = 30_000) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(_corpus(random.Random(f"{seed}-tokenizer"), samples), trainer)
+    bpe.train_from_iterator(_corpus(random.Random(f"{seed}-tokenizer"), SAMPLES), trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token="<|im_end|>",

@@ -1,0 +1,58 @@
+"""The recipe end to end, three steps long: it writes a loadable model, and the same one each time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from clawrl_trl.tiny import build as recipe
+from clawrl_trl.tiny import evaluate, train
+from clawrl_trl.tiny import tokenizer as tokenizers
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller chunks and a smaller tokenizer corpus; the same code."""
+    monkeypatch.setattr(train, "_CHUNK", 256)
+    monkeypatch.setattr(tokenizers, "SAMPLES", 1500)
+
+
+def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> None:
+    one = recipe.build(tmp_path / "one", seed=3, steps=3, count=0)
+    two = recipe.build(tmp_path / "two", seed=3, steps=3, count=0)
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    model = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(one)
+    assert model.config.vocab_size == len(tokenizer) == tokenizers.VOCABULARY
+    assert tokenizer.response_template == tokenizers.RESPONSE_TEMPLATE
+    assert model.generation_config.temperature == 1.0
+    assert (one / "LICENSE").is_file()
+
+
+def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
+    tokenizer = tokenizers.build(0)
+    model = train.new_model(tokenizer, 0)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    losses = train.train(model, tokenizer, seed=0, steps=12, tokens=1024)
+    assert losses[-1] < losses[0]
+    assert all(not torch.equal(before[name], weight) for name, weight in model.named_parameters())
+
+
+def test_the_card_carries_the_figures() -> None:
+    measures = [evaluate.Measure("solve: correct", 97, 100, *evaluate.wilson(97, 100))]
+    gaps = [evaluate.StyleGap("plain", 0.12, 0.02, 0.99, 2.1, -4.0)]
+    card = recipe.card(measures, gaps, parameters=3_700_000, seed=0, steps=10)
+    assert "| solve: correct | 97.0% |" in card
+    assert "--seed 0 --steps 10" in card
+
+
+@pytest.mark.parametrize(("hits", "count", "low", "high"), [(50, 100, 0.404, 0.596), (0, 10, 0.0, 0.278)])
+def test_wilson(hits: int, count: int, low: float, high: float) -> None:
+    assert evaluate.wilson(hits, count) == pytest.approx((low, high), abs=1e-3)
+
+
+def test_steps_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="steps"):
+        recipe.build(tmp_path, steps=0)
