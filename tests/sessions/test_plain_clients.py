@@ -89,6 +89,29 @@ def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> N
     assert one.chat("x", "y")[0].session_id == flying[0].session_id
 
 
+def test_of_two_lookalikes_the_one_whose_request_failed_is_free_again(gateway: Gateway) -> None:
+    one, two, three = (Plain(gateway) for _ in range(3))
+    opened = {one.chat("hello", "Hi.")[0].session_id, two.chat("hello", "Hi.")[0].session_id}
+    three.messages = [dict(message) for message in one.messages]
+    first, _ = two.chat("x", "y")
+    lost = one.send("z")
+    assert {first.session_id, lost[0].session_id} == opened
+    gateway.sessions.failed(lost[0])
+    reworded = three.send("z, please")
+    assert reworded[0].session_id == lost[0].session_id and reworded[0].answered
+
+
+def test_a_one_shot_of_unknown_wording_does_not_take_over_the_conversation(gateway: Gateway) -> None:
+    client = Plain(gateway, extra={"tools": [{"type": "function", "function": {"name": "f"}}]})
+    body = {"messages": [{"role": "system", "content": "Three words."}, {"role": "user", "content": "plan a trip"}]}
+    title = gateway.ask(body)
+    main = client.send("plan a trip")
+    gateway.answer(main[0], main[1], say("Where to? I could"))
+    gateway.answer(title, body, say("Trip planning"))
+    assert title.session_id != main[0].session_id
+    assert client.send("to Rome")[0].session_id == main[0].session_id
+
+
 def test_a_client_that_begins_like_another_with_an_answer_of_its_own_is_new(gateway: Gateway) -> None:
     first, one = Plain(gateway).chat("hello", "Hi.")
     other = Plain(gateway, messages=[{"role": "user", "content": "hello"}, say("(another model) Hey.")])
