@@ -68,23 +68,19 @@ _PRODUCT = re.compile(r"(?<=[\d)])\s*\*\s*(?=[$(]?\d)|(?<=\w)\s\*\s(?=\w)")
 
 _FIGURE = r"\$?\d+(?:,\d{3})*(?:\.\d+)?%?"
 _OPERATION = (
-    r"(?:[-+−–*×·x/÷]|plus|minus|times|and|from|by|of|less|over|more than|divided by|multiplied by|added to"
-    r"|take away|taken from|subtracted from|shared (?:by|among|between)|groups? of)"
+    r"(?:[-+−–*×·/÷]|(?<![a-z])x(?![a-z])|\b(?:plus|minus|times|and|from|by|of|less|over|more than|added to|take away"
+    r"|groups?|lots?|share[sd]?)\b)"
 )
-_RESULT = (
-    r"(?:=|equals?|is|are|was|were|makes?|made|gives?|giving|gave|leaves?|leaving|left|gets?|got|becomes?"
-    r"|comes? to|that's|totals?|ha[sd]|have|yields?|results? in|means|need(?:s|ed)?|so|there)"
+_RESULT = _any(
+    r"=",
+    r"\b(?:equals?|is|are|was|were|makes?|made|gives?|giving|gave|leaves?|leaving|left|gets?|got|becomes?)\b",
+    r"\b(?:comes? to|that's|totals?|ha[sd]|have|yields?|results? in|means|need(?:s|ed)?|so|there)\b",
 )
-_EQUATION = re.compile(
-    rf"{_FIGURE}[^.!?\n]{{0,24}}?{_OPERATION}[^.!?\n]{{0,24}}?{_FIGURE}"
-    rf"[^.!?\n]{{0,60}}?{_RESULT}[^.!?\n]{{0,40}}?{_FIGURE}",
-    re.I,
+_FOLLOWS = _any(
+    r"\b(?:so|which|that|this|leav\w*|gives?|giving|makes?|making|total\w*|altogether|now|then|left|get\w*)\b",
+    r"\bends? up\b",
 )
-_DERIVED = re.compile(
-    rf"{_FIGURE}\b[^!?\n]{{1,160}}?\b(?:so|which|that|this|leav\w*|gives?|giving|makes?|making|total\w*"
-    rf"|altogether|now|then|left|ends? up|get\w*)\b[^!?\n]{{0,80}}?{_FIGURE}",
-    re.I,
-)
+_OPERATES = re.compile(_OPERATION, re.I)
 _WORDS = re.compile(r"[a-z]{2,}", re.I)
 
 
@@ -103,11 +99,19 @@ def shows_a_step(text: str) -> bool:
     """Whether at least one computation is told in words, with its numbers."""
     if len(_WORDS.findall(text)) < 5:
         return False
+    return any(len(_WORDS.findall(line)) >= 2 and _computes(line) for line in text.splitlines())
+
+
+def _computes(line: str) -> bool:
+    """Whether a line goes from two numbers to a third: "5 + 7 = 12", or "5 ... 7 more, so now 12"."""
+    places = [figure.span() for figure in re.finditer(_FIGURE, line)]
+    if len(places) < 3:
+        return False
+    if _FOLLOWS.search(line, places[0][1], places[-1][0]):
+        return True
     return any(
-        len(re.findall(_FIGURE, line)) >= 3
-        and len(_WORDS.findall(line)) >= 2
-        and (_EQUATION.search(line) or _DERIVED.search(line))
-        for line in text.splitlines()
+        _OPERATES.search(line, first_end, second) and _RESULT.search(line, second_end, last)
+        for (_, first_end), (second, second_end), (last, _) in zip(places, places[1:], places[2:], strict=False)
     )
 
 
