@@ -312,6 +312,15 @@ def test_a_rewritten_message_after_a_5xx_is_a_retry(
     assert gateway.texts_after(done) == ["good"]
 
 
+def test_a_retry_goes_to_the_request_that_is_known_to_be_lost(gateway: Gateway) -> None:
+    one, two = OpenClaw(gateway, runtime=False), OpenClaw(gateway, runtime=False)
+    lost, flying = one.send("do the thing"), two.send("do the thing")
+    gateway.clock -= 10
+    gateway.sessions.failed(lost[0])
+    again = one.again(history=_queued(one, "do the thing", CONTINUE))
+    assert again[0].session_id == lost[0].session_id != flying[0].session_id
+
+
 def test_a_cut_stream_is_retried_and_the_partial_reply_gets_no_feedback(client: OpenClaw, gateway: Gateway) -> None:
     lost = client.send("do the thing")
     partial = gateway.answer(lost[0], lost[1], say("I am do"), aborted=True)
