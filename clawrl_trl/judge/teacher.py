@@ -72,6 +72,8 @@ class Teacher:
             )
         except TimeoutError as error:
             raise NotNow("teacher: time-out") from error
+        except UnicodeEncodeError as error:
+            raise NoTeacher("a message holds half a character, which no request can carry") from error
         except EngineError as error:
             if not error.retryable:
                 raise NoTeacher(f"the engine refused: {error}"[:300]) from error

@@ -85,9 +85,13 @@ class JudgedTurn:
 
     @property
     def request(self) -> str:
-        """Text of the last user message."""
-        texts = [text_of(message) for message in self.messages if message.get("role") == "user"]
-        return texts[-1] if texts else ""
+        """Text of the last message of the owner's; of the last user message where nobody is known to be the owner."""
+        sources = [*self.provenance, *[""] * len(self.messages)]
+        users = [
+            (text_of(one), who) for one, who in zip(self.messages, sources, strict=False) if one.get("role") == "user"
+        ]
+        owners = [text for text, who in users if who == "owner"]
+        return next(reversed(owners or [text for text, _ in users]), "")
 
     @property
     def reply(self) -> str:
@@ -140,7 +144,10 @@ class Judge(Protocol):
 
 def text_of(message: Message) -> str:
     """The text of a chat message, whatever its content's shape; other parts are left out."""
-    content = message.get("content")
+    return _text_of(message.get("content")).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,12 @@ def test_odd_messages_do_no_harm(judge: RulesJudge, said: str) -> None:
     assert judge.decide(judged_turn([("owner", {"role": "user", "content": said})])).judge == "rules"
     parts = [{"type": "text", "text": BOLD}, {"type": "image_url", "image_url": {"url": "data:"}}]
     assert judge.decide(judged_turn([("owner", {"role": "user", "content": parts})])).score == -1
+
+
+def test_the_request_is_the_owners_last_message() -> None:
+    asked = {"role": "user", "content": "What is 5 plus 7?"}
+    transient = {"role": "user", "content": [{"type": "text", "text": "internal context"}]}
+    plain = judged_turn("ok")
+    assert replace(plain, messages=(asked, transient)).request == "internal context"
+    assert replace(plain, messages=(asked, transient), provenance=("owner", "client")).request == asked["content"]
+    assert replace(plain, messages=()).request == ""
