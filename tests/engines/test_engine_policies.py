@@ -164,11 +164,13 @@ async def test_a_policy_in_use_finishes_after_it_was_unloaded(server: Server, mo
         (await http.post("/v1/load_lora_adapter", json=load_body)).raise_for_status()
         expected = (await http.post(CHAT, json=body)).json()["choices"][0]["token_ids"]
         got: list[int] = []
+        unloaded = False
         async with http.stream("POST", CHAT, json={**body, "stream": True}) as response:
             async for line in response.aiter_lines():
                 if not line.startswith("data: {"):
                     continue
-                if not got:
+                if not unloaded:
+                    unloaded = True
                     (await http.post("/v1/unload_lora_adapter", json={"lora_name": "leased"})).raise_for_status()
                     assert (await http.post(CHAT, json=body)).status_code == 404
                 choices = json.loads(line.removeprefix("data: "))["choices"]

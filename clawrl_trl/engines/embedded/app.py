@@ -7,20 +7,18 @@ Errors have OpenAI's shape. Everything but `/health` needs the bearer key.
 import asyncio
 import hmac
 import json
-import logging
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from starlette.exceptions import HTTPException
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from clawrl_trl.engines.embedded import errors
 from clawrl_trl.engines.embedded.adapters import Policy
-from clawrl_trl.engines.embedded.chat import PromptError
-from clawrl_trl.engines.embedded.engine import Engine, Mailbox, RequestError
+from clawrl_trl.engines.embedded.engine import Engine, Mailbox
+from clawrl_trl.engines.embedded.errors import RequestError, error_object
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import (
     ChatBody,
@@ -31,19 +29,8 @@ from clawrl_trl.engines.embedded.protocol import (
     UnloadBody,
 )
 from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Json, Piece, ReplyFailed
-from clawrl_trl.engines.embedded.scheduler import QueueFull
 
-logger = logging.getLogger(__name__)
 router = APIRouter()
-
-ERROR_TYPES = {
-    400: "BadRequestError",
-    401: "AuthenticationError",
-    404: "NotFoundError",
-    429: "RateLimitError",
-    500: "InternalServerError",
-    503: "ServiceUnavailableError",
-}
 
 
 def create_app(engine: Engine, key: str | None) -> FastAPI:
@@ -66,12 +53,7 @@ def create_app(engine: Engine, key: str | None) -> FastAPI:
     app.state.key = key
     app.include_router(router, dependencies=[Depends(_authorised)])
     app.add_api_route("/health", _health)
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(PromptError, _prompt_error)
-    app.add_exception_handler(QueueFull, _queue_full)
-    app.add_exception_handler(ReplyFailed, _reply_failed)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)
+    errors.register(app)
     return app
 
 
@@ -284,7 +266,7 @@ async def _events(writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> As
         if options is not None and options.include_usage:
             yield _event(writer.usage_chunk())
     except ReplyFailed as failure:
-        yield _event({"error": _error_body(str(failure), 500, None)})
+        yield _event(error_object(str(failure), 500))
     yield b"data: [DONE]\n\n"
 
 
@@ -301,10 +283,9 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else Response(status_code=499)
     finally:
-        for task in (working, leaving):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:
@@ -318,43 +299,3 @@ def _encoded(content: Json) -> bytes:
 
 def _event(content: Json) -> bytes:
     return b"data: " + _encoded(content) + b"\n\n"
-
-
-def _error_body(message: str, status: int, param: str | None) -> Json:
-    return {"message": message, "type": ERROR_TYPES.get(status, "BadRequestError"), "param": param, "code": status}
-
-
-def _error(message: str, status: int, param: str | None = None) -> JSONResponse:
-    return JSONResponse({"error": _error_body(message, status, param)}, status_code=status)
-
-
-async def _request_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return _error(str(error), error.status, error.param)
-
-
-async def _prompt_error(_: Request, error: Exception) -> Response:
-    return _error(str(error), 400, "messages")
-
-
-async def _queue_full(_: Request, error: Exception) -> Response:
-    return _error(str(error), 429)
-
-
-async def _reply_failed(_: Request, error: Exception) -> Response:
-    return _error(str(error), 500)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
-    if first["type"] == "json_invalid":
-        return _error(f"The body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}", 400)
-    message = first["msg"].removeprefix("Value error, ")
-    return _error(f"{'.'.join(place)}: {message}" if place else message, 400, place[0] if place else None)
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(str(error.detail), error.status_code)

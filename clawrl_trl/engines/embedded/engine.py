@@ -16,26 +16,12 @@ from transformers import AutoTokenizer, GenerationConfig
 from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, Policies, Policy, load_base
 from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
 from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
+from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
 from clawrl_trl.errors import UserError
 from clawrl_trl.settings import ServeSettings
-
-
-class RequestError(Exception):
-    """A request that can't be served; becomes an error in OpenAI's shape.
-
-    Args:
-        message (`str`): For the client.
-        status (`int`): HTTP status.
-        param (`str`, *optional*): The key of the body that is wrong.
-    """
-
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.param = param
 
 
 class Mailbox:
@@ -92,8 +78,8 @@ class Engine:
             tokenizer = AutoTokenizer.from_pretrained(path)
             model = load_base(path, getattr(torch, settings.dtype))
         except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"{path} can't be served: {reason} Give --model_name_or_path a causal model.") from error
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise UserError(f"{path} can't be served ({reason}): name a causal model by its folder or id.") from error
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(f"{path} has no fast tokenizer: add a tokenizer.json to the model folder.")
         if torch.cuda.is_available():

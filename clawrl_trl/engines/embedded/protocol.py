@@ -19,6 +19,19 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+UNSUPPORTED = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "allowed_token_ids",
+    "bad_words",
+    "use_beam_search",
+    "echo",
+)
+
+
 class StreamOptions(Body):
     include_usage: bool = False
 
@@ -50,6 +63,14 @@ class SamplingBody(Body):
     return_tokens_as_token_ids: bool = False
     request_id: str | None = None
     response_format: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, body: Any) -> Any:
+        asked = [name for name in UNSUPPORTED if isinstance(body, dict) and body.get(name)]
+        if asked:
+            raise ValueError(f"{asked[0]} is not supported by the embedded engine, use --engine vllm")
+        return body
 
     @field_validator("response_format")
     @classmethod
@@ -156,7 +177,6 @@ class CompletionBody(SamplingBody):
     max_tokens: Annotated[int, Field(ge=0)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
     add_special_tokens: bool = True
-    echo: Literal[False] | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts one by one."""
