@@ -210,11 +210,11 @@ class _Watch(threading.Thread):
     def __init__(self, run: PersonaRun) -> None:
         super().__init__(daemon=True)
         self._run = run
-        self._stop = threading.Event()
+        self._halt = threading.Event()
 
     def run(self) -> None:
         with tqdm(total=self._run.lesson.interactions, desc=f"{self._run.lesson.persona} chats") as bar:
-            while not self._stop.wait(0.5):
+            while not self._halt.wait(0.5):
                 rows = self._run.played()
                 liked = sum(row["first_score"] or 0 for row in rows[-6:])
                 version = rows[-1]["policy_version"] if rows else 0
@@ -223,7 +223,7 @@ class _Watch(threading.Thread):
 
     def stop(self) -> None:
         """End the display."""
-        self._stop.set()
+        self._halt.set()
         self.join()
 
 
