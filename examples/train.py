@@ -149,6 +149,7 @@ def make_trainer(
     script: ScriptArguments, config: Any, model: Any, settings: ServeSettings, source: Any, loss: Any
 ) -> Any:
     """The method's trainer, on the run's ledger, publishing to the run's engine."""
+    from transformers import PrinterCallback
     from trl import get_peft_config, get_quantization_config
 
     from clawrl_trl.engines.client import SyncEngineClient
@@ -169,8 +170,9 @@ def make_trainer(
         engine=SyncEngineClient.of_run(folder, settings),
         gate=FirstGate(max_kl=config.max_kl),
     )
-    trainer = {"binary": AsyncGRPOTrainer, "opd": OPDTrainer, "combine": CombineTrainer}[script.method]
-    return trainer(
+    config.disable_tqdm = True  # a live run has no known length to show
+    method = {"binary": AsyncGRPOTrainer, "opd": OPDTrainer, "combine": CombineTrainer}[script.method]
+    trainer = method(
         model=model.model_name_or_path or str(MODEL_PATH),
         args=config,
         source=source,
@@ -178,7 +180,31 @@ def make_trainer(
         quantization_config=get_quantization_config(model),
         publisher=publisher,
         custom_loss_function=loss,
+        callbacks=[update_lines()],
     )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def update_lines() -> Any:
+    """A callback that prints one line for each update."""
+    from tqdm import tqdm
+    from transformers import TrainerCallback
+
+    shown = {
+        "samples": "{:.0f} samples",
+        "score": "mean score {:+.2f}",
+        "loss": "loss {:.3f}",
+        "kl_to_base": "KL {:.3f}",
+    }
+
+    class UpdateLines(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            if state.is_world_process_zero and logs and "policy_version" in logs:
+                facts = [form.format(logs[name]) for name, form in shown.items() if name in logs]
+                tqdm.write(f"policy-v{logs['policy_version']:.0f}: {', '.join(facts)}")
+
+    return UpdateLines()
 
 
 def train_live(trainer: Any, base_url: str) -> None:
