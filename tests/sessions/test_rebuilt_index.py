@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_clients import Gateway, OpenClaw, Plain, call, say
+from session_clients import FLUSH_TOOLS, Gateway, OpenClaw, Plain, call, say
 
 from clawrl_trl.gateway.sessions import Placement, Sessions
 from clawrl_trl.ledger import Ledger, schema, turns
@@ -104,6 +104,22 @@ def test_a_side_exchange_is_remembered_as_one(gateway: LedgerGateway) -> None:
     gateway.restart()
     client.chat("thanks", "Welcome.")
     assert gateway.texts_after(one) == ["thanks"]
+
+
+def test_after_a_restart_an_answered_reply_stays_answered_and_a_flush_a_flush(gateway: LedgerGateway) -> None:
+    client = OpenClaw(gateway, runtime=False)
+    _, one = client.chat("hello", "Hi.")
+    _, two = client.chat("more", "Sure.")
+    client.history.pop()
+    gateway.restart()
+    again = client.again()
+    assert again[0].answered == [] and again[0].parent_id == one and two != one
+    client.receive(again, "Of course.")
+    fork = [*client.history, {"role": "user", "content": "Write down what matters."}]
+    client.receive(client.again(history=fork, tools=FLUSH_TOOLS), "NO_REPLY", keep=False)
+    gateway.restart()
+    flush = client.again(history=fork, tools=FLUSH_TOOLS)
+    assert flush[0].kind == "side" and flush[0].session_id == again[0].session_id
 
 
 def test_a_silent_conversation_is_forgotten_in_time() -> None:
