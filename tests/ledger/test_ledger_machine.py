@@ -58,13 +58,20 @@ class Machine(RuleBasedStateMachine):
         with self.ledger.transaction() as tx:
             self.session = session(tx, "chat").id
 
-    @rule(target=turn_ids, kind=st.sampled_from(["main", "main", "side"]), version=st.integers(0, 2))
-    def add(self, kind: str, version: int) -> str:
+    @rule(
+        target=turn_ids,
+        kind=st.sampled_from(["main", "main", "main", "side"]),
+        version=st.integers(0, 2),
+        answered=st.booleans(),
+    )
+    def add(self, kind: str, version: int, answered: bool) -> str:
         with self.ledger.transaction() as tx:
             row = turns.add(tx, turn(self.session, kind=kind, policy_version=version))
         self.turns[row.id] = "awaiting_next_state" if kind == "main" else "captured"
         if kind == "main":
             self.main.add(row.id)
+        if answered:
+            self.next_state(row.id)
         return row.id
 
     def _to_judge(self, turn_id: str) -> None:
@@ -77,6 +84,9 @@ class Machine(RuleBasedStateMachine):
             self.samples.pop(turn_id, None)
 
     @rule(turn_id=turn_ids)
+    def answer(self, turn_id: str) -> None:
+        self.next_state(turn_id)
+
     def next_state(self, turn_id: str) -> None:
         with self.ledger.transaction() as tx:
             changed = follow(tx, turn_id, now=self.clock)
@@ -86,13 +96,20 @@ class Machine(RuleBasedStateMachine):
             self._to_judge(turn_id)
 
     @rule(turn_id=turn_ids, value=st.sampled_from([-1.0, 1.0]))
+    def say(self, turn_id: str, value: float) -> None:
+        self.feedback(turn_id, value)
+
     def feedback(self, turn_id: str, value: float) -> None:
         with self.ledger.transaction() as tx:
             turns.add_feedback(tx, Feedback(turn_id=turn_id, kind="thumbs", value=value))
         if turn_id in self.main:
             self._to_judge(turn_id)
 
+    @precondition(lambda self: "judging" in self.turns.values())
     @rule(limit=st.integers(1, 3))
+    def look(self, limit: int) -> None:
+        self.claim(limit)
+
     def claim(self, limit: int) -> None:
         with self.ledger.transaction() as tx:
             claimed = [row.id for row in turns.claim_judging(tx, limit, self.clock, 1e9)]
@@ -102,10 +119,19 @@ class Machine(RuleBasedStateMachine):
         self.void -= set(claimed)
 
     @precondition(lambda self: self.main)
-    @rule(data=st.data(), score=st.sampled_from([None, -1.0, 1.0]), teacher=st.booleans(), age=st.integers(0, 2))
-    def verdict(self, data: st.DataObject, score: float | None, teacher: bool, age: int) -> None:
+    @rule(
+        data=st.data(),
+        score=st.sampled_from([None, -1.0, 1.0]),
+        teacher=st.booleans(),
+        age=st.integers(0, 2),
+        interrupted=st.booleans(),
+    )
+    def verdict(self, data: st.DataObject, score: float | None, teacher: bool, age: int, interrupted: bool) -> None:
         due = sorted(one for one in self.main if self.turns[one] == "judging")
         turn_id = data.draw(st.sampled_from(due or sorted(self.main)))
+        self.claim(3)
+        if interrupted:
+            self.feedback(turn_id, 1.0)
         teaches = score is not None or teacher
         fields: dict[str, Any] = TEACHER if teacher else {}
         row = Sample(turn_id=turn_id, score=score, policy_version=age, **fields) if teaches else None
@@ -118,6 +144,7 @@ class Machine(RuleBasedStateMachine):
             if teaches:
                 self.samples[turn_id] = "ready"
 
+    @precondition(lambda self: "awaiting_next_state" in self.turns.values())
     @rule()
     def expire(self) -> None:
         with self.ledger.transaction() as tx:
@@ -126,6 +153,7 @@ class Machine(RuleBasedStateMachine):
         assert count == len(waiting)
         self.turns |= dict.fromkeys(waiting, "expired")
 
+    @precondition(lambda self: self.samples)
     @rule(
         size=st.integers(1, 3),
         needs=st.sampled_from([("score",), ("teacher",), ("score", "teacher")]),
@@ -199,6 +227,7 @@ class Machine(RuleBasedStateMachine):
             assert samples.drop(tx, samples.of_turn(tx, turn_id).id, "any")  # type: ignore[union-attr]
         self.samples[turn_id] = "dropped"
 
+    @precondition(lambda self: self.turns)
     @rule(data=st.data(), reject=st.booleans())
     def decide(self, data: st.DataObject, reject: bool) -> None:
         version = data.draw(st.sampled_from(sorted(self.policies)))
@@ -218,6 +247,7 @@ class Machine(RuleBasedStateMachine):
             self.policies |= {one: "retired" for one, now in self.policies.items() if now == "serving"}
         self.policies[version] = "rejected" if reject else "serving"
 
+    @precondition(lambda self: self.batches)
     @rule()
     def reopen(self) -> None:
         path = self.ledger.path
