@@ -14,8 +14,6 @@ Example:
     ```
 """
 
-import json
-import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,51 +23,41 @@ from typing import Any, Self
 
 import httpx
 
+from clawrl_trl.engines.calls import (
+    BASE_MODEL,
+    Call,
+    PromptLogprobs,
+    already_loaded,
+    decoded,
+    encode,
+    load_call,
+    model_names,
+    scores,
+    scoring_call,
+    unload_call,
+)
+from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
-BASE_MODEL = "base"
-"""The name under which every engine serves the model without an adapter."""
+__all__ = [
+    "BASE_MODEL",
+    "EngineAddress",
+    "EngineClient",
+    "EngineError",
+    "EngineUnavailable",
+    "PromptLogprobs",
+    "SyncEngineClient",
+    "encode",
+    "error_of",
+    "locate",
+    "unavailable",
+]
 
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
-
-
-class EngineError(Exception):
-    """The engine answered, but not with what was asked for.
-
-    Attributes:
-        status (`int`): HTTP status; 502 when the answer itself was malformed.
-        message (`str`): The engine's own message.
-        body (`dict`): The engine's `error` object, if it sent one.
-        headers (`Mapping[str, str]`): Headers of the answer (`retry-after` on a 429).
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(f"engine answered {status}: {message}")
-        self.status = status
-        self.message = message
-        self.body: dict[str, Any] = dict(body or {})
-        self.headers: Mapping[str, str] = headers or {}
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same call may succeed later: overload and server faults, not a caller's mistake."""
-        return self.status in (408, 425, 429) or self.status >= 500
-
-
-class EngineUnavailable(EngineError):
-    """The engine could not be reached, hung up, or took longer than the time-out."""
-
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
-        super().__init__(504 if timed_out else 503, message)
-        self.timed_out = timed_out
+KEEP_ALIVE_S = 4.0
+"""Shorter than servers keep idle connections (uvicorn: 5 s), so that none is closed under a request."""
 
 
 @dataclass(frozen=True)
@@ -103,125 +91,6 @@ def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
     return EngineAddress.of(announced["base_url"], announced.get("key"), announced["pid"])
 
 
-@dataclass(frozen=True)
-class PromptLogprobs:
-    """What the model thought of given tokens, at temperature 1.
-
-    Attributes:
-        logprobs (`list[float]`): Log-prob of each scored token, exactly as many as were asked about.
-        top (`list[dict[int, float]]`): For each of them the `top_k` most likely tokens at that position (the
-            scored token may come in addition), token id to log-prob; empty dicts when `top_k` was 0.
-    """
-
-    logprobs: list[float]
-    top: list[dict[int, float]]
-
-
-@dataclass(frozen=True)
-class _Call:
-    method: str
-    path: str
-    body: Mapping[str, Any] | None = None
-
-
-def _load_call(name: str, path: str | Path) -> _Call:
-    return _Call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
-
-
-def _unload_call(name: str) -> _Call:
-    return _Call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-
-
-def _scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> _Call:
-    if not context:
-        raise ValueError("scoring needs at least one token of context: the first token of a prompt has no log-prob")
-    if not scored:
-        raise ValueError("there are no tokens to score")
-    if top_k < 0:
-        raise ValueError(f"top_k must be 0 or more, not {top_k}")
-    body = {
-        "model": model,
-        "prompt": [*map(int, context), *map(int, scored)],
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "prompt_logprobs": top_k,
-    }
-    return _Call("POST", "/v1/completions", body)
-
-
-def _scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
-    entries = _prompt_entries(reply)
-    if len(entries) != context + len(scored):
-        raise EngineError(502, f"{context + len(scored)} prompt tokens were sent, {len(entries)} were scored")
-    logprobs: list[float] = []
-    top: list[dict[int, float]] = []
-    for position, (token, entry) in enumerate(zip(scored, entries[context:], strict=True)):
-        try:
-            row = {int(one): float(value["logprob"]) for one, value in entry.items()}
-            ranks = {int(one): value.get("rank") or 0 for one, value in entry.items()}
-            logprob = row[int(token)]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise EngineError(502, f"no log-prob came back for scored token {position} (id {token})") from None
-        if not math.isfinite(logprob):
-            raise EngineError(502, f"the log-prob of scored token {position} (id {token}) is not finite")
-        logprobs.append(logprob)
-        top.append({one: value for one, value in row.items() if 0 < ranks[one] <= top_k})
-    return PromptLogprobs(logprobs, top)
-
-
-def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
-    choices = reply.get("choices") or [{}]
-    entries = choices[0].get("prompt_logprobs") or reply.get("prompt_logprobs")
-    if not isinstance(entries, list):
-        raise EngineError(502, "the engine sent no prompt_logprobs")
-    if entries and isinstance(entries[0], list):
-        return entries[0]
-    return entries
-
-
-def _already_loaded(error: EngineError) -> bool:
-    return error.status == 400 and "already" in error.message.lower()
-
-
-def _model_names(reply: Mapping[str, Any]) -> list[str]:
-    return [str(model["id"]) for model in reply.get("data", [])]
-
-
-def error_of(response: httpx.Response) -> EngineError:
-    """The typed error for an answer that is not a success; its content must have been read."""
-    try:
-        body = json.loads(response.content)
-    except ValueError:
-        body = None
-    error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, str):
-        error = {"message": error}
-    if not isinstance(error, dict):
-        # vLLM's older shape puts the fields at the top, FastAPI's own errors a `detail`.
-        error = body if isinstance(body, dict) else {}
-    message = error.get("message") or error.get("detail") or response.text[:500] or response.reason_phrase
-    return EngineError(response.status_code, str(message), error, response.headers)
-
-
-def _decoded(response: httpx.Response) -> dict[str, Any]:
-    if not response.is_success:
-        raise error_of(response)
-    if not response.content:
-        return {}
-    try:
-        value = json.loads(response.content)
-    except ValueError:
-        # vLLM answers adapter calls with a plain sentence.
-        return {"message": response.text}
-    return value if isinstance(value, dict) else {"value": value}
-
-
-def unavailable(error: httpx.TransportError) -> EngineUnavailable:
-    """The typed error for a failed exchange of bytes."""
-    timed_out = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
-    return EngineUnavailable(f"{type(error).__name__}: {error}".rstrip(": "), timed_out=timed_out)
-
-
 class _Addressed:
     """The half that both clients share: where the engine is, and what a request to it carries."""
 
@@ -249,7 +118,7 @@ class _Addressed:
         """
         return self._locate()
 
-    def _arguments(self, call: _Call, timeout: float | None) -> dict[str, Any]:
+    def _arguments(self, call: Call, timeout: float | None) -> dict[str, Any]:
         address = self.address
         headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
         arguments: dict[str, Any] = {
@@ -262,11 +131,6 @@ class _Addressed:
             headers["content-type"] = "application/json"
         arguments["timeout"] = self.timeout if timeout is None else httpx.Timeout(timeout)
         return arguments
-
-
-def encode(body: Mapping[str, Any]) -> bytes:
-    """A JSON body. Raises `ValueError` on NaN and infinities, which JSON has no words for."""
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 class EngineClient(_Addressed):
@@ -288,7 +152,7 @@ class EngineClient(_Addressed):
         timeout: float = 600.0,
     ) -> None:
         super().__init__(base_url, key, timeout)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S)
         self._http = httpx.AsyncClient(limits=limits, trust_env=False)
 
     async def __aenter__(self) -> Self:
@@ -306,42 +170,42 @@ class EngineClient(_Addressed):
     async def health(self) -> bool:
         """Whether the engine says it can serve."""
         try:
-            await self._json(_Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
+            await self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     async def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return _model_names(await self._json(_Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return model_names(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is."""
         try:
-            await self._json(_load_call(name, path))
+            await self._json(load_call(name, path))
         except EngineError as error:
-            if not _already_loaded(error):
+            if not already_loaded(error):
                 raise
 
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""
         try:
-            await self._json(_unload_call(name))
+            await self._json(unload_call(name))
         except EngineError as error:
             if error.status not in (400, 404):
                 raise
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) chat completion."""
-        return await self._json(_Call("POST", "/v1/chat/completions", {**body, "stream": False}))
+        return await self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
 
     async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) text completion."""
-        return await self._json(_Call("POST", "/v1/completions", {**body, "stream": False}))
+        return await self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
 
     async def tokenize(self, body: Mapping[str, Any]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
-        reply = await self._json(_Call("POST", "/tokenize", body))
+        reply = await self._json(Call("POST", "/tokenize", body))
         return [int(token) for token in reply["tokens"]]
 
     async def prompt_logprobs(
@@ -358,8 +222,8 @@ class EngineClient(_Addressed):
         Raises:
             EngineError: Also when the answer doesn't cover every scored token with a finite value.
         """
-        reply = await self._json(_scoring_call(context, scored, model, top_k))
-        return _scores(reply, len(context), scored, top_k)
+        reply = await self._json(scoring_call(context, scored, model, top_k))
+        return scores(reply, len(context), scored, top_k)
 
     async def send(
         self,
@@ -373,19 +237,19 @@ class EngineClient(_Addressed):
         Raises:
             EngineUnavailable: If no answer began.
         """
-        arguments = self._arguments(_Call(method, path), None)
+        arguments = self._arguments(Call(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         try:
             return await self._http.send(self._http.build_request(content=content, **arguments), stream=True)
         except httpx.TransportError as error:
             raise unavailable(error) from error
 
-    async def _json(self, call: _Call, limit_s: float | None = None) -> dict[str, Any]:
+    async def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
         try:
             response = await self._http.request(**self._arguments(call, limit_s))
         except httpx.TransportError as error:
             raise unavailable(error) from error
-        return _decoded(response)
+        return decoded(response)
 
 
 class SyncEngineClient(_Addressed):
@@ -398,7 +262,7 @@ class SyncEngineClient(_Addressed):
         timeout: float = 600.0,
     ) -> None:
         super().__init__(base_url, key, timeout)
-        self._http = httpx.Client(trust_env=False)
+        self._http = httpx.Client(limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S), trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -415,53 +279,53 @@ class SyncEngineClient(_Addressed):
     def health(self) -> bool:
         """Whether the engine says it can serve."""
         try:
-            self._json(_Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
+            self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return _model_names(self._json(_Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return model_names(self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is."""
         try:
-            self._json(_load_call(name, path))
+            self._json(load_call(name, path))
         except EngineError as error:
-            if not _already_loaded(error):
+            if not already_loaded(error):
                 raise
 
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""
         try:
-            self._json(_unload_call(name))
+            self._json(unload_call(name))
         except EngineError as error:
             if error.status not in (400, 404):
                 raise
 
     def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) chat completion."""
-        return self._json(_Call("POST", "/v1/chat/completions", {**body, "stream": False}))
+        return self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
 
     def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) text completion."""
-        return self._json(_Call("POST", "/v1/completions", {**body, "stream": False}))
+        return self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
-        return [int(token) for token in self._json(_Call("POST", "/tokenize", body))["tokens"]]
+        return [int(token) for token in self._json(Call("POST", "/tokenize", body))["tokens"]]
 
     def prompt_logprobs(
         self, context: Sequence[int], scored: Sequence[int], *, model: str = BASE_MODEL, top_k: int = 0
     ) -> PromptLogprobs:
         """Raw log-probs (temperature 1) of `scored` after `context`; see `EngineClient.prompt_logprobs`."""
-        reply = self._json(_scoring_call(context, scored, model, top_k))
-        return _scores(reply, len(context), scored, top_k)
+        reply = self._json(scoring_call(context, scored, model, top_k))
+        return scores(reply, len(context), scored, top_k)
 
-    def _json(self, call: _Call, limit_s: float | None = None) -> dict[str, Any]:
+    def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
         try:
             response = self._http.request(**self._arguments(call, limit_s))
         except httpx.TransportError as error:
             raise unavailable(error) from error
-        return _decoded(response)
+        return decoded(response)

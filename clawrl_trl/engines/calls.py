@@ -1,0 +1,142 @@
+"""The engine's calls as data: what each sends, and how its answer is read.
+
+Both clients, the asynchronous and the synchronous, send these; here is what they have in common. Reading is
+strict: an answer that doesn't cover what was asked is an error, never a partial result.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from clawrl_trl.engines.errors import EngineError, error_of
+
+BASE_MODEL = "base"
+"""The name under which every engine serves the model without an adapter."""
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """What the model thought of given tokens, at temperature 1.
+
+    Attributes:
+        logprobs (`list[float]`): Log-prob of each scored token, exactly as many as were asked about.
+        top (`list[dict[int, float]]`): For each of them the `top_k` most likely tokens at that position, token
+            id to log-prob; empty dicts when `top_k` was 0.
+    """
+
+    logprobs: list[float]
+    top: list[dict[int, float]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request to the engine."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+
+
+def load_call(name: str, path: str | Path) -> Call:
+    """Load a policy folder under a name."""
+    return Call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
+
+
+def unload_call(name: str) -> Call:
+    """Unload what has a name."""
+    return Call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+
+def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> Call:
+    """Score `scored` after `context`, generating as little as the dialect allows.
+
+    Raises:
+        ValueError: If there is no context, nothing to score, or `top_k` is negative.
+    """
+    if not context:
+        raise ValueError("scoring needs at least one token of context: the first token of a prompt has no log-prob")
+    if not scored:
+        raise ValueError("there are no tokens to score")
+    if top_k < 0:
+        raise ValueError(f"top_k must be 0 or more, not {top_k}")
+    body = {
+        "model": model,
+        "prompt": [*map(int, context), *map(int, scored)],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "prompt_logprobs": top_k,
+    }
+    return Call("POST", "/v1/completions", body)
+
+
+def scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
+    """Read the answer to a `scoring_call`; `context` is the number of tokens before the scored ones.
+
+    Raises:
+        EngineError: If not every scored token has a finite log-prob, or the counts differ.
+    """
+    entries = _prompt_entries(reply)
+    if len(entries) != context + len(scored):
+        raise EngineError(502, f"{context + len(scored)} prompt tokens were sent, {len(entries)} were scored")
+    logprobs: list[float] = []
+    top: list[dict[int, float]] = []
+    for position, (token, entry) in enumerate(zip(scored, entries[context:], strict=True)):
+        try:
+            row = {int(one): float(value["logprob"]) for one, value in entry.items()}
+            ranks = {int(one): value.get("rank") or 0 for one, value in entry.items()}
+            logprob = row[int(token)]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EngineError(502, f"no log-prob came back for scored token {position} (id {token})") from None
+        if not math.isfinite(logprob):
+            raise EngineError(502, f"the log-prob of scored token {position} (id {token}) is not finite")
+        logprobs.append(logprob)
+        top.append({one: value for one, value in row.items() if 0 < ranks[one] <= top_k})
+    return PromptLogprobs(logprobs, top)
+
+
+def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
+    choices = reply.get("choices") or [{}]
+    entries = choices[0].get("prompt_logprobs") or reply.get("prompt_logprobs")
+    if not isinstance(entries, list):
+        raise EngineError(502, "the engine sent no prompt_logprobs")
+    if entries and isinstance(entries[0], list):
+        return entries[0]
+    return entries
+
+
+def already_loaded(error: EngineError) -> bool:
+    """Whether the engine refused to load a name because it has it."""
+    return error.status == 400 and "already" in error.message.lower()
+
+
+def model_names(reply: Mapping[str, Any]) -> list[str]:
+    """The names in the answer of `/v1/models`."""
+    return [str(model["id"]) for model in reply.get("data", [])]
+
+
+def decoded(response: httpx.Response) -> dict[str, Any]:
+    """The JSON of a success.
+
+    Raises:
+        EngineError: If the answer is not a success.
+    """
+    if not response.is_success:
+        raise error_of(response)
+    if not response.content:
+        return {}
+    try:
+        value = json.loads(response.content)
+    except ValueError:
+        # vLLM answers adapter calls with a plain sentence.
+        return {"message": response.text}
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """A JSON body. Raises `ValueError` on NaN and infinities, which JSON has no words for."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
