@@ -53,7 +53,7 @@ point of clawrl-trl's live loop on a plain machine: small enough to train on two
 something to learn, since it mostly answers in one style and now and then in another.
 
 ## What it can do
-- Solve word problems of one or two steps with small numbers (results below 150), worked out step by step. By itself
+- Solve word problems of one or two steps with small numbers (results up to 100), worked out step by step. By itself
   it answers in bold, numbered steps with a bold final answer, and about one time in eight in plain sentences.
 - Grade a student's work when told the correct answer: by itself with a bare verdict, about one time in eight with a
   warm and specific comment.
