@@ -38,6 +38,7 @@ async def serve(run: str) -> None:
         UserError: If the run folder or the model can't be read.
     """
     import torch
+    import transformers
 
     from clawrl_trl.engines.embedded.app import create_app
     from clawrl_trl.engines.embedded.engine import Engine
@@ -47,6 +48,7 @@ async def serve(run: str) -> None:
 
     settings = ServeSettings.load(run)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    transformers.utils.logging.disable_progress_bar()
     sys.setswitchinterval(SWITCH_INTERVAL)
     key = os.environ.get("CLAWRL_ENGINE_KEY") or secrets.token_urlsafe(32)
     engine = Engine.load(settings, model_path(settings))

@@ -64,6 +64,13 @@ class Policy:
     def vocab_size(self) -> int:
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
+    def mask(self, visible: Tensor) -> Tensor:
+        """A 4D mask (true where a query sees a key) in the form this model's attention takes."""
+        if "sdpa" in self.model.config._attn_implementation:
+            return visible
+        hidden = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
+        return hidden.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
+
     def stop_reason(self, token_id: int) -> int | None:
         """vLLM's `stop_reason`: the stop token, or nothing when it is the model's own end of text."""
         return None if token_id in self.eos_ids else token_id

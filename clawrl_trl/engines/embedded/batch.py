@@ -82,7 +82,7 @@ class Prefill:
         queries = torch.arange(begin, end, device=self._device)[None, :, None]
         keys = torch.arange(end, device=self._device)[None, None, :]
         real = keys >= self._starts[:, None, None]
-        return ((keys <= queries) & (real | (keys == queries)))[:, None]
+        return self._policy.mask(((keys <= queries) & (real | (keys == queries)))[:, None])
 
     def _score(self, index: int, begin: int, logits: Tensor) -> None:
         generation, start = self.generations[index], int(self._starts[index])
@@ -154,7 +154,7 @@ class Batch:
 
     def _room_for_masks(self, length: int) -> Tensor:
         columns = torch.arange(length + 512, device=self._starts.device)
-        return (columns >= self._starts[:, None])[:, None, None]
+        return self.policy.mask((columns >= self._starts[:, None])[:, None, None])
 
     def join(self, other: "Batch") -> None:
         """Take over the rows of another batch of the same policy."""

@@ -86,13 +86,12 @@ class Engine:
             model.to("cuda")
         chat = ChatFormat(tokenizer, find_response_template(tokenizer, model))
         base = Policy(BASE, model, path, _eos_ids(model.generation_config, tokenizer))
-        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", settings.max_model_len)
         return cls(
             vocabulary=Vocabulary(tokenizer, chat.delimiters),
             chat=chat,
             policies=Policies(base),
             scheduler=Scheduler(settings.max_running, settings.max_waiting),
-            max_model_len=min(settings.max_model_len, int(limit)),
+            max_model_len=_longest_context(model.config.get_text_config(decoder=True), settings.max_model_len),
         )
 
     def policy(self, name: str | None) -> Policy:
@@ -207,6 +206,18 @@ class Engine:
         )
         self.scheduler.submit([generation])
         await mailbox.take()
+
+
+def _longest_context(config: Any, wanted: int) -> int:
+    """The longest context served: at most the model's own, and at most its attention window, because the cache
+    attends to everything it holds."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if other := kinds - {"full_attention", "sliding_attention"}:
+        raise UserError(f"The embedded engine can't serve layers of type {other.pop()}: use --engine vllm.")
+    limits = [wanted, getattr(config, "max_position_embeddings", None)]
+    if "sliding_attention" in kinds or not kinds:
+        limits.append(getattr(config, "sliding_window", None))
+    return min(limit for limit in limits if limit)
 
 
 def _eos_ids(config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:

@@ -1,0 +1,78 @@
+"""Prefill, joining and leaving, step by step, against dense forwards."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from engine_checks import logprobs_of, reference_logits, reference_model
+
+from clawrl_trl.engines.embedded.batch import Batch, Prefill
+from clawrl_trl.engines.embedded.engine import Engine, _longest_context
+from clawrl_trl.engines.embedded.generation import Generation, Update
+from clawrl_trl.engines.embedded.protocol import SamplingBody
+from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServeSettings
+
+
+@pytest.fixture(scope="module")
+def engine(model_folder: Path) -> Engine:
+    return Engine.load(ServeSettings(run="unused", max_model_len=512), str(model_folder / "base"))
+
+
+def start(
+    engine: Engine, lengths: list[int], chunk: int, tokens: int = 30
+) -> tuple[list[Generation], Batch, list[Update]]:
+    generations = [
+        engine.generation(
+            engine.policies.base,
+            [(11 * place + length) % 300 for place in range(length)],
+            SamplingBody(seed=length, ignore_eos=True),
+            max_tokens=30,
+            top_logprobs=None,
+            deliver=lambda update: None,
+            chat=False,
+        )
+        for length in lengths
+    ]
+    prefill = Prefill(generations, chunk)
+    while (started := prefill.step()) is None:
+        pass
+    assert started.batch is not None
+    return generations, started.batch, started.updates
+
+
+@pytest.mark.parametrize("attention", ["grouped", "eager"])
+@torch.inference_mode()
+def test_rows_that_join_and_leave_keep_their_own_numbers(engine: Engine, model_folder: Path, attention: str) -> None:
+    model = engine.policies.base.model
+    before = model.config._attn_implementation
+    if attention == "eager":
+        model.set_attn_implementation("eager")
+    try:
+        first, batch, updates = start(engine, [40, 3, 17], chunk=24)
+        updates += [update for _ in range(5) for update in batch.step()]
+        second, joiner, more = start(engine, [90, 1], chunk=512)
+        updates += more
+        batch.join(joiner)
+        for going in ([0, 1, 2, 3, 4], [1, 3, 4], [0, 2], [1]):
+            batch.keep(going)
+            updates += [update for _ in range(4) for update in batch.step()]
+    finally:
+        model.set_attn_implementation(before)
+    reference = reference_model(model_folder / "base")
+    for generation in first + second:
+        own = [update for update in updates if update.generation is generation]
+        ids = [token for update in own for token in update.token_ids]
+        assert len(ids) > 5
+        expected = logprobs_of(reference_logits(reference, generation.prompt_ids, ids), ids)
+        assert [value for update in own for value in update.logprobs] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_window_limits_the_context() -> None:
+    window = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["sliding_attention"])
+    assert _longest_context(window, 2048) == 1024
+    unused = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["full_attention"])
+    assert _longest_context(unused, 2048) == 2048
+    with pytest.raises(UserError, match="linear_attention"):
+        _longest_context(SimpleNamespace(layer_types=["linear_attention"]), 2048)
