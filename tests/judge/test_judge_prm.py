@@ -71,7 +71,7 @@ async def test_a_failed_vote_leaves_the_turn_pending(script: Scripted, status: i
 
 
 async def test_one_vote_that_times_out_leaves_the_turn_pending(script: Scripted) -> None:
-    script.votes = each('{"score": 1, "hint": null}', '{"score": 1, "hint": null}', 30.0)
+    script.votes = each('{"score": 1, "hint": null}', '{"score": 1, "hint": null}', 3.0)
     with pytest.raises(NotNow, match="TimeoutError"):
         await ask(script, votes=3, timeout=0.5)
 
