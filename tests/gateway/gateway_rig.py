@@ -7,7 +7,6 @@ streams, silence, missing ids. It records the requests it got and whether their 
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -25,6 +24,7 @@ from starlette.routing import Route
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.gateway import probe
+from clawrl_trl.gateway.__main__ import listen
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
@@ -42,8 +42,7 @@ class ServerThread:
     """A uvicorn server in a thread, listening once `start` returns."""
 
     def __init__(self, app: Any, port: int = 0) -> None:
-        self.socket = socket.create_server(("127.0.0.1", port), backlog=512)
-        self.socket.setblocking(False)
+        self.socket = listen("127.0.0.1", port)
         self.port = self.socket.getsockname()[1]
         config = uvicorn.Config(
             app, log_level="warning", lifespan="on", timeout_keep_alive=75, timeout_graceful_shutdown=1
