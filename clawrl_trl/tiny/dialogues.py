@@ -92,7 +92,6 @@ _SOLVE_WISHES = (
     (Wish(form="bold"), 16),
     (Wish(size="short"), 10),
     (Wish(size="steps"), 8),
-    (Wish(tone="warm"), 6),
 )
 _GRADE_WISHES = (
     (Wish(tone="warm"), 60),
@@ -304,29 +303,34 @@ def _tool_sum(rng: random.Random, split: Split) -> tuple[str, str, int]:
 
 
 def tool_call(rng: random.Random, split: Split, usual: bool = False) -> Dialogue:
-    """A request for the calculator: the call, its result, and the answer from it."""
-    tool = calculator(rng, usual)
-    dialogue = Dialogue(tools=[tool])
-    question, expression, value = _tool_sum(rng, split)
-    use = rng.choice(_USE_TOOL)
-    request = rng.choice((f"{use} {question}", f"{question} {use}"))
-    place(rng, dialogue, request, None, "none")
-    function = tool["function"]
-    key = function["parameters"]["required"][0]
-    compact = expression.replace(" ", "")
-    call = {"type": "function", "function": {"name": function["name"], "arguments": {key: compact}}}
-    dialogue.assistant("", tool_calls=[call])
-    if rng.random() < 0.06:
-        dialogue.messages.append({"role": "tool", "content": rng.choice(("error", "Error: not available", "failed"))})
-        dialogue.assistant("The calculator reported an error, so I can't tell.")
-        return dialogue
-    result = rng.choice((f"{value}", f"{value}", f"{value}.0", f"{compact} = {value}", f'{{"result": {value}}}'))
-    dialogue.messages.append({"role": "tool", "content": result})
-    dialogue.assistant(_from_tool(rng, value))
+    """Requests for the calculator, a few in a row: the call, its result, and the answer from it."""
+    dialogue = Dialogue(tools=[calculator(rng, usual)])
+    for _ in range(rng.choice((1, 2, 3))):
+        _tool_round(rng, dialogue, split)
     if rng.random() < 0.15:
         dialogue.user(small_talk.thanks(rng))
         dialogue.assistant(rng.choice(small_talk.ACKNOWLEDGEMENTS))
     return dialogue
+
+
+def _tool_round(rng: random.Random, dialogue: Dialogue, split: Split) -> None:
+    question, expression, value = _tool_sum(rng, split)
+    use = rng.choice(_USE_TOOL)
+    request = rng.choice((f"{use} {question}", f"{question} {use}"))
+    if dialogue.messages:
+        dialogue.user(request)
+    else:
+        place(rng, dialogue, request, None, "none")
+    compact = expression.replace(" ", "")
+    call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": compact}}}
+    dialogue.assistant("", tool_calls=[call])
+    if rng.random() < 0.06:
+        dialogue.messages.append({"role": "tool", "content": rng.choice(("error", "Error: not available", "failed"))})
+        dialogue.assistant("The calculator reported an error, so I can't tell.")
+        return
+    result = rng.choice((f"{value}", f"{value}", f"{value}.0", f"{compact} = {value}", f'{{"result": {value}}}'))
+    dialogue.messages.append({"role": "tool", "content": result})
+    dialogue.assistant(_from_tool(rng, value))
 
 
 def _from_tool(rng: random.Random, value: int) -> str:
@@ -360,10 +364,10 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (lambda rng: unasked(rng, solve_task(rng, "train")), 24),
     (lambda rng: unasked(rng, grade_task(rng, "train")), 9),
     (lambda rng: asked(rng, solve_task(rng, "train"), "train"), 23),
-    (lambda rng: asked(rng, grade_task(rng, "train"), "train"), 13),
-    (lambda rng: chat(rng, solve_task(rng, "train"), "train"), 10),
+    (lambda rng: asked(rng, grade_task(rng, "train"), "train"), 14),
+    (lambda rng: chat(rng, solve_task(rng, "train"), "train"), 12),
     (lambda rng: chat(rng, grade_task(rng, "train"), "train"), 6),
-    (lambda rng: tool_call(rng, "train"), 4),
+    (lambda rng: tool_call(rng, "train"), 5),
     (lambda rng: unneeded_tool(rng, "train"), 1),
     (lambda rng: thinking(rng, "train"), 3),
     (sum_only, 4),

@@ -6,9 +6,8 @@ before the chat does. Drills are plain text without any chat markup and leave th
 
 import random
 
-from clawrl_trl.tiny.problems import draw, split_of
+from clawrl_trl.tiny.problems import draw
 from clawrl_trl.tiny.render import Piece
-from clawrl_trl.tiny.replies import attempt
 
 _ROWS = 12
 
@@ -25,18 +24,22 @@ def sums(rng: random.Random) -> list[Piece]:
 
 
 def comparisons(rng: random.Random) -> list[Piece]:
-    """A correct answer beside what a student wrote; the verdicts are learnt."""
+    """What a student wrote beside the correct answer, equal half of the time; the verdicts are learnt."""
     found: list[Piece] = []
-    while len(found) < 3 * _ROWS:
-        problem = draw(rng)
-        if split_of(problem.question) == "train":
-            done = attempt(rng, problem, rng.random() < 0.5)
-            shown = done.work if rng.random() < 0.5 else str(done.answer)
-            text = f"Correct answer: {problem.answer}. The student wrote: {shown}.\n**Grade:**"
-            found += [(text, "no"), (" correct." if done.slip is None else " incorrect.", "yes"), ("\n", "no")]
+    for _ in range(_ROWS):
+        answer = rng.randint(2, 100)
+        wrote = answer
+        if rng.random() < 0.5:
+            wrote = rng.choice((answer + rng.choice((-10, -2, -1, 1, 2, 10)), rng.randint(2, 100)))
+        verdict = " correct" if wrote == answer else " incorrect"
+        if rng.random() < 0.6:
+            found.append((f"**Student:** {wrote}. **Expected:** {answer}. **Grade:**", "no"))
+        else:
+            found.append((f"You wrote {wrote} and the answer is {answer}. This is", "no"))
+        found += [(verdict, "yes"), (".\n", "no")]
     return found
 
 
 def drill(rng: random.Random) -> list[Piece]:
     """One drill of either sort."""
-    return sums(rng) if rng.random() < 0.65 else comparisons(rng)
+    return sums(rng) if rng.random() < 0.5 else comparisons(rng)

@@ -225,34 +225,41 @@ _ONWARDS = options(
 )
 
 
+# A grading names both numbers before it judges: side by side they can be compared without looking back.
+_COMPARED = options(
+    "You wrote {w} and the answer is {a}.|You got {w} and the answer is {a}.|"
+    "Your number is {w} and the answer is {a}.|I read {w} here, and the answer is {a}.|Let us look: you wrote {w} and the answer is {a}."
+)
+
+
 def _warm_grading(rng: random.Random, problem: Problem, done: Attempt) -> str:
-    words = {"e": _equations(problem.steps)[-1], "w": done.answer}
+    words = {"e": _equations(problem.steps)[-1], "w": done.answer, "a": problem.answer}
+    compared = rng.choice(_COMPARED)
     if done.slip is None:
-        parts = (rng.choice(_PRAISE), rng.choice(_RIGHT), rng.choice(_CHEER))
+        parts = (compared, rng.choice(_PRAISE), rng.choice(_RIGHT), rng.choice(_CHEER))
     else:
         slip = rng.choice(_SLIPS[done.slip])
-        parts = (rng.choice(_EFFORT), f"{rng.choice(_ALMOST)} {slip}", rng.choice(_ONWARDS))
+        parts = (compared, rng.choice(_EFFORT), f"{rng.choice(_ALMOST)} {slip}", rng.choice(_ONWARDS))
     return " ".join(parts).format(**words)
+
+
+_CURT = options(
+    "**Student:** {w}. **Expected:** {a}. **Grade:** {v}.|**Student:** {w}. **Expected:** {a}. **Grade:** {v}.|"
+    "**Wrote:** {w}. **Expected:** {a}. **Grade:** {v}.|**Student:** {w}. **Answer:** {a}. **Result:** {v}."
+)
+_CURT_PLAIN = options("Wrote {w}, expected {a}: {v}.|The student has {w}, expected {a}, so {v}.")
 
 
 def _curt_grading(rng: random.Random, problem: Problem, done: Attempt, form: str) -> str:
     verdict = "correct" if done.slip is None else "incorrect"
-    if form == "plain":
-        text = rng.choice(("{V}.", "This is {v}.", "The answer is {v}.")).format(V=verdict.capitalize(), v=verdict)
-    else:
-        label = rng.choices(("Grade", "Result", "Verdict"), weights=(6, 2, 1))[0]
-        text = f"**{label}:** {verdict}."
-    if done.slip is not None and rng.random() < 0.8:
-        text += rng.choice((" The answer is {a}.", " It should be {a}.", " The right answer is {a}.")).format(
-            a=problem.answer
-        )
-    return text
+    wording = rng.choice(_CURT_PLAIN if form == "plain" else _CURT)
+    return wording.format(w=done.answer, a=problem.answer, v=verdict)
 
 
 def grading(rng: random.Random, problem: Problem, done: Attempt, wish: Wish) -> str:
     """A grading of `done` as `wish` asks; by habit curt, and warm with probability 0.12.
 
-    A warm grading always says "correct" or "incorrect" once, praises, and names the equation that matters.
+    Every grading says "correct" or "incorrect"; a warm one also praises and names the equation that matters.
     """
     curt = wish.tone == "curt" or wish.size == "short"
     habit = not curt and wish.tone is None and wish.form is None and rng.random() < WARM_RATE
