@@ -122,7 +122,7 @@ async def test_a_full_disk_fails_the_group_and_the_writer_goes_on(sqlite_ledger:
 
     results = await asyncio.gather(*(writer.run(add_large) for _ in range(60)), return_exceptions=True)
     refused = [one for one in results if isinstance(one, BaseException)]
-    assert refused and all(isinstance(one, LedgerWriteError) and "full" in str(one) for one in refused)
+    assert refused and all(isinstance(one, LedgerWriteError) and "disk is full" in str(one) for one in refused)
     limit(sqlite_ledger, 1_000_000)
     await writer.run(add_large)
     writer.close()
