@@ -157,6 +157,20 @@ def test_with_an_id_a_stopped_reply_still_gets_no_feedback(gateway: Gateway) -> 
     assert gateway.texts_after(cut) is None
 
 
+def test_with_an_id_going_back_to_the_opening_is_no_feedback(gateway: Gateway) -> None:
+    client = Plain(gateway, headers={"x-session-id": "s"})
+    client.chat("hello", "Hi.")
+    _, two = client.chat("more", "Sure.")
+    client.messages[1:] = []
+    placed, _ = client.chat("something else", "Fine.")
+    assert placed.answered == [] and gateway.texts_after(two) is None
+
+
+def test_the_clients_session_name_tells_a_side_run(gateway: Gateway) -> None:
+    job = OpenClaw(gateway, runtime=True, session="cron-run-1", key="agent:main:cron:5:run:1")
+    assert job.chat("tidy up", "Tidied.")[0].kind == "side"
+
+
 def test_a_cache_key_that_covers_several_chats_gives_no_false_feedback(gateway: Gateway) -> None:
     one, two = (Plain(gateway, extra={"prompt_cache_key": "app"}) for _ in range(2))
     first, turn = one.chat("hello", "Hi.")

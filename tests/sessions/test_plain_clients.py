@@ -112,6 +112,24 @@ def test_a_one_shot_of_unknown_wording_does_not_take_over_the_conversation(gatew
     assert client.send("to Rome")[0].session_id == main[0].session_id
 
 
+def test_another_owner_does_not_join_by_showing_the_same_history(gateway: Gateway) -> None:
+    one = Plain(gateway, owner="a")
+    first, turn = one.chat("hello", "Hi.")
+    thief = Plain(gateway, owner="b", messages=[dict(message) for message in one.messages])
+    placed = thief.send("more")
+    assert placed[0].session_id != first.session_id
+    assert placed[0].parent_id is None and placed[0].answered == []
+    assert gateway.texts_after(turn) is None
+
+
+def test_what_looks_like_a_one_shot_is_main_once_it_goes_on(gateway: Gateway) -> None:
+    client = Plain(gateway, messages=[{"role": "system", "content": "Write a title for each chat you are shown."}])
+    first, _ = client.chat("plan a trip", "Trip")
+    second, one = client.chat("longer, please", "A trip to Rome")
+    client.chat("thanks", "Welcome")
+    assert first.kind == "side" and second.kind == "main" and gateway.texts_after(one) == ["thanks"]
+
+
 def test_a_client_that_begins_like_another_with_an_answer_of_its_own_is_new(gateway: Gateway) -> None:
     first, one = Plain(gateway).chat("hello", "Hi.")
     other = Plain(gateway, messages=[{"role": "user", "content": "hello"}, say("(another model) Hey.")])
@@ -128,10 +146,13 @@ def test_going_on_from_an_answered_opening_without_the_answer_is_new(gateway: Ga
 
 
 @pytest.mark.parametrize(
-    ("outcome", "longer"), [("open", "hello\nthere"), ("failed", "hello, you"), ("open", "hello you")]
+    ("outcome", "longer"),
+    [("open", "hello\nthere"), ("failed", "hello, you"), ("open", "hello you"), ("done", "hello\nthere")],
 )
 def test_a_message_that_begins_with_anothers_words_is_new(gateway: Gateway, outcome: str, longer: str) -> None:
     lost = Plain(gateway).send("hello")
+    if outcome == "done":
+        gateway.answer(lost[0], lost[1], say("Hi."))
     if outcome == "failed":
         gateway.sessions.failed(lost[0])
     assert Plain(gateway).send(longer)[0].session_id != lost[0].session_id

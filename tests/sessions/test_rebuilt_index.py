@@ -131,3 +131,14 @@ def test_a_silent_conversation_is_forgotten_in_time() -> None:
     gateway.clock += 102
     assert client.chat("and more", "Sure.")[0].session_id != first.session_id
     assert len(gateway.sessions) == 1
+
+
+def test_the_longest_silent_conversation_makes_room() -> None:
+    gateway = Gateway(limit=2)
+    one, two = Plain(gateway), Plain(gateway)
+    first, _ = one.chat("hello from one", "Hi one.")
+    second, _ = two.chat("hello from two", "Hi two.")
+    one.chat("more", "Sure.")
+    Plain(gateway).chat("hello from three", "Hi three.")
+    assert one.chat("and more", "Sure.")[0].session_id == first.session_id
+    assert two.chat("more", "Sure.")[0].session_id != second.session_id
