@@ -56,8 +56,10 @@ def engine_command(settings: ServeSettings) -> list[str]:
     """The command of the engine child. It takes the bearer key from `CLAWRL_ENGINE_KEY`, or makes one.
 
     Raises:
-        UserError: If the engine isn't installed, or `settings.engine` is the URL of one that runs elsewhere.
+        UserError: If the engine isn't installed, `settings.engine` is the URL of one that runs elsewhere, or the
+            model's folder doesn't exist.
     """
+    model_path(settings)
     if settings.engine == "transformers":
         return [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", settings.run]
     if settings.engine == "vllm":
@@ -100,9 +102,16 @@ def vllm_environment(key: str) -> dict[str, str]:
 
 
 def model_path(settings: ServeSettings) -> str:
-    """Folder or hub id of the base model; the bundled one by default."""
-    if settings.model_name_or_path is not None:
-        return settings.model_name_or_path
+    """Folder or hub id of the base model; the bundled one by default.
+
+    Raises:
+        UserError: If it is the path of a folder that doesn't exist.
+    """
+    path = settings.model_name_or_path
+    if path is not None:
+        if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+            raise UserError(f"{path} is no folder: give --model_name_or_path the folder or the id of a causal model.")
+        return str(Path(path).expanduser()) if path.startswith("~") else path
     from clawrl_trl.tiny import MODEL_PATH
 
     return str(MODEL_PATH)

@@ -14,7 +14,10 @@ from collections.abc import Callable
 
 import uvicorn
 
+from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import run_main
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported
 
@@ -37,21 +40,20 @@ async def serve(run: str) -> None:
     Raises:
         UserError: If the run folder or the model can't be read.
     """
+    settings = ServeSettings.load(run)
+    path = model_path(settings)  # before the slow imports: a wrong path is told at once
+
     import torch
     import transformers
 
     from clawrl_trl.engines.embedded.app import create_app
     from clawrl_trl.engines.embedded.engine import Engine
-    from clawrl_trl.engines.launch import model_path
-    from clawrl_trl.run import RunFolder
-    from clawrl_trl.settings import ServeSettings
 
-    settings = ServeSettings.load(run)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"].split(",")[0]))
     transformers.utils.logging.disable_progress_bar()
     sys.setswitchinterval(SWITCH_INTERVAL)
     key = os.environ.get("CLAWRL_ENGINE_KEY") or secrets.token_urlsafe(32)
-    engine = Engine.load(settings, model_path(settings))
+    engine = Engine.load(settings, path)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     port = listener.getsockname()[1]
     config = uvicorn.Config(create_app(engine, key), log_level="warning", timeout_graceful_shutdown=5)
