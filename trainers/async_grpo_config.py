@@ -42,7 +42,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             Optimizer steps per published policy version. A batch leased from a ledger holds this many steps' samples.
         batch_timeout (`float`, *optional*, defaults to `30.0`):
             Seconds the oldest ready sample waits for a full batch before a smaller one is trained.
-        max_kl (`float`, *optional*, defaults to `2.0`):
+        max_kl (`float`, *optional*, defaults to `1.0`):
             Gate: the largest mean KL divergence to the base model, in nats per token, with which a version is served.
         gate_tokens (`int`, *optional*, defaults to `1024`):
             Tokens per process over which the gate's KL divergence is taken.
@@ -127,7 +127,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         metadata={"help": "Seconds the oldest ready sample waits for a full batch before a smaller one is trained."},
     )
     max_kl: float = field(
-        default=2.0,
+        default=1.0,
         metadata={"help": "Gate: largest mean KL divergence to the base, in nats per token, of a served version."},
     )
     gate_tokens: int = field(

@@ -33,9 +33,10 @@ from clawrl_trl.credit import (
     merge,
 )
 from clawrl_trl.credit.sample import FloatArray
+from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
 from clawrl_trl.ledger.schema import Policy
-from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher
+from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher, rollback, version_of
 from clawrl_trl.policies.versions import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.checkpoint import InitialWeights, read_training_state, read_weights, write_policy
@@ -366,12 +367,15 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             "logits_to_keep": width + 1,
             "use_cache": False,
         }
+        training = self.model.training
+        self.model.eval()
         policy = self.model(**arguments).logits[:, :-1].float().log_softmax(-1)
         if self.ref_model is not None:
             base = self.ref_model(**arguments).logits[:, :-1].float().log_softmax(-1)
         else:
             with model.disable_adapter():
                 base = self.model(**arguments).logits[:, :-1].float().log_softmax(-1)
+        self.model.train(training)
         mask = inputs["tool_mask"][:, :width].bool()
         divergence = (policy.exp() * (policy - base)).sum(-1)
         totals = torch.stack([divergence[mask].sum(), mask.sum().float()])
@@ -384,22 +388,45 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Train until the source ends or `max_steps` are done.
 
         With a ledger, training goes on from its latest policy version: weights, optimizer, scheduler, random state
-        and step count. Otherwise `resume_from_checkpoint` works as in [`~transformers.Trainer`].
+        and step count; `resume_from_checkpoint` may name an earlier version's folder to go back to. Otherwise it
+        works as in [`~transformers.Trainer`].
+
+        Raises:
+            UserError: If the folder is none of the run's versions, or the disk is full.
         """
-        if self.publisher is not None and not isinstance(resume_from_checkpoint, str):
+        if self.publisher is not None:
+            if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() not in ("true", "false"):
+                self._go_back_to(Path(resume_from_checkpoint))
             resume_from_checkpoint = self._recover()
+        elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
+            resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _go_back_to(self, folder: Path) -> None:
+        """Let the version in a folder of this run serve, so that training goes on from it.
+
+        Raises:
+            UserError: If the folder is none of this run's versions.
+        """
+        publisher = self._with_publisher()
+        version = version_of(folder.name)
+        if version is None or publisher.store.folder(version) != folder.absolute():
+            raise UserError(
+                f"{folder} is no policy version of this run: a run with a ledger goes on by itself, or from one of "
+                f"{publisher.store.root}/policy-v<N>."
+            )
+        if self.accelerator.is_main_process and self._line_now() != version:
+            rollback(publisher.ledger, to=version)
+        self.accelerator.wait_for_everyone()
 
     def _recover(self) -> str | None:
         publisher = self._with_publisher()
         if self.accelerator.is_main_process:
             with publisher.ledger.reader() as tx:
                 known = [policy.version for policy in policies.all(tx)]
-                latest = policies.latest(tx)
             for name in publisher.store.clean_up(known):
                 logger.info("removed %s, the remains of an interrupted update", name)
-            if latest.state == "candidate":
-                publisher.publish(Candidate(latest.version, publisher.store.folder(latest.version)))
+            self._publish_waiting()
         version = self._line()
         self._hold(version)
         if version == 0:
@@ -409,14 +436,23 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             read_weights(self, publisher.store.folder(version))
         return None if state is None else str(state)
 
+    def _publish_waiting(self) -> None:
+        """Try again to publish a candidate that waits for the engine; on the main process."""
+        publisher = self._with_publisher()
+        with publisher.ledger.reader() as tx:
+            latest = policies.latest(tx)
+        if latest.state == "candidate":
+            publisher.publish(Candidate(latest.version, publisher.store.folder(latest.version)))
+
     def _line(self) -> int:
-        """The version training goes on from: ours while it waits or serves, else its parent, else what serves."""
-        found = None
-        if self.accelerator.is_main_process:
-            with self._with_publisher().ledger.reader() as tx:
-                latest = policies.latest(tx)
-                found = latest.version if latest.state == "candidate" else policies.serving(tx).version
-        return int(self._shared(found))
+        """The version training goes on from, on every process."""
+        return int(self._shared(self._line_now() if self.accelerator.is_main_process else None))
+
+    def _line_now(self) -> int:
+        """The newest version while it waits to be served, else the one that serves."""
+        with self._with_publisher().ledger.reader() as tx:
+            latest = policies.latest(tx)
+            return latest.version if latest.state == "candidate" else policies.serving(tx).version
 
     def _follow(self) -> None:
         """Go back to the version that the ledger says is current, if it is not the one in memory."""
@@ -459,8 +495,10 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
 
     def before_batch(self) -> None:
-        """Follow a rollback before the next batch is leased."""
+        """Follow a rollback, and publish what waits, before the next batch is leased."""
         if self.publisher is not None:
+            if self.accelerator.is_main_process:
+                self._publish_waiting()
             self._follow()
 
     def batch_started(self, batch: SampleBatch) -> None:

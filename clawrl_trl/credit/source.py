@@ -6,6 +6,7 @@ written down before it is trained and an unfinished one comes back first with th
 of samples or JSON rows, for training without a gateway. Neither knows torch.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
+from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, batches, events, samples
 from clawrl_trl.ledger.columns import Floats
 from clawrl_trl.ledger.errors import DigestMismatch
@@ -258,13 +260,15 @@ def as_source(source: Any, *, batch_size: int) -> Source:
 
     Raises:
         TypeError: If it is none of these.
+        UserError: If the file can't be read.
     """
     if isinstance(source, Source):
         return source
     if isinstance(source, (str, Path)):
-        import json
-
-        lines = Path(source).read_text().splitlines()
+        try:
+            lines = Path(source).read_text().splitlines()
+        except OSError as error:
+            raise UserError(f"{source} can't be read ({error.strerror}): name a file of JSON lines.") from None
         return ListSource([json.loads(line) for line in lines if line.strip()], batch_size=batch_size)
     if isinstance(source, Iterable):
         return ListSource(source, batch_size=batch_size)

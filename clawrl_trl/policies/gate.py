@@ -63,7 +63,7 @@ class FirstGate:
         also: A further check, asked when the others passed.
     """
 
-    def __init__(self, *, max_kl: float | None = 2.0, also: Callable[[Candidate], GateReport] | None = None) -> None:
+    def __init__(self, *, max_kl: float | None = 1.0, also: Callable[[Candidate], GateReport] | None = None) -> None:
         self.max_kl = max_kl
         self.also = also
 

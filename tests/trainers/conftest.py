@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -19,6 +20,8 @@ from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 VOCABULARY = 48
 
 torch.set_num_threads(1)
+settings.register_profile("shared cores", deadline=None)
+settings.load_profile("shared cores")
 
 
 def save_tiny_model(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from clawrl_trl.credit import LedgerSource, TrainingSample
+from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
@@ -193,6 +194,16 @@ class TestGoingBack:
             newest = policies.serving(tx)
         assert (newest.version, newest.parent) == (3, 1)
         assert all(torch.equal(value, weights(tmp_path, 1)[key]) for key, value in weights(tmp_path, 3).items())
+
+    def test_resuming_from_an_earlier_version(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger).train()
+        trainer = build(tiny, tmp_path, ledger)
+        with pytest.raises(UserError, match="no policy version of this run"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "elsewhere"))
+        trainer.train(resume_from_checkpoint=str(tmp_path / "policies" / "policy-v1"))
+        assert trainer.policy_version == 1
+        assert states(ledger) == {0: "retired", 1: "serving", 2: "retired"}
 
     def test_a_rollback_while_training(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6))
