@@ -87,10 +87,11 @@ STUDENT_OBJECTIONS: Mapping[str, Sequence[str]] = {
         "drop the headings and write a normal paragraph",
     ),
     "answer_label": (
-        "don't put a final answer label at the end, just say it in a sentence",
-        "please lose the final answer line and the bold, use plain sentences",
-        "the bold final answer thing looks odd, write it in normal sentences",
+        "no label at the end please, just say the answer in a plain sentence",
         "could you say the answer in a sentence, without a label or bold",
+        "please leave out the bold label at the end and use plain sentences",
+        "the bold line at the end looks odd, write it all in normal sentences",
+        "please don't end with a bold final answer, write plain sentences",
     ),
     "code": (
         "no boxes or code please, write plain sentences",
