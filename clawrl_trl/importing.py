@@ -87,9 +87,7 @@ def _check(turn: Any, where: str) -> None:
         raise UserError(f"{where}: response must be a text.")
     for name in ("prompt", "next_state"):
         value = turn.get(name)
-        fine = isinstance(value, str) or (
-            isinstance(value, list) and all(isinstance(one, dict) for one in value)
-        )
+        fine = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, dict) for one in value))
         if not fine and not (name == "next_state" and value is None):
             raise UserError(f"{where}: {name} must be a text or a list of messages.")
 
@@ -145,7 +143,7 @@ def _logprobs(
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     model = BASE_MODEL if version == 0 else f"policy-v{version}"
     scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=model)
-    return np.asarray(scored.values, dtype=np.float32)
+    return np.asarray(scored.logprobs, dtype=np.float32)
 
 
 def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]]]) -> dict[str, int]:
