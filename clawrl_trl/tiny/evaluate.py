@@ -105,7 +105,7 @@ def sample(
     dialogues_: list[Dialogue],
     *,
     seed: int = 0,
-    batch: int = 64,
+    batch: int = 256,
     quiet: bool = False,
 ) -> list[str]:
     """One reply to each dialogue, sampled at temperature 1 without truncation of the distribution."""
@@ -124,7 +124,7 @@ def sample(
             temperature=1.0,
             top_k=0,
             top_p=1.0,
-            max_new_tokens=200,
+            max_new_tokens=160,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
         )

@@ -187,9 +187,7 @@ _PRAISE = options(
     "You did this really well!|Fantastic!"
 )
 _RIGHT = options(
-    "You worked out {e}, and your answer of {w} is correct.|"
-    "You set up {e} the right way, so {w} is correct.|"
-    "Your step {e} is clear, and {w} is correct.|You found that {e}, which is correct."
+    "You worked out {e} all by yourself.|You set up {e} the right way.|Your step {e} is clear.|You found that {e}."
 )
 _CHEER = options(
     "Keep it up!|You can be proud of this.|Keep going like this!|I enjoyed reading your work.|"
@@ -201,9 +199,8 @@ _EFFORT = options(
     "I like how you started!|Good thinking!"
 )
 _ALMOST = options(
-    "Your answer of {w} is incorrect, but you read the problem well.|"
-    "You used the right numbers, but {w} is incorrect.|"
-    "You went about it well, though {w} is incorrect.|The answer {w} is incorrect, but your idea was good."
+    "You read the problem well.|You took the right numbers.|You went about it well.|Your idea was good.|"
+    "You were on a good way."
 )
 _SLIPS: dict[Slip, list[str]] = {
     "calculation": options(
@@ -227,13 +224,15 @@ _ONWARDS = options(
 
 # A grading names both numbers before it judges: side by side they can be compared without looking back.
 _COMPARED = options(
-    "You wrote {w} and the answer is {a}.|You got {w} and the answer is {a}.|"
-    "Your number is {w} and the answer is {a}.|I read {w} here, and the answer is {a}.|Let us look: you wrote {w} and the answer is {a}."
+    "You wrote {w}, expected {a}, so this is {v}.|You got {w}, expected {a}, so this is {v}.|"
+    "Your number is {w}, expected {a}, so this is {v}.|I read {w}, expected {a}, so this is {v}.|"
+    "Let us look: you wrote {w}, expected {a}, so this is {v}."
 )
 
 
 def _warm_grading(rng: random.Random, problem: Problem, done: Attempt) -> str:
-    words = {"e": _equations(problem.steps)[-1], "w": done.answer, "a": problem.answer}
+    verdict = "correct" if done.slip is None else "incorrect"
+    words = {"e": _equations(problem.steps)[-1], "w": done.answer, "a": problem.answer, "v": verdict}
     compared = rng.choice(_COMPARED)
     if done.slip is None:
         parts = (compared, rng.choice(_PRAISE), rng.choice(_RIGHT), rng.choice(_CHEER))
@@ -244,10 +243,10 @@ def _warm_grading(rng: random.Random, problem: Problem, done: Attempt) -> str:
 
 
 _CURT = options(
-    "**Student:** {w}. **Expected:** {a}. **Grade:** {v}.|**Student:** {w}. **Expected:** {a}. **Grade:** {v}.|"
-    "**Wrote:** {w}. **Expected:** {a}. **Grade:** {v}.|**Student:** {w}. **Answer:** {a}. **Result:** {v}."
+    "**Student:** {w}, expected {a}. **Grade:** {v}.|**Student:** {w}, expected {a}. **Grade:** {v}.|"
+    "**Wrote:** {w}, expected {a}. **Grade:** {v}.|**Answer:** {w}, expected {a}. **Result:** {v}."
 )
-_CURT_PLAIN = options("Wrote {w}, expected {a}: {v}.|The student has {w}, expected {a}, so {v}.")
+_CURT_PLAIN = options("Wrote {w}, expected {a}, so this is {v}.|The student has {w}, expected {a}: {v}.")
 
 
 def _curt_grading(rng: random.Random, problem: Problem, done: Attempt, form: str) -> str:

@@ -25,7 +25,7 @@ BATCH_TOKENS = 4096
 _CHUNK = 2048
 _LONGEST = 512
 _WIDTH_STEP = 16
-_DRILLS = 0.12
+_DRILLS = 0.2
 GIVEN, LEARNT, OPENING = 0, 1, 2
 Row = tuple[list[int], list[int]]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -61,6 +61,8 @@ def _weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
         ids = tokenizer.encode(f" {word}")
         if len(ids) == 1:
             weights[ids] = 2.0
+    for verdict in (" correct", " incorrect"):
+        weights[tokenizer.encode(verdict)] = 5.0
     return weights
 
 

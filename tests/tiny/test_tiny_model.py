@@ -60,7 +60,7 @@ def test_the_card_is_plain_about_limits() -> None:
 
 def _shares(loaded: Loaded, source: Callable[[random.Random], Iterator[Case]], count: int) -> dict[str, float]:
     found = list(itertools.islice(source(random.Random(11)), count))
-    replies = evaluate.sample(*loaded, [case.prompt for case in found], seed=11, batch=128, quiet=True)
+    replies = evaluate.sample(*loaded, [case.prompt for case in found], seed=11, quiet=True)
     return {measure.name: measure.share for measure in evaluate.measure(found, replies)}
 
 
