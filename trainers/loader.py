@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader, IterableDataset
+from trl.trainer.utils import identity
 
 from clawrl_trl.credit import CreditedSample, ListSource, SampleBatch, Source, TrainingSample
 
@@ -116,7 +117,7 @@ class SizedSampleStream(SampleStream):
 
 
 def train_dataloader(trainer: Consumer) -> DataLoader[MicroBatch]:
-    """A loader that fetches nothing ahead. Its own generator keeps it off the global random state."""
+    """A loader that fetches nothing ahead and copies nothing; its generator keeps it off the global random state."""
     sized = isinstance(trainer.source, ListSource) and isinstance(trainer.source.items, list)
     stream = SizedSampleStream(trainer) if sized else SampleStream(trainer)
-    return DataLoader(stream, batch_size=None, num_workers=0, generator=torch.Generator())
+    return DataLoader(stream, batch_size=None, num_workers=0, collate_fn=identity, generator=torch.Generator())

@@ -80,6 +80,7 @@ def run_child(tiny: Path, run: Path, death: str | None) -> int | None:
 
 
 @pytest.mark.kill9
+@pytest.mark.timeout(900)
 def test_each_sample_is_trained_once_whatever_dies(tiny: Path, tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "ledger.db")
     fill(ledger, make_samples(2 * len(DEATHS)))

@@ -108,6 +108,19 @@ class TestAsyncGRPOTrainer(Common):
         trainer.train()
         assert trainer.state.global_step == 6
 
+    def test_checkpoints_of_a_list_resume_exactly(self, tiny: Path, tmp_path: Path) -> None:
+        found = []
+        for name, stop in (("whole", None), ("parts", 2)):
+            options: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2}
+            options |= {"output_dir": str(tmp_path / name), "disable_dropout": False}
+            if stop is not None:
+                self.build(tiny, tmp_path, make_samples(8), max_steps=stop, **options).train()
+            trainer = self.build(tiny, tmp_path, make_samples(8), **options)
+            trainer.train(resume_from_checkpoint=stop is not None)
+            assert trainer.state.global_step == 4
+            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
     def test_iterations_reuse_a_batch(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(8), num_iterations=3, learning_rate=0.3)
         trainer.train()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from conftest import fill, make_samples
 from safetensors.torch import load_file
@@ -19,11 +20,12 @@ def launch(tiny: Path, run: Path, ranks: int) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(script), str(tiny), str(run)], env=environment, capture_output=True, text=True, timeout=240
+        [*command, str(script), str(tiny), str(run)], env=environment, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.timeout(900)
 def test_two_ranks(tiny: Path, tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "ledger.db")
     fill(ledger, make_samples(5))
