@@ -26,10 +26,13 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import DEFAULT_RUN, ServeSettings, ServingArguments
 
-METHODS = ("binary", "opd", "combine")
 NICE = 10
 """Added to the trainer's priority number: on shared cores, serving comes first."""
-BUNDLED = {"learning_rate": 2e-3, "batch_timeout": 5.0}
+BUNDLED = {
+    "binary": {"learning_rate": 1.5e-3, "batch_timeout": 5.0},
+    "opd": {"learning_rate": 2e-3, "batch_timeout": 5.0, "per_device_train_batch_size": 2},
+    "combine": {"learning_rate": 1.5e-3, "batch_timeout": 5.0},
+}
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for."""
 
 
@@ -94,9 +97,9 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     configs = {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}
     chosen = _peek(argv)
     if chosen["method"] not in configs:
-        raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(METHODS)}.")
+        raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
     parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
-    defaults = dict(BUNDLED) if chosen["model_name_or_path"] is None else {}
+    defaults = BUNDLED[chosen["method"]] if chosen["model_name_or_path"] is None else {}
     parser.set_defaults(output_dir=_default_folder(chosen), **defaults)
     script, config, model, serving = parser.parse_args_and_config(argv)
     settings = ServeSettings(
