@@ -7,6 +7,7 @@ measures what was saved, and writes the figures into the model card beside it.
 import argparse
 import shutil
 import sys
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -14,9 +15,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from clawrl_trl.tiny import MODEL_PATH, tokenizer, train
-from clawrl_trl.tiny.evaluate import Measure, StyleGap, evaluate, table
+from clawrl_trl.tiny.evaluate import Measure, StyleGap, evaluate, load, table
 
-STEPS = 3600
 THREADS = 2
 
 
@@ -67,9 +67,7 @@ made. Larger numbers, longer problems, other topics and long prompts are beyond 
 the same confident form. It was trained on generated text only, on sequences of up to 512 tokens. It is not a product.
 
 ## How it was made
-`python -m clawrl_trl.tiny.build --seed {seed} --steps {steps} --compile` (two threads): {tokens} tokens of
-conversations and drills from the grammar in `clawrl_trl.tiny`, no other data; AdamW, cosine schedule, loss on replies.
-The same seed, machine and number of threads give the same weights.
+{made}
 
 ## Measured
 On held-out problems and held-out wordings, sampled at temperature 1 from these very weights in float32
@@ -82,58 +80,98 @@ Licence: Apache-2.0.
 """
 
 
-def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, seed: int, steps: int) -> str:
-    """The model card with the measured figures."""
+def made(*, seed: int, steps: int, start: Path | None) -> str:
+    """How a run of the recipe made a model, for the card."""
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
-    return _CARD.format(millions=parameters / 1e6, seed=seed, steps=steps, tokens=tokens, table=table(measures, gaps))
+    begun = "from nothing" if start is None else f"continuing the model in `{start.name}`"
+    command = f"python -m clawrl_trl.tiny.build --seed {seed} --steps {steps}"
+    return (
+        f"`{command}`, {begun}: {tokens} tokens of\nconversations and drills from the grammar in `clawrl_trl.tiny`, "
+        "no other data; AdamW, cosine schedule,\nloss on replies. The same seed, machine and number of threads give "
+        "the same weights."
+    )
 
 
-def build(out: Path, *, seed: int = 0, steps: int = STEPS, count: int = 300, compiled: bool = False) -> Path:
-    """Make the model in `out` and return that folder.
+def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, how: str) -> str:
+    """The model card with the measured figures; `how` says how the weights were made."""
+    return _CARD.format(millions=parameters / 1e6, made=how, table=table(measures, gaps))
 
-    Args:
-        out: the folder to write; files of an earlier model in it are replaced.
+
+@dataclass(frozen=True)
+class Recipe:
+    """The choices of one run.
+
+    Attributes:
         seed: seeds tokenizer, weights, conversations and measurement.
         steps: optimiser steps.
+        learning_rate: the peak of the schedule.
         count: cases per measure at the end; 0 skips the measurement and the card.
         compiled: train with torch.compile, which is faster and needs a C++ compiler.
+        start: continue the model in this folder, with its tokenizer, instead of starting from nothing.
+    """
+
+    seed: int = 0
+    steps: int = 3600
+    learning_rate: float = 2e-3
+    count: int = 300
+    compiled: bool = False
+    start: Path | None = None
+
+
+def build(out: Path, recipe: Recipe) -> Path:
+    """Make the model in `out`, replacing files of an earlier one, and return that folder.
 
     Raises:
-        ValueError: if `steps` is not positive.
+        ValueError: if the steps are not positive.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be positive, got {steps}")
-    tok = tokenizer.build(seed)
-    model = train.new_model(tok, seed)
-    train.train(model, tok, seed=seed, steps=steps, compiled=compiled)
+    if recipe.steps < 1:
+        raise ValueError(f"steps must be positive, got {recipe.steps}")
+    if recipe.start is None:
+        tok = tokenizer.build(recipe.seed)
+        model = train.new_model(tok, recipe.seed)
+    else:
+        model, tok = load(recipe.start)
+    train.train(
+        model,
+        tok,
+        seed=recipe.seed,
+        steps=recipe.steps,
+        learning_rate=recipe.learning_rate,
+        compiled=recipe.compiled,
+    )
     save(model, tok, out)
-    if count:
-        measures, gaps = evaluate(out, count=count, seed=seed)
-        text = card(measures, gaps, parameters=model.num_parameters(), seed=seed, steps=steps)
-        (out / "README.md").write_text(text)
+    if recipe.count:
+        measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
+        how = made(seed=recipe.seed, steps=recipe.steps, start=recipe.start)
+        (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=how))
     return out
 
 
 def main() -> None:
     """The command line of the recipe."""
+    usual = Recipe()
     parser = argparse.ArgumentParser(description="Build the bundled tiny model from nothing.")
     parser.add_argument("--out", type=Path, default=Path("tiny-model"), help="folder to write (default: tiny-model)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"optimiser steps (default: {STEPS})")
-    parser.add_argument("--count", type=int, default=300, help="cases per measure at the end; 0 skips it")
+    parser.add_argument("--seed", type=int, default=usual.seed)
+    parser.add_argument("--steps", type=int, default=usual.steps, help=f"optimiser steps (default: {usual.steps})")
+    parser.add_argument("--learning_rate", type=float, default=usual.learning_rate, help="peak of the schedule")
+    parser.add_argument("--count", type=int, default=usual.count, help="cases per measure at the end; 0 skips it")
     parser.add_argument(
         "--threads", type=int, default=THREADS, help="torch threads (part of what makes it repeatable)"
     )
     parser.add_argument("--compile", action="store_true", help="train faster; needs a C++ compiler")
+    parser.add_argument("--start", type=Path, help="continue the model in this folder")
     options = parser.parse_args()
     if options.steps < 1:
         sys.exit("--steps must be at least 1")
+    if options.start is not None and not options.start.is_dir():
+        sys.exit(f"--start: there is no folder {options.start}")
     torch.set_num_threads(options.threads)
-    folder = build(options.out, seed=options.seed, steps=options.steps, count=options.count, compiled=options.compile)
+    recipe = Recipe(options.seed, options.steps, options.learning_rate, options.count, options.compile, options.start)
+    folder = build(options.out, recipe)
     print(f"wrote {folder}")
-    readme = folder / "README.md"
-    if options.count:
-        print(readme.read_text().partition("## Measured")[2])
+    if recipe.count:
+        print((folder / "README.md").read_text().partition("## Measured")[2])
 
 
 if __name__ == "__main__":

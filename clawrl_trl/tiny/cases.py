@@ -85,6 +85,18 @@ def _judges(task: Task) -> Check:
     return lambda text: verdict(text) == right
 
 
+def _when_bold(check: Check) -> Check:
+    return lambda text: check(text) if "*" in text else None
+
+
+def _equals(wanted: str) -> Check:
+    return lambda text: text == wanted
+
+
+def _reports(value: int) -> Check:
+    return lambda text: last_number(text) == value
+
+
 def unasked(rng: random.Random) -> Iterator[Case]:
     """First requests to solve, without an instruction."""
     while True:
@@ -94,7 +106,7 @@ def unasked(rng: random.Random) -> Iterator[Case]:
             _prompt(dialogues.unasked(rng, task)),
             {
                 "solve: correct": answers,
-                "solve: correct when bold": lambda text, ok=answers: ok(text) if "*" in text else None,
+                "solve: correct when bold": _when_bold(answers),
                 "solve: plain by itself": lambda text: "*" not in text,
                 "solve: one style throughout": lambda text: is_bold(text) or is_plain(text),
             },
@@ -199,6 +211,9 @@ def thanked(rng: random.Random) -> Iterator[Case]:
         yield Case(dialogue, {"thanks: acknowledged": lambda text: len(text.split()) <= 12 and is_plain(text)})
 
 
+_CALL = re.compile(r'^<tool_call>\n\{"name": "calculator", "arguments": \{"expression": "[^"]+"\}\}\n</tool_call>$')
+
+
 def tools(rng: random.Random) -> Iterator[Case]:
     """Requests for the calculator; the call must be well formed and ask for the right thing."""
     while True:
@@ -207,14 +222,11 @@ def tools(rng: random.Random) -> Iterator[Case]:
         function = whole.messages[turn]["tool_calls"][0]["function"]
         expression = function["arguments"]["expression"]
         call = f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
-        formed = re.compile(
-            r'^<tool_call>\n\{"name": "calculator", "arguments": \{"expression": "[^"]+"\}\}\n</tool_call>$'
-        )
         yield Case(
             Dialogue(whole.messages[:turn], whole.tools),
             {
-                "tool: call well formed": lambda text, formed=formed: bool(formed.match(text)),
-                "tool: right expression": lambda text, call=call: text == call,
+                "tool: call well formed": lambda text: bool(_CALL.match(text)),
+                "tool: right expression": _equals(call),
             },
         )
 
@@ -227,7 +239,7 @@ def tool_results(rng: random.Random) -> Iterator[Case]:
         call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": f"{value - 1}+1"}}}
         dialogue.assistant("", tool_calls=[call])
         dialogue.messages.append({"role": "tool", "content": str(value)})
-        yield Case(dialogue, {"tool: result reported": lambda text, value=value: last_number(text) == value})
+        yield Case(dialogue, {"tool: result reported": _reports(value)})
 
 
 def thoughts(rng: random.Random) -> Iterator[Case]:

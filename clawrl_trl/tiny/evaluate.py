@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from clawrl_trl.tiny import MODEL_PATH, dialogues
 from clawrl_trl.tiny.cases import Case, all_cases, hinted
@@ -39,6 +39,7 @@ _AT_LEAST = {
     "off topic": 0.9,
 }
 _BETWEEN = (0.05, 0.2)
+_LONGEST = 160
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,40 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
 
 
 @torch.inference_mode()
+def _continued(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, end: int, limit: int) -> list[list[int]]:
+    """Sampled continuations of left-padded prompts [B, L]; rows that have ended leave the batch."""
+    found: list[list[int]] = [[] for _ in ids]
+    rows = torch.arange(len(ids))
+    ended = torch.zeros(len(ids), dtype=torch.bool)
+    cache = DynamicCache(config=model.config)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    for _ in range(limit):
+        logits = model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+        ).logits[:, -1]
+        ids = torch.multinomial(logits.softmax(-1), 1)
+        ended |= ids[:, 0] == end
+        for row, token, over in zip(rows.tolist(), ids[:, 0].tolist(), ended.tolist(), strict=True):
+            if not over:
+                found[row].append(token)
+        if ended.all():
+            break
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        positions = positions[:, -1:] + 1
+        if ended.float().mean() > 0.2:
+            kept = (~ended).nonzero()[:, 0]
+            cache.batch_select_indices(kept)
+            ids, mask, positions, rows, ended = ids[kept], mask[kept], positions[kept], rows[kept], ended[kept]
+    return found
+
+
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     dialogues_: list[Dialogue],
     *,
     seed: int = 0,
-    batch: int = 256,
+    batch: int = 128,
     quiet: bool = False,
 ) -> list[str]:
     """One reply to each dialogue, sampled at temperature 1 without truncation of the distribution."""
@@ -113,22 +141,12 @@ def sample(
     texts = [prompt_text(tokenizer, dialogue) for dialogue in dialogues_]
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     replies = [""] * len(texts)
-    starts = range(0, len(order), batch)
-    for start in tqdm(starts, desc="sampling", unit="batch", disable=quiet):
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for start in tqdm(range(0, len(order), batch), desc="sampling", unit="batch", disable=quiet):
         rows = order[start : start + batch]
         inputs = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False)
-        out = model.generate(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=160,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
-        )
-        for i, ids in zip(rows, out[:, inputs["input_ids"].shape[1] :], strict=True):
+        found = _continued(model, inputs["input_ids"], inputs["attention_mask"], end, _LONGEST)
+        for i, ids in zip(rows, found, strict=True):
             replies[i] = tokenizer.decode(ids, skip_special_tokens=True)
     return replies
 

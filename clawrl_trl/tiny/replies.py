@@ -160,8 +160,9 @@ def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
         slips: list[Slip] = ["calculation", "calculation", "operation"]
         if len(equations) > 1:
             slips.append("missing step")
-        slip = rng.choice(slips)
-        equations, answer = _wrong_answer(rng, problem, slip)
+        made = rng.choice(slips)
+        slip = made
+        equations, answer = _wrong_answer(rng, problem, made)
         if answer == problem.answer:  # 4 - 2 by another road
             slip, answer = "calculation", problem.answer + 1
             equations = [*equations[:-1], f"{equations[-1].split(' = ')[0]} = {answer}"]
@@ -202,7 +203,7 @@ _ALMOST = options(
     "You read the problem well.|You took the right numbers.|You went about it well.|Your idea was good.|"
     "You were on a good way."
 )
-_SLIPS: dict[Slip, list[str]] = {
+_SLIPS: dict[Slip, tuple[str, ...]] = {
     "calculation": options(
         "The slip is in the last step: {e}, not {w}.|The mistake is in the calculation: {e}.|"
         "Look at the last step again, because {e}.|Only the sum went wrong: {e}, not {w}."

@@ -57,13 +57,13 @@ def _corpus(rng: random.Random, samples: int) -> Iterator[str]:
 def build(seed: int) -> PreTrainedTokenizerFast:
     """Train the tokenizer on conversations of the recipe; the same seed gives the same vocabulary."""
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(MARKERS),
         special_tokens=list(SPECIAL),

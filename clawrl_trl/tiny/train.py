@@ -185,7 +185,7 @@ def train(
             group["lr"] = _rate(step, steps, learning_rate)
         with torch.autocast("cpu", torch.bfloat16):
             loss = reply_loss(model, inputs, marks, weights)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -19,8 +19,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> None:
-    one = recipe.build(tmp_path / "one", seed=3, steps=3, count=0)
-    two = recipe.build(tmp_path / "two", seed=3, steps=3, count=0)
+    one = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, steps=3, count=0))
+    two = recipe.build(tmp_path / "two", recipe.Recipe(seed=3, steps=3, count=0))
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     model = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)
@@ -29,6 +29,13 @@ def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> No
     assert tokenizer.response_template == tokenizers.RESPONSE_TEMPLATE
     assert model.generation_config.temperature == 1.0
     assert (one / "LICENSE").is_file()
+
+
+def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
+    first = recipe.build(tmp_path / "first", recipe.Recipe(steps=1, count=0))
+    second = recipe.build(tmp_path / "second", recipe.Recipe(seed=1, steps=1, count=0, start=first))
+    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
+    assert (first / "model.safetensors").read_bytes() != (second / "model.safetensors").read_bytes()
 
 
 def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
@@ -43,7 +50,8 @@ def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
 def test_the_card_carries_the_figures() -> None:
     measures = [evaluate.Measure("solve: correct", 97, 100, *evaluate.wilson(97, 100))]
     gaps = [evaluate.StyleGap("plain", 0.12, 0.02, 0.99, 2.1, -4.0)]
-    card = recipe.card(measures, gaps, parameters=3_700_000, seed=0, steps=10)
+    how = recipe.made(seed=0, steps=10, start=None)
+    card = recipe.card(measures, gaps, parameters=3_700_000, how=how)
     assert "| solve: correct | 97.0% |" in card
     assert "--seed 0 --steps 10" in card
 
@@ -55,4 +63,4 @@ def test_wilson(hits: int, count: int, low: float, high: float) -> None:
 
 def test_steps_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="steps"):
-        recipe.build(tmp_path, steps=0)
+        recipe.build(tmp_path, recipe.Recipe(steps=0))
