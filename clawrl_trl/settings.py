@@ -58,9 +58,7 @@ def _setting(name: str, default: Any, help: str) -> Any:
 class ServingArguments:
     """What serving is told beside the run folder and the model, which a training script names its own way."""
 
-    host: str = _setting(
-        "host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY."
-    )
+    host: str = _setting("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
     port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")
     engine: str = _setting(
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
@@ -76,13 +74,9 @@ class ServingArguments:
     session_timeout: float = _setting(
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
-    engine_timeout: float = _setting(
-        "engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds."
-    )
+    engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
     judge: str = _setting("judge", "rules", "Judge: 'rules' (no model), 'llm', or 'off'.")
-    judge_url: str | None = _setting(
-        "judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine."
-    )
+    judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = _setting(
         "judge_model", None, "Model of the llm judge. Default: the engine's base model."
     )
@@ -95,12 +89,8 @@ class ServingArguments:
     judge_workers: int = _setting("judge_workers", 4, "Turns judged at once.")
     judge_temperature: float = _setting("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
     judge_max_tokens: int = _setting("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
-    judge_timeout: float = _setting(
-        "judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds."
-    )
-    hints: bool = _setting(
-        "hints", True, "Write hindsight hints and score replies under them (needed for OPD)."
-    )
+    judge_timeout: float = _setting("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
+    hints: bool = _setting("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
     custom_rm_path: str | None = _setting(
         "custom_rm_path",
         None,
@@ -115,9 +105,7 @@ class ServingArguments:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
         if self.judge not in ("rules", "llm", "off"):
             raise UserError(f"--judge {self.judge!r} is unknown: use rules, llm or off.")
-        if self.engine not in ("transformers", "vllm") and not self.engine.startswith(
-            ("http://", "https://")
-        ):
+        if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
 
 
@@ -157,9 +145,7 @@ class ServeSettings(ServingArguments):
         try:
             values: Mapping[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} can't be read ({error}): start it with 'clawrl serve --run {run}'."
-            ) from None
+            raise UserError(f"{path} can't be read ({error}): start it with 'clawrl serve --run {run}'.") from None
         known = {one.name for one in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known} | {"run": str(run)})
 

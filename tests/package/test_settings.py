@@ -35,9 +35,7 @@ def test_a_bad_variable_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         ServeSettings()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"port": 70000}, {"judge": "coin"}, {"engine": "sglang"}, {"dtype": "int8"}]
-)
+@pytest.mark.parametrize("wrong", [{"port": 70000}, {"judge": "coin"}, {"engine": "sglang"}, {"dtype": "int8"}])
 def test_unusable_values_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):
         ServeSettings(**wrong)  # type: ignore[arg-type]

@@ -66,9 +66,7 @@ def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> Non
 def test_stopping_ends_stubborn_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clawrl_trl.supervisor.GRACE", 0.2)
     supervisor = Supervisor(tmp_path)
-    code = (
-        "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(600)"
-    )
+    code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(600)"
     mark = tmp_path / "up"
     child = supervisor.start(_child(code, str(mark)))
     supervisor.wait_until(mark.exists, child, 20)

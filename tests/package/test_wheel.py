@@ -44,3 +44,9 @@ def test_serving_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_nothing_reports_its_use() -> None:
+    code = "import clawrl_trl, huggingface_hub.constants as c; print(c.HF_HUB_DISABLE_TELEMETRY)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
