@@ -1,8 +1,11 @@
 """Hold a finished persona run against what the project promises: `python benchmarks/check_run.py DIR`.
 
-Exits 1 and says what falls short. The thresholds are those of `benchmarks/personas.py`.
+Exits 1 and says what falls short. The thresholds are those of `benchmarks/personas.py`. A single run answers 50
+problems, of which chance alone may fail two more than before; `--correctness_loss` makes room for that where one run
+must decide.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -13,14 +16,14 @@ SCORE_AFTER = 0.8
 CORRECTNESS_LOSS = 0.02
 
 
-def shortfalls(metrics: dict[str, Any]) -> list[str]:
+def shortfalls(metrics: dict[str, Any], correctness_loss: float = CORRECTNESS_LOSS) -> list[str]:
     """What a run's metrics fall short in; empty when it passes."""
     found = []
     if metrics["score_before"] > SCORE_BEFORE:
         found.append(f"score before {metrics['score_before']:.2f} > {SCORE_BEFORE}")
     if metrics["score_after"] < SCORE_AFTER:
         found.append(f"score after {metrics['score_after']:.2f} < {SCORE_AFTER}")
-    if metrics["correct_before"] - metrics["correct_after"] > CORRECTNESS_LOSS + 1e-9:
+    if metrics["correct_before"] - metrics["correct_after"] > correctness_loss + 1e-9:
         found.append(f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}")
     if metrics["failed_requests"]:
         found.append(f"{metrics['failed_requests']} requests failed")
@@ -28,8 +31,12 @@ def shortfalls(metrics: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    metrics = json.loads((Path(sys.argv[1]) / "metrics.json").read_text())
-    found = shortfalls(metrics)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--correctness_loss", type=float, default=CORRECTNESS_LOSS)
+    arguments = parser.parse_args()
+    metrics = json.loads((arguments.run / "metrics.json").read_text())
+    found = shortfalls(metrics, arguments.correctness_loss)
     print("; ".join(found) or "the run passes")
     return 1 if found else 0
 
