@@ -81,7 +81,7 @@ def test_a_broken_file_is_named(live: LiveRun, tmp_path: Path, content: str, say
 
 def test_policies_and_a_rollback_to_nowhere(live: LiveRun) -> None:
     run = ("--run", live.folder.path)
-    assert [row["version"] for row in _json("policies", *run)][0] == 0
+    assert _json("policies", *run)[0]["version"] == 0
     done = _clawrl("rollback", "--to", "99", *run)
     assert done.returncode == 2 and "99" in done.stderr
 
