@@ -29,9 +29,9 @@ from clawrl_trl.settings import DEFAULT_RUN, ServeSettings, ServingArguments
 NICE = 10
 """Added to the trainer's priority number: on shared cores, serving comes first."""
 BUNDLED = {
-    "binary": {"learning_rate": 1.5e-3, "batch_timeout": 5.0},
-    "opd": {"learning_rate": 2e-3, "batch_timeout": 5.0, "per_device_train_batch_size": 2},
-    "combine": {"learning_rate": 1.5e-3, "batch_timeout": 5.0},
+    "binary": {"learning_rate": 1e-3, "per_device_train_batch_size": 2, "batch_timeout": 5.0},
+    "opd": {"learning_rate": 2e-3, "per_device_train_batch_size": 2, "batch_timeout": 5.0},
+    "combine": {"learning_rate": 1e-3, "per_device_train_batch_size": 2, "batch_timeout": 5.0},
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for."""
 

@@ -3,6 +3,7 @@
 accelerate launch examples/train.py --custom_loss_function_path examples/custom/loss.py:brevity
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,14 +11,19 @@ import torch
 WEIGHT = 0.01
 
 
-def brevity(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], default_loss: torch.Tensor) -> torch.Tensor:
+def brevity(
+    trainer: Any,
+    model: Any,
+    inputs: dict[str, torch.Tensor],
+    default_loss: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor],
+) -> torch.Tensor:
     """Add the mean log-probability of going on where the reply could have ended.
 
     Args:
         trainer (`AsyncGRPOTrainer`): The trainer that computes the loss.
         model (`PreTrainedModel`): The policy being trained.
         inputs (`dict`): The collated batch: `prompt_ids` [B, P], `completion_ids` [B, T], `advantages` [B, T], ...
-        default_loss (`torch.Tensor`): The trainer's own loss, a scalar.
+        default_loss (`Callable`): The trainer's own loss, of `model` and `inputs`; a scalar.
 
     Returns:
         `torch.Tensor`: A scalar to minimise.
@@ -29,4 +35,4 @@ def brevity(trainer: Any, model: Any, inputs: dict[str, torch.Tensor], default_l
     end = trainer.processing_class.eos_token_id
     log_end = logits.float().log_softmax(-1)[..., end]
     weights = inputs["completion_mask"].to(log_end.dtype)
-    return default_loss - WEIGHT * (log_end * weights).sum() / weights.sum().clamp(min=1.0)
+    return default_loss(model, inputs) - WEIGHT * (log_end * weights).sum() / weights.sum().clamp(min=1.0)
