@@ -36,6 +36,7 @@ class LiveRun:
         self.flags = flags
         self.environment = environment or {}
         self.process: subprocess.Popen[bytes] | None = None
+        self.base_url = ""
 
     def start(self) -> "LiveRun":
         with (self.folder.logs / "serve.log").open("ab") as log:
@@ -47,6 +48,9 @@ class LiveRun:
                 start_new_session=True,
             )
         wait_for(self._ready, START_TIMEOUT, f"serving ({self.folder.logs})")
+        announced = self.folder.announced("gateway")
+        assert announced is not None
+        self.base_url = str(announced["base_url"])
         return self
 
     def _ready(self) -> bool:
@@ -55,12 +59,6 @@ class LiveRun:
             raise AssertionError((self.folder.logs / "serve.log").read_text()[-2000:])
         parts = ("engine", "gateway") if "off" in self.flags else ("engine", "gateway", "judge")
         return all(self.folder.announced(name) for name in parts)
-
-    @property
-    def base_url(self) -> str:
-        announced = self.folder.announced("gateway")
-        assert announced is not None
-        return str(announced["base_url"])
 
     def client(self, **options: Any) -> OpenAI:
         return OpenAI(base_url=self.base_url, api_key="local", max_retries=0, timeout=60, **options)

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from live_run import LiveRun, wait_for
@@ -46,7 +47,7 @@ class Chatter(threading.Thread):
                     messages.append({"role": "assistant", "content": self._ask(messages, f"chat-{number}")})
                     messages.append({"role": "user", "content": answer})
                 self._ask(messages, f"chat-{number}")
-            except (openai.OpenAIError, StopIteration):
+            except (openai.OpenAIError, httpx.HTTPError):
                 self.failures += 1
                 self._halt.wait(0.2)
 
