@@ -31,7 +31,7 @@ Generate = Callable[..., ChatCompletion]
 """`generate(client, model, messages, **sampling)`: asks the gateway for one reply; the session is in `client`."""
 
 POLL_SECONDS = 0.25
-_TRANSPORT_ERRORS: tuple[type[Exception], ...] = (
+TRANSPORT_ERRORS: tuple[type[Exception], ...] = (
     openai.OpenAIError,
     *(importlib.import_module(name).HTTPError for name in ("httpx", "httpx2") if importlib.util.find_spec(name)),
 )
@@ -153,7 +153,7 @@ class GatewayPolicy:
         except tuple(_REMEDIES) as error:
             remedy = _REMEDIES[type(error)].format(url=self.client.base_url, model=self.model)
             raise UserError(remedy) from error
-        except _TRANSPORT_ERRORS as error:
+        except TRANSPORT_ERRORS as error:
             self.count_failure(error)
             return Reply("", failed=True, total_s=time.perf_counter() - started)
         total = time.perf_counter() - started

@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from live_run import LiveRun, wait_for
 from sqlalchemy import select
 
+from clawrl_trl.envs.actor import TRANSPORT_ERRORS
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Batch, Sample
 
@@ -47,7 +47,7 @@ class Chatter(threading.Thread):
                     messages.append({"role": "assistant", "content": self._ask(messages, f"chat-{number}")})
                     messages.append({"role": "user", "content": answer})
                 self._ask(messages, f"chat-{number}")
-            except (openai.OpenAIError, httpx.HTTPError):
+            except TRANSPORT_ERRORS:
                 self.failures += 1
                 self._halt.wait(0.2)
 
