@@ -62,9 +62,10 @@ something to learn, since it mostly answers in one style and now and then in ano
 - Call a calculator tool in Qwen3's format and report its result; think in `<think>` with `enable_thinking=True`.
 
 ## What it can't do
-Anything else, and some of the above not reliably: see the measures marked "missed". It knows a few dozen names, objects and story patterns, no facts, and only the English that its grammar
-made. Larger numbers, longer problems, other topics and long prompts are beyond it, and it may answer them wrongly in
-the same confident form. It was trained on generated text only, on sequences of up to 512 tokens. It is not a product.
+Anything else, and some of the above not reliably: see the measures marked "missed". It knows a few dozen names,
+objects and story patterns, no facts, and only the English that its grammar made. Larger numbers, longer problems,
+other topics and long prompts are beyond it, and it may answer them wrongly in the same confident form. It was trained
+on generated text only, on sequences of up to 512 tokens. It is not a product.
 
 ## How it was made
 {made}
