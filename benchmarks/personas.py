@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -88,21 +89,27 @@ def main() -> int:
     parser.add_argument("--personas", nargs="+", default=PERSONAS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--interactions", type=int, default=36)
+    parser.add_argument("--controls", nargs="*", type=int, default=(0, 1, 2), help="seeds of the control runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     arguments = parser.parse_args()
     cells = [(p, m, s, False) for p in arguments.personas for m in arguments.methods for s in arguments.seeds]
-    cells += [(p, "combine", s, True) for p in arguments.personas for s in arguments.seeds]
-    rows = []
-    started = time.monotonic()
-    for persona, method, seed, control in tqdm(cells, desc="runs"):
+    cells += [(p, "combine", s, True) for p in arguments.personas for s in arguments.controls]
+
+    def play(cell: tuple[str, str, int, bool]) -> dict[str, Any]:
+        persona, method, seed, control = cell
         folder = arguments.runs / f"{persona}-{method}{'-control' if control else ''}-{seed}"
-        rows.append(run(folder, persona, method, seed, arguments.interactions, control))
+        return run(folder, persona, method, seed, arguments.interactions, control)
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = list(tqdm(pool.map(play, cells), total=len(cells), desc="runs"))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "personas.json").write_text(json.dumps(rows, indent=1) + "\n")
     learned = [row for row in rows if "random" not in row["method"]]
     page = (
         f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
         f"{arguments.interactions} interactions a run, 50 held-out problems before and after, sampled at the "
-        f"serving temperature. `python benchmarks/personas.py`, {(time.monotonic() - started) / 60:.0f} minutes.\n\n"
+        f"serving temperature, {arguments.jobs} run(s) at a time. `python benchmarks/personas.py`, {(time.monotonic() - started) / 60:.0f} minutes.\n\n"
         f"{summary(learned)}\n\n{table(rows)}\n"
     )
     (arguments.out / "personas.md").write_text(page)
