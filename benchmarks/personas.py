@@ -103,13 +103,15 @@ def main() -> int:
     started = time.monotonic()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         rows = list(tqdm(pool.map(play, cells), total=len(cells), desc="runs"))
+    minutes = (time.monotonic() - started) / 60
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "personas.json").write_text(json.dumps(rows, indent=1) + "\n")
     learned = [row for row in rows if "random" not in row["method"]]
     page = (
         f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
         f"{arguments.interactions} interactions a run, 50 held-out problems before and after, sampled at the "
-        f"serving temperature, {arguments.jobs} run(s) at a time. `python benchmarks/personas.py`, {(time.monotonic() - started) / 60:.0f} minutes.\n\n"
+        f"serving temperature, {arguments.jobs} run(s) at a time. `python benchmarks/personas.py`, "
+        f"{minutes:.0f} minutes.\n\n"
         f"{summary(learned)}\n\n{table(rows)}\n"
     )
     (arguments.out / "personas.md").write_text(page)
