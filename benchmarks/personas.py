@@ -37,7 +37,7 @@ def run(folder: Path, persona: str, method: str, seed: int, interactions: int, c
     result = folder / "metrics.json"
     if not result.exists():
         command = [
-            "accelerate", "launch", str(ROOT / "examples" / "train.py"), "--persona", persona, "--port", "0",
+            sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--persona", persona, "--port", "0",
             "--method", method, "--seed", str(seed), "--interactions", str(interactions), "--output_dir", str(folder),
         ]  # fmt: skip
         if control:
