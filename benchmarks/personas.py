@@ -37,8 +37,9 @@ def run(folder: Path, persona: str, method: str, seed: int, interactions: int, c
     result = folder / "metrics.json"
     if not result.exists():
         command = [
-            sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--persona", persona, "--port", "0",
-            "--method", method, "--seed", str(seed), "--interactions", str(interactions), "--output_dir", str(folder),
+            sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--port", "0",
+            "--persona", persona, "--method", method, "--seed", str(seed), "--interactions", str(interactions),
+            "--output_dir", str(folder),
         ]  # fmt: skip
         if control:
             command += ["--custom_rm_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_sign"]
