@@ -60,6 +60,7 @@ def publish(ledger: Ledger, folder: Path, version: int = 1) -> None:
 def reply_of(rig: Rig, body: dict[str, Any], stream: bool) -> str:
     """Ask, and return the reply's text as the client saw it."""
     client = openai.OpenAI(base_url=rig.url, api_key="x", max_retries=0, timeout=120)
+    body = {"seed": 0, **body}
     if not stream:
         return client.chat.completions.create(model="clawrl", **body).choices[0].message.content or ""
     events = client.chat.completions.create(model="clawrl", stream=True, **body)

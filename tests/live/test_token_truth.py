@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from live_run import LiveRun
+from live_run import LiveRun, wait_for
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -52,6 +52,8 @@ def adapter(live: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> int:
     with ledger.transaction() as tx:
         policies.promote(tx, 1)
     ledger.close()
+    with live.client() as client:
+        wait_for(lambda: "policy-v1" in [one.id for one in client.models.list()], 30, "the gateway's switch")
     return 1
 
 
