@@ -51,6 +51,8 @@ def _from_environment(name: str, default: Any) -> Any:
 
 
 def _setting(name: str, default: Any, help: str) -> Any:
+    if name not in ENVIRONMENT:  # argument parsers read a plain default, and take a flag without one for false
+        return field(default=default, metadata={"help": help})
     return field(default_factory=lambda: _from_environment(name, default), metadata={"help": help})
 
 

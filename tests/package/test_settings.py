@@ -57,3 +57,11 @@ def test_an_open_bind_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_names_every_variable() -> None:
     names = {name for group in (*ENVIRONMENT.values(), *KEY_ENVIRONMENT.values()) for name in group}
     assert {name for name in names if f"`{name}`" not in PAGE} == set()
+
+
+def test_flags_default_to_the_settings_own_values() -> None:
+    from transformers import HfArgumentParser
+
+    (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses([])
+    assert parsed == ServeSettings()
+    assert parsed.hints is True
