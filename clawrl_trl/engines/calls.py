@@ -14,9 +14,22 @@ from typing import Any
 import httpx
 
 from clawrl_trl.engines.errors import EngineError, error_of
+from clawrl_trl.engines.kinds import Serving
 
 BASE_MODEL = "base"
 """The name under which every engine serves the model without an adapter."""
+
+IN_PLACE_MODEL = "policy"
+"""The name under which a vLLM server of ours serves the full model in place, whichever version that is."""
+
+POLICY_PATH = "/v1/policy"
+"""Where a vLLM server of ours is told to exchange its model in place; other engines have no such route."""
+
+VERSIONS_HEADER = "x-policy-versions"
+"""Asks such a server to note which policy version samples which tokens."""
+
+UNKNOWN_VERSION = -1
+"""Noted for tokens that no policy version sampled: an adapter on weights it was not made for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,12 @@ class Call:
 def load_call(name: str, path: str | Path) -> Call:
     """Load a policy folder under a name."""
     return Call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
+
+
+def exchange_call(name: str, path: str | Path | None) -> Call:
+    """Put a whole model in the place of the one that is served; without a folder, the one the engine began with."""
+    folder = None if path is None else str(Path(path).absolute())
+    return Call("POST", POLICY_PATH, {"name": name, "folder": folder})
 
 
 def unload_call(name: str) -> Call:
@@ -117,6 +136,19 @@ def already_loaded(error: EngineError) -> bool:
 def model_names(reply: Mapping[str, Any]) -> list[str]:
     """The names in the answer of `/v1/models`."""
     return [str(model["id"]) for model in reply.get("data", [])]
+
+
+def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:
+    """How an engine serves policies, from what it says.
+
+    Args:
+        in_place (`Mapping`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.
+        models (`Mapping`): Its answer on `/v1/models`.
+    """
+    if in_place is not None:
+        return Serving("in place", int(in_place["version"]))
+    owners = {model.get("owned_by") for model in models.get("data", [])}
+    return Serving("not" if "vllm" in owners else "by name")
 
 
 def decoded(response: httpx.Response) -> dict[str, Any]:

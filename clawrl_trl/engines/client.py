@@ -25,23 +25,29 @@ import httpx
 
 from clawrl_trl.engines.calls import (
     BASE_MODEL,
+    POLICY_PATH,
+    VERSIONS_HEADER,
     Call,
     PromptLogprobs,
     already_loaded,
     decoded,
     encode,
+    exchange_call,
     load_call,
     model_names,
     scores,
     scoring_call,
+    serving,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
+from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
 __all__ = [
     "BASE_MODEL",
+    "VERSIONS_HEADER",
     "EngineAddress",
     "EngineClient",
     "EngineError",
@@ -187,6 +193,37 @@ class EngineClient(_Addressed):
             if not already_loaded(error):
                 raise
 
+    async def serving(self) -> Serving:
+        """How it serves policies at this moment."""
+        try:
+            in_place = await self._json(Call("GET", POLICY_PATH), limit_s=HEALTH_TIMEOUT_S)
+        except EngineError as error:
+            if error.status not in (404, 405):
+                raise
+            in_place = None
+        return serving(in_place, await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
+    async def load_policy(self, name: str, path: str | Path) -> None:
+        """Serve a policy's folder in the way that the engine and the kind of policy allow.
+
+        A whole model takes the place of the one before it on an engine that holds only one.
+
+        Raises:
+            EngineError: Also when the engine can't serve this kind of policy (422).
+        """
+        folder = served_folder(Path(path))
+        whole = (await self.serving()).whole if is_whole(folder) else "by name"
+        if whole == "not":
+            raise EngineError(422, CANT_EXCHANGE)
+        if whole == "in place":
+            await self._json(exchange_call(name, folder))
+        else:
+            await self.load_adapter(name, folder)
+
+    async def restore_base(self) -> None:
+        """Put the model it began with back in place."""
+        await self._json(exchange_call(BASE_MODEL, None))
+
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""
         try:
@@ -295,6 +332,27 @@ class SyncEngineClient(_Addressed):
         except EngineError as error:
             if not already_loaded(error):
                 raise
+
+    def serving(self) -> Serving:
+        """How it serves policies at this moment."""
+        try:
+            in_place = self._json(Call("GET", POLICY_PATH))
+        except EngineError as error:
+            if error.status not in (404, 405):
+                raise
+            in_place = None
+        return serving(in_place, self._json(Call("GET", "/v1/models")))
+
+    def load_policy(self, name: str, path: str | Path) -> None:
+        """Serve a policy's folder in the way that the engine and the kind of policy allow; see `EngineClient`."""
+        folder = served_folder(Path(path))
+        whole = self.serving().whole if is_whole(folder) else "by name"
+        if whole == "not":
+            raise EngineError(422, CANT_EXCHANGE)
+        if whole == "in place":
+            self._json(exchange_call(name, folder))
+        else:
+            self.load_adapter(name, folder)
 
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""

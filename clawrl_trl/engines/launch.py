@@ -2,103 +2,72 @@
 
 Every engine is one command that takes the run folder, listens on loopback, and announces itself in `engine.json`
 when it answers. The embedded engine does that by itself; `python -m clawrl_trl.engines.launch` does it for a real
-vLLM server, and takes the server down with itself. No torch here: the supervisor imports this.
+vLLM server. All the server says goes to `logs/vllm.log` of the run; what it is doing while it starts, and in the
+end why it failed, is said here in one line each, which the supervisor keeps in `logs/engine.log`. When the server
+ends, so does this process, with everything the server has started: starting again is the supervisor's business. No
+torch here: the supervisor imports this.
 """
 
 import argparse
-import ctypes
 import importlib.util
-import json
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
+from clawrl_trl.engines.server_log import ServerLog
+from clawrl_trl.engines.vllm import Server
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
+from clawrl_trl.supervisor import end_with_parent
 
-MAX_LORA_RANK = 64
-MAX_LOGPROBS = 128
+JUDGE_KEY = "CLAWRL_JUDGE_KEY"
+"""Environment variable with the bearer key of the judge's server."""
 
-VLLM_ENVIRONMENT = {
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
-"""What vLLM needs in its environment beside the key; a value the user has set is kept."""
-
-PARSERS: dict[str, tuple[str | None, str | None]] = {
-    "qwen2": ("hermes", None),
-    "qwen2_moe": ("hermes", None),
-    "qwen3": ("hermes", "qwen3"),
-    "qwen3_moe": ("hermes", "qwen3"),
-    "qwen3_next": ("hermes", "qwen3"),
-    "qwen3_5": ("qwen3_coder", "qwen3"),
-    "qwen3_5_moe": ("qwen3_coder", "qwen3"),
-    "llama": ("llama3_json", None),
-    "mistral": ("mistral", None),
-    "deepseek_v3": ("deepseek_v3", "deepseek_r1"),
-    "glm4_moe": ("glm45", "glm45"),
-    "gpt_oss": ("openai", "openai_gptoss"),
-}
-"""vLLM's tool-call and reasoning parsers by `model_type`."""
+START_TIMEOUT_S = 1800.0
+"""Longest wait for a server to answer: it may have a large model to fetch."""
+POLL_S = 0.5
+STOP_TIMEOUT_S = 12.0
+"""How long a server that is told to end may take; shorter than the supervisor's patience with this process."""
 
 
-def engine_command(settings: ServeSettings) -> list[str]:
-    """The command of the engine child. It takes the bearer key from `CLAWRL_ENGINE_KEY`, or makes one.
+def engine_command(settings: ServeSettings, *, judge: bool = False) -> list[str]:
+    """The command of the engine child. It takes the bearer key from the environment, or makes one.
+
+    Args:
+        settings (`ServeSettings`): The run's settings.
+        judge (`bool`, *optional*, defaults to `False`): The judge's own server in place of the run's engine.
 
     Raises:
         UserError: If the engine isn't installed, `settings.engine` is the URL of one that runs elsewhere, or the
             model's folder doesn't exist.
     """
     model_path(settings)
-    if settings.engine == "transformers":
+    if settings.engine == "transformers" and not judge:
         return [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", settings.run]
-    if settings.engine == "vllm":
+    if settings.engine == "vllm" or judge:
         _require_vllm()
-        return [sys.executable, "-m", "clawrl_trl.engines.launch", "--run", settings.run]
+        words = [sys.executable, "-m", "clawrl_trl.engines.launch", "--run", settings.run]
+        return [*words, "--judge"] if judge else words
     raise UserError(f"--engine {settings.engine} runs elsewhere: there is nothing to start.")
 
 
 def _require_vllm() -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise UserError("vLLM is not installed: pip install 'clawrl-trl[vllm]', or use --engine transformers.")
-
-
-def vllm_command(settings: ServeSettings, port: int) -> list[str]:
-    """vLLM's own server for these settings, on a loopback port.
-
-    Log-probabilities come back as processed, sampling defaults are neutral, and there is room for the adapters that
-    the gateway keeps loaded, the newest, and one on its way in.
-    """
-    adapters = settings.keep_policies + 2
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", model_path(settings), "--served-model-name", "base"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--max-model-len", str(settings.max_model_len), "--max-num-seqs", str(settings.max_running)]
-    command += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", str(MAX_LOGPROBS)]
-    command += ["--generation-config", "vllm"]
-    command += ["--enable-lora", "--max-lora-rank", str(MAX_LORA_RANK)]
-    command += ["--max-loras", str(adapters), "--max-cpu-loras", str(2 * adapters)]
-    tool_parser, reasoning_parser = PARSERS.get(_model_type(settings), (None, None))
-    if tool_parser is not None:
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
-    if reasoning_parser is not None:
-        command += ["--reasoning-parser", reasoning_parser]
-    return command + (["--enforce-eager"] if _on_cpu() else [])
-
-
-def vllm_environment(key: str) -> dict[str, str]:
-    """The environment of vLLM's server: this process's own, vLLM's switches, and the bearer key."""
-    return VLLM_ENVIRONMENT | dict(os.environ) | {"VLLM_API_KEY": key}
+        raise UserError(
+            "vLLM is not installed: pip install 'clawrl-trl[vllm]' (without a GPU see docs/settings.md), "
+            "or use --engine transformers."
+        )
 
 
 def model_path(settings: ServeSettings) -> str:
@@ -117,65 +86,122 @@ def model_path(settings: ServeSettings) -> str:
     return str(MODEL_PATH)
 
 
-def _model_type(settings: ServeSettings) -> str:
-    config = Path(model_path(settings)) / "config.json"
-    if config.is_file():
-        return str(json.loads(config.read_text()).get("model_type", ""))
-    return "qwen3" if "qwen3" in model_path(settings).lower() else ""
-
-
-def _on_cpu() -> bool:
-    try:
-        version("vllm-cpu")
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def serve_vllm(run: str) -> int:
-    """Start vLLM for a run folder, announce it when it is healthy, wait for it; returns its exit status.
+def serve(run: str, *, judge: bool = False) -> int:
+    """Run vLLM for a run folder, announced once it is healthy, until it ends or SIGTERM comes; its exit status.
 
     Raises:
         UserError: If vLLM is not installed or the run folder has no settings.
     """
     _require_vllm()
     settings = ServeSettings.load(run)
-    key = os.environ.get("CLAWRL_ENGINE_KEY") or secrets.token_urlsafe(32)
-    port = _free_port()
-    preparation = _die_with_parent if sys.platform == "linux" else None
-    server = subprocess.Popen(vllm_command(settings, port), env=vllm_environment(key), preexec_fn=preparation)
-    base_url = f"http://127.0.0.1:{port}"
-    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    while server.poll() is None and not _healthy(base_url):
+    make, name, variable = Server.of_run, "engine", "CLAWRL_ENGINE_KEY"
+    if judge:
+        make, name, variable = Server.of_judge, "judge_engine", JUDGE_KEY
+    server = make(settings, model_path(settings))
+    key = os.environ.get(variable) or secrets.token_urlsafe(32)
+    port = httpx.URL(settings.judge_url).port if judge and settings.judge_url else None
+    folder = RunFolder(run).make()
+    return _attend(server, folder, name, key, port or free_port())
+
+
+def _attend(server: Server, folder: RunFolder, name: str, key: str, port: int) -> int:
+    log = ServerLog(folder.logs / ("vllm.log" if name == "engine" else "vllm-judge.log"))
+    with _started(server, log, key, port) as process:
+        told_to_end = _end_on_signals(process)
+        base_url = f"http://127.0.0.1:{port}"
+        if _wait_healthy(process, base_url, log):
+            folder.announce(name, base_url, key=key)
+        while process.poll() is None and not told_to_end.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_S)
+        if told_to_end.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+            return 0
+    code, cause = process.returncode, log.cause()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    _say(f"error: vLLM {how}{': ' + cause if cause and code >= 0 else ''} (more in {log.path})")
+    return 1
+
+
+def _end_on_signals(process: subprocess.Popen[bytes]) -> threading.Event:
+    told_to_end = threading.Event()
+
+    def end(*_: object) -> None:
+        told_to_end.set()
+        process.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return told_to_end
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server's process; at the end nothing that it has started is left."""
+    with log.path.open("ab") as sink:
+        process = subprocess.Popen(
+            server.command(port),
+            env=server.environment(key),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            preexec_fn=end_with_parent,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log: ServerLog) -> bool:
+    """Whether the server came up; says meanwhile what it is doing."""
+    started = time.monotonic()
+    said = ""
+    while process.poll() is None and not _healthy(base_url):
+        waited = time.monotonic() - started
+        if waited > START_TIMEOUT_S:
+            _say(f"vLLM has not answered for {waited:.0f} s and is stopped")
+            process.terminate()
+        doing = log.doing()
+        if doing and doing != said:
+            _say(f"vLLM after {waited:.0f} s: {doing}")
+            said = doing
         with suppress(subprocess.TimeoutExpired):
-            server.wait(0.5)
-    if server.poll() is None:
-        RunFolder(run).announce("engine", base_url, key=key)
-    return server.wait()
+            process.wait(POLL_S)
+    if process.poll() is not None:
+        return False
+    _say(f"vLLM answers after {time.monotonic() - started:.0f} s")
+    return True
 
 
 def _healthy(base_url: str) -> bool:
     try:
-        return httpx.get(f"{base_url}/health", timeout=2).is_success
+        return httpx.get(f"{base_url}/health", timeout=2, trust_env=False).is_success
     except httpx.HTTPError:
         return False
 
 
+def free_port() -> int:
+    """A port on loopback that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m clawrl_trl.engines.launch --run DIR`: vLLM as the engine of a run folder."""
-    parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.launch", description=serve_vllm.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.launch", description=serve.__doc__)
     parser.add_argument("--run", required=True, help="run folder with a config.json")
-    run = parser.parse_args(arguments).run
-    return run_main(lambda: serve_vllm(run))
+    parser.add_argument("--judge", action="store_true", help="the judge's own server, not the run's engine")
+    given = parser.parse_args(arguments)
+    return run_main(lambda: serve(given.run, judge=given.judge))
 
 
 if __name__ == "__main__":

@@ -45,27 +45,33 @@ def stream(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str
 
 def chat_from_chunks(parts: list[dict[str, Any]], index: int = 0) -> dict[str, Any]:
     """One choice of a streamed chat: content, reasoning, calls, ids, log-probabilities and how it ended."""
-    choice: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "token_ids": [], "logprobs": []}
+    message: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": {}}
+    choice: dict[str, Any] = {"message": message, "token_ids": [], "logprobs": {"content": []}}
     for part in parts:
         for one in part["choices"]:
             if one["index"] != index:
                 continue
-            delta = one["delta"]
-            choice["content"] += delta.get("content") or ""
-            choice["reasoning"] += delta.get("reasoning_content") or ""
-            choice["calls"] += [call["function"] for call in delta.get("tool_calls") or []]
+            for name in ("content", "reasoning"):
+                message[name] += one["delta"].get(name) or ""
+            for call in one["delta"].get("tool_calls") or []:
+                whole = message["tool_calls"].setdefault(call["index"], {"name": "", "arguments": ""})
+                for name, piece in call["function"].items():
+                    whole[name] += piece or ""
             choice["token_ids"] += one.get("token_ids") or []
-            choice["logprobs"] += (one.get("logprobs") or {}).get("content") or []
+            choice["logprobs"]["content"] += (one.get("logprobs") or {}).get("content") or []
             choice["finish_reason"] = one["finish_reason"]
-    return choice
+    message["tool_calls"] = [{"function": call} for call in message["tool_calls"].values()]
+    return chat_from_whole(choice)
 
 
 def chat_from_whole(choice: dict[str, Any]) -> dict[str, Any]:
-    """One choice of a plain chat in the same form."""
+    """One choice of a plain chat in the same form; white space around calls and thinking counts for nothing."""
     message = choice["message"]
+    marked = message.get("tool_calls") or message.get("reasoning")
+    content = message["content"] or ""
     return {
-        "content": message["content"] or "",
-        "reasoning": message.get("reasoning_content") or "",
+        "content": content.strip() if marked else content,
+        "reasoning": (message.get("reasoning") or "").strip(),
         "calls": [call["function"] for call in message.get("tool_calls") or []],
         "token_ids": choice.get("token_ids") or [],
         "logprobs": (choice.get("logprobs") or {}).get("content") or [],

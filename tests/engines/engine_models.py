@@ -40,7 +40,10 @@ BY_HEART: dict[str, tuple[str, bool]] = {
     "plan": (f"<think>\nI need a tool.\n</think>\n\n{CALL}", True),
     "lines": ("One.\n\nTwo < three.\n", False),
 }
-"""What the model replies, word for word, to a user who says the key; and whether it is offered tools."""
+"""What the model replies, word for word, to a user who says the key; and whether it is offered tools.
+
+It was asked to think where it does: an engine may take an unmarked reply to a model that should think for thinking.
+"""
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
@@ -68,7 +71,12 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 def conversation(word: str) -> dict[str, Any]:
     """The request that makes the model reply by heart."""
     request: dict[str, Any] = {"messages": [{"role": "user", "content": word}]}
+    request["chat_template_kwargs"] = {"enable_thinking": _thinks(word)}
     return request | ({"tools": TOOLS} if BY_HEART[word][1] else {})
+
+
+def _thinks(word: str) -> bool:
+    return BY_HEART[word][0].startswith("<think>")
 
 
 def _examples(tokenizer: Any) -> list[tuple[list[int], list[int]]]:
@@ -78,6 +86,7 @@ def _examples(tokenizer: Any) -> list[tuple[list[int], list[int]]]:
             [{"role": "user", "content": word}],
             tools=TOOLS if offered else None,
             add_generation_prompt=True,
+            enable_thinking=_thinks(word),
             tokenize=False,
         )
         prompt = tokenizer(text, add_special_tokens=False).input_ids

@@ -1,4 +1,4 @@
-"""What the supervisor is told to run."""
+"""What the supervisor is told to run, and what it is told about it."""
 
 import subprocess
 import sys
@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.engines import launch
+from clawrl_trl.engines import launch, vllm
+from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, deal, narrow_trainer
+from clawrl_trl.engines.server_log import ServerLog
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.settings import ENVIRONMENT, ServeSettings
+
+
+@pytest.fixture(autouse=True)
+def _no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("actor_gpus", "rollout_gpus", "prm_gpus"):
+        for variable in ENVIRONMENT[name]:
+            monkeypatch.delenv(variable, raising=False)
+
+
+def options(command: list[str]) -> dict[str, str]:
+    return dict(zip(command, [*command[1:], ""], strict=True))
 
 
 def test_the_embedded_engine_is_one_command() -> None:
@@ -27,21 +40,124 @@ def test_a_remote_engine_is_not_started() -> None:
         launch.engine_command(ServeSettings(engine="http://127.0.0.1:1"))
 
 
-def test_vllm_gets_what_the_loop_needs(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ServeSettings(engine="vllm", model_name_or_path=str(model_folder / "base"), keep_policies=3)
-    command = launch.vllm_command(settings, 4321)
-    options = dict(zip(command, [*command[1:], ""], strict=True))
-    assert options["--logprobs-mode"] == "processed_logprobs"
-    assert options["--served-model-name"] == "base"
-    assert options["--max-loras"] == "5"
-    assert (options["--tool-call-parser"], options["--reasoning-parser"]) == ("hermes", "qwen3")
-    assert (options["--host"], options["--port"]) == ("127.0.0.1", "4321")
+def test_vllm_gets_what_the_loop_needs(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ServeSettings(run=str(tmp_path), engine="vllm", keep_policies=3, max_staleness=6)
+    server = vllm.Server.of_run(settings, str(model_folder / "base"))
+    command = server.command(4321)
+    given = options(command)
+    assert given["--logprobs-mode"] == "processed_logprobs"
+    assert given["--served-model-name"] == "base"
+    assert given["--max-loras"] == "8"
+    assert (given["--tool-call-parser"], given["--reasoning-parser"]) == ("hermes", "qwen3")
+    assert (given["--host"], given["--port"]) == ("127.0.0.1", "4321")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
-    environment = launch.vllm_environment("secret")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    environment = server.environment("secret")
     assert environment["VLLM_API_KEY"] == "secret"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "7"
+    assert environment["VLLM_LOGGING_LEVEL"] == "INFO", "TRL asks for silence; a person who waits wants to know"
     assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     assert "secret" not in command
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "room"),
+    [(None, [], 32), (None, [4], 8), (16, [], 16), (16, [20], 32), (0, [], 0), (0, [8], 8), (6, [], 8)],
+)
+def test_room_for_adapters_follows_the_trainer_and_the_run(
+    tmp_path: Path, asked: int | None, found: list[int], room: int
+) -> None:
+    for rank in found:
+        folder = tmp_path / "policies" / f"policy-v{rank}"
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text(f'{{"r": {rank}, "rank_pattern": {{"q_proj": 2}}}}')
+    settings = ServeSettings(run=str(tmp_path), engine="vllm", vllm_max_lora_rank=asked)
+    assert vllm.adapter_rank(settings) == room
+    command = vllm.Server(settings, str(tmp_path)).command(1)
+    assert ("--enable-lora" in command) == bool(room)
+
+
+@pytest.mark.parametrize(
+    ("counts", "visible", "expected"),
+    [
+        ((0, 0, 0), "0,1", Devices()),
+        ((4, 2, 2), None, Devices("0,1,2,3", "4,5", "6,7")),
+        ((1, 1, 0), "5,7", Devices("5", "7", None)),
+        ((2, 0, 1), "0,1,2", Devices("0,1", "0,1", "2")),
+    ],
+)
+def test_devices_are_dealt_in_order(counts: tuple[int, int, int], visible: str | None, expected: Devices) -> None:
+    actor, rollout, prm = counts
+    settings = ServeSettings(actor_gpus=actor, rollout_gpus=rollout, prm_gpus=prm)
+    environment = {VISIBLE: visible} if visible else {}
+    assert deal(settings, environment) == expected
+    narrow_trainer(settings, environment)
+    assert environment.get(VISIBLE) == (expected.trainer or visible)
+    assert deal(settings, environment) == expected, "what the trainer starts must be dealt the same"
+    assert (ALL in environment) == (expected != Devices())
+
+
+def test_devices_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUT_GPUS", "2")
+    with pytest.raises(UserError, match="ACTOR_GPUS"):
+        deal(ServeSettings(), {})
+    with pytest.raises(UserError, match="3 devices, 2 are visible"):
+        deal(ServeSettings(actor_gpus=1), {VISIBLE: "0,1"})
+    with pytest.raises(UserError, match="vllm_tensor_parallel_size"):
+        ServeSettings(actor_gpus=1, vllm_tensor_parallel_size=4)
+
+
+def test_a_gpu_server_takes_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "on_cpu", lambda: False)
+    beside = options(vllm.Server.of_run(ServeSettings(run=str(tmp_path), engine="vllm"), str(tmp_path)).command(1))
+    assert (beside["--gpu-memory-utilization"], beside["--dtype"]) == ("0.45", "auto")
+    settings = ServeSettings(
+        run=str(tmp_path), engine="vllm", actor_gpus=1, rollout_gpus=4, prm_gpus=2, vllm_tensor_parallel_size=2
+    )
+    own = vllm.Server.of_run(settings, str(tmp_path))
+    given = options(own.command(1))
+    assert given["--gpu-memory-utilization"] == "0.9"
+    assert (given["--tensor-parallel-size"], given["--data-parallel-size"]) == ("2", "2")
+    assert own.environment("k")[VISIBLE] == "1,2,3,4"
+    judge = vllm.Server.of_judge(settings, str(tmp_path))
+    given = options(judge.command(1))
+    assert given["--tensor-parallel-size"] == "2"
+    assert "--enable-lora" not in given
+    assert judge.environment("k")[VISIBLE] == "5,6"
+
+
+START = """\
+(APIServer pid=7) INFO 11-20 15:01:13 [weight_utils.py:1086] Loading weights took 0.01 seconds
+Loading safetensors checkpoint shards: 100% Completed
+"""
+FAILURE = """\
+(EngineCore pid=9) ERROR 11-20 15:02:40 [core.py:1435] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-20 15:02:40 [core.py:1435]     raise ValueError(
+(EngineCore pid=9) ERROR 11-20 15:02:40 [core.py:1435] ValueError: No available memory for the cache blocks.
+(APIServer pid=7)   File "/x/utils.py", line 1, in wait
+(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+resource_tracker: There appear to be 1 leaked semaphore objects to clean up at shutdown
+"""
+
+
+def test_a_servers_log_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text("ValueError: of an earlier start\n")
+    log = ServerLog(path)
+    assert (log.doing(), log.cause()) == ("", "")
+    with path.open("a") as file:
+        file.write(START)
+    assert log.doing() == "Loading weights took 0.01 seconds"
+    with path.open("a") as file:
+        file.write(FAILURE)
+    assert log.cause() == "ValueError: No available memory for the cache blocks."
+    with path.open("a") as file:
+        file.write("api_server.py: error: unrecognized arguments: --nonsense\n")
+    assert log.cause().endswith("--nonsense")
+    with path.open("a") as file:
+        file.write("pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, too long\n")
+    assert log.cause() == "Value error, too long"
+    assert ServerLog(tmp_path / "none").cause() == ""
 
 
 def test_launching_needs_no_torch() -> None:

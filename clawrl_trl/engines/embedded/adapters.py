@@ -102,17 +102,14 @@ class Policies:
             return list(self._loaded.values())
 
     def load(self, name: str, path: str) -> None:
-        """Load a PEFT adapter or a full model; loading the same folder again under its name changes nothing.
+        """Load a PEFT adapter or a full model.
 
         Raises:
             AdapterError: If the name is taken or the folder can't be served. Nothing has changed then.
         """
         with self._loading:
-            present = self.get(name)
-            if present is not None and present.path == path and name != BASE:
-                return
-            if present is not None:
-                raise AdapterError(f"The lora adapter '{name}' has already been loaded from another path.")
+            if self.get(name) is not None:
+                raise AdapterError(f"The lora adapter '{name}' has already been loaded.")
             policy = self._read(name, path)
             with self._lock:
                 self._loaded[name] = policy

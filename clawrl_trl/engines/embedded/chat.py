@@ -128,7 +128,10 @@ def _flat(content: Any) -> str:
     texts = []
     for part in content:
         if part.get("type") not in ("text", "input_text", "output_text", "refusal"):
-            raise PromptError(f"Content of type '{part.get('type')}' is not supported, only text is.")
+            raise PromptError(
+                f"Content of type '{part.get('type')}' is not supported, only text is: this engine serves language "
+                "models; one that sees needs vLLM (--engine vllm, or its URL)."
+            )
         texts.append(str(part.get("text") or part.get("refusal") or ""))
     return "\n".join(texts)
 

@@ -1,0 +1,71 @@
+"""Which accelerators the trainer, the engine and a judge's own engine use.
+
+By default all share one: that is what "colocated" means here. Who has more gives counts (`ACTOR_GPUS`, `ROLLOUT_GPUS`,
+`PRM_GPUS`, as in the reference system), and the visible devices are dealt out in that order. Every process is
+told its share through `CUDA_VISIBLE_DEVICES` before it starts, so none can touch another's memory by mistake.
+"""
+
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServingArguments
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ALL = "CLAWRL_VISIBLE_DEVICES"
+"""Where the whole list is kept once a process has narrowed its own view, for the processes it starts."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Values of `CUDA_VISIBLE_DEVICES`; `None` leaves a process what its parent has."""
+
+    trainer: str | None = None
+    engine: str | None = None
+    judge: str | None = None
+
+
+def deal(settings: ServingArguments, environment: Mapping[str, str] = os.environ) -> Devices:
+    """Deal out the visible devices.
+
+    Args:
+        settings (`ServingArguments`): The counts; 0 for the engine or the judge means that it has none of its own.
+        environment (`Mapping[str, str]`, defaults to this process's): Names the visible devices.
+
+    Raises:
+        UserError: If the counts don't fit together or ask for more than is visible.
+    """
+    counts = (settings.actor_gpus, settings.rollout_gpus, settings.prm_gpus)
+    if not settings.rollout_gpus and not settings.prm_gpus:
+        return Devices()
+    if not settings.actor_gpus:
+        raise UserError("ROLLOUT_GPUS and PRM_GPUS need ACTOR_GPUS, the number of devices that train: set it too.")
+    known = environment.get(ALL) or environment.get(VISIBLE)
+    names = known.split(",") if known else [str(number) for number in range(sum(counts))]
+    if sum(counts) > len(names):
+        raise UserError(
+            f"ACTOR_GPUS + ROLLOUT_GPUS + PRM_GPUS ask for {sum(counts)} devices, {len(names)} are visible: "
+            f"lower them or widen {VISIBLE}."
+        )
+    actor, rollout, prm = counts
+    trainer = ",".join(names[:actor])
+    engine = ",".join(names[actor : actor + rollout]) if rollout else trainer
+    judge = ",".join(names[actor + rollout : sum(counts)]) if prm else None
+    return Devices(trainer, engine, judge)
+
+
+def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Leave this process, which trains, the trainer's devices alone; call it before CUDA is used.
+
+    Raises:
+        UserError: See `deal`.
+    """
+    share = deal(settings, environment).trainer
+    if share is None:
+        return
+    if ALL not in environment:
+        everything = environment.get(VISIBLE)
+        counts = settings.actor_gpus + settings.rollout_gpus + settings.prm_gpus
+        environment[ALL] = everything or ",".join(map(str, range(counts)))
+    environment[VISIBLE] = share

@@ -1,0 +1,57 @@
+"""What a vLLM server's log says, in a line: what it is doing, and why it ended.
+
+vLLM writes hundreds of lines while it starts. A person who waits wants the newest, one whose server failed the first
+error that is not merely the report of another process's failure. A restarted server appends; only what it wrote
+itself counts.
+"""
+
+import re
+from pathlib import Path
+
+TAIL_BYTES = 400_000
+LONGEST = 160
+
+_SAID = re.compile(r"INFO \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] (.*)")
+_PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?((INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ?)?")
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Interrupt)|[\w.]+: error|error): \S")
+_COUNTED = re.compile(r"\d+ validation errors? for ")
+_SECOND_HAND = ("Engine core initialization failed", "EngineCore encountered", "Worker failed with error",
+                "WorkerProc initialization failed", "EngineDeadError", "Engine core proc")  # fmt: skip
+
+
+class ServerLog:
+    """The log of one start of a server.
+
+    Args:
+        path (`Path`): The file; what is in it already belongs to earlier starts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin = path.stat().st_size if path.exists() else 0
+
+    def doing(self) -> str:
+        """The newest thing the server said it does, cut to a line; empty before it has said any."""
+        found = [match[1] for line in self._lines() if (match := _SAID.search(line))]
+        return found[-1].strip()[:LONGEST] if found else ""
+
+    def cause(self) -> str:
+        """Why the server ended, as far as its log tells; empty if it tells nothing."""
+        lines = [_PREFIX.sub("", line).strip() for line in self._lines()]
+        found = [place for place, line in enumerate(lines) if _ERROR.match(line)]
+        first_hand = [place for place in found if not any(words in lines[place] for words in _SECOND_HAND)]
+        if not found:
+            return ""
+        place = (first_hand or found)[-1]
+        # pydantic says in the next line what it is that is wrong
+        said = lines[place + 1] if _COUNTED.search(lines[place]) and place + 1 < len(lines) else lines[place]
+        return said[: 3 * LONGEST]
+
+    def _lines(self) -> list[str]:
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(self._begin, size - TAIL_BYTES))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
