@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from clawrl_trl import __version__
-from clawrl_trl.gateway import errors, feedback, forward, health, models, replies
+from clawrl_trl.gateway import anthropic, episodes, errors, feedback, forward, health, models, replies, responses
 from clawrl_trl.gateway.front import Front
 from clawrl_trl.gateway.service import Gateway
 
@@ -39,6 +39,6 @@ def make_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     errors.install(app)
-    for part in (replies, models, feedback, health, forward):
+    for part in (replies, responses, anthropic, models, feedback, episodes, health, forward):
         app.include_router(part.router)
     return app

@@ -3,6 +3,7 @@
 A `Capture` reads the events of a stream, or the one object of a plain reply, and keeps for each choice the
 message as the client sees it and the token ids and log-probs as the engine reported them. It never tokenises
 and never fills a gap: where ids and log-probs do not fit together, the choice says why it can't be trained on.
+An engine that exchanges its weights under a reply notes from which token on which policy version speaks.
 """
 
 import math
@@ -10,6 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from clawrl_trl.engines.calls import UNKNOWN_VERSION
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "abort"})
 
@@ -28,13 +31,24 @@ class Choice:
     finish_reason: str | None = None
     counted_tokens: int | None = None
     fault: str | None = None
+    notes: list[tuple[int, int]] = field(default_factory=list)
+    """From token `start` on, `version` samples; the later note wins."""
+
+    @property
+    def versions(self) -> list[int]:
+        """The policy version of each token, as the engine noted it; empty if it said nothing."""
+        versions: list[int] = []
+        for start, version in self.notes:
+            versions[start:] = [version] * max(0, len(self.token_ids) - start)
+        return versions
 
     @property
     def message(self) -> dict[str, Any]:
-        """The assistant message as the client saw it."""
+        """The assistant message as the client saw it; white space beside other parts is the model's format."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self.content)}
+        if (self.reasoning or self.tool_calls) and not message["content"].strip():
+            message["content"] = None
         if self.tool_calls:
-            message["content"] = message["content"] or None
             message["tool_calls"] = [call for _, call in sorted(self.tool_calls.items())]
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
@@ -65,6 +79,8 @@ class Choice:
             return f"{ids} token ids came with {logprobs} log-probs"
         if not all(map(math.isfinite, self.logprobs)):
             return "a log-prob is not finite"
+        if UNKNOWN_VERSION in self.versions:
+            return "the weights under its adapter were exchanged"
         if self.counted_tokens is not None and self.counted_tokens != ids:
             return f"the engine counted {self.counted_tokens} tokens and sent the ids of {ids}"
         return None
@@ -104,10 +120,14 @@ class Choice:
 
 
 class Capture:
-    """Everything the engine said in answer to one request."""
+    """Everything the engine said in answer to one request.
 
-    def __init__(self) -> None:
-        self.started_at = time.monotonic()
+    Args:
+        started_at (`float`, *optional*): When the request came, on the monotonic clock. Default: now.
+    """
+
+    def __init__(self, started_at: float | None = None) -> None:
+        self.started_at = time.monotonic() if started_at is None else started_at
         self.first_token_at: float | None = None
         self.choices: dict[int, Choice] = {}
         self.prompt_ids: list[int] | None = None
@@ -122,6 +142,8 @@ class Capture:
             one.take(choice)
             if self.first_token_at is None and (choice.get("token_ids") or one.content[-1]):
                 self.first_token_at = time.monotonic()
+        for index, start, version in reply.get("policy_versions") or ():
+            self.choice(index).notes.append((start, version))
         self._take_usage(reply.get("usage"), choices)
 
     def choice(self, index: int) -> Choice:

@@ -40,6 +40,10 @@ class Dialect:
             `(pattern, reason)`.
         side_keys: Session names (group `key` of `session_id`) of side runs, as `(pattern, reason)`; searched.
         agent_keys: Session names of sessions whose "user" is another agent; searched.
+        session_headers: Headers that carry the client's session id, which its side requests and subagents share.
+        user_ids: Finds that id in the body's `metadata.user_id` (group `id`); searched.
+        telemetry: The opening of a system prompt that is meant for the servers of the client's maker and differs
+            with every request. It is cut before the engine sees it: no two prompts would share a beginning.
     """
 
     name: str
@@ -60,6 +64,9 @@ class Dialect:
     one_shots: tuple[tuple[str, str], ...] = ()
     side_keys: tuple[tuple[str, str], ...] = ()
     agent_keys: tuple[str, ...] = ()
+    session_headers: tuple[str, ...] = ()
+    user_ids: tuple[str, ...] = ()
+    telemetry: tuple[str, ...] = ()
 
 
 _SENTENCE = r"(?:\A|[.!?:]\s|\n)\s*"
@@ -183,13 +190,36 @@ OPEN_WEBUI = Dialect(
     ),
 )
 
-DIALECTS: tuple[Dialect, ...] = (ANY_CLIENT, OPENCLAW, OPEN_WEBUI)
+CLAUDE_CODE = Dialect(
+    name="claude-code",
+    cuts=(
+        ("<system-reminder>", r"<system-reminder>[\s\S]*?(?:</system-reminder>|\Z)"),
+        ("[Request interrupted by user", r"\[Request interrupted by user[^\]\n]*\]"),
+    ),
+    side_systems=(
+        (r"\bAnalyze if this message indicates a new conversation topic", "a request for a title"),
+        (r"\bYour task is to process Bash commands that an AI coding agent wants to run", "a check of a command"),
+    ),
+    one_shots=((r"quota\s*\Z", "a probe of the quota"),),
+    session_headers=("x-claude-code-session-id",),
+    user_ids=(
+        r"_session_(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z",
+        r"\"session_id\"\s*:\s*\"(?P<id>[^\"]+)\"",
+    ),
+    telemetry=(r"\s*x-anthropic-billing-header:[^\n]*\n*",),
+)
+
+DIALECTS: tuple[Dialect, ...] = (ANY_CLIENT, OPENCLAW, OPEN_WEBUI, CLAUDE_CODE)
 """Every client we know; the first row holds what many clients share."""
 
 
 def _union(name: str) -> Pattern[str]:
     patterns = [f"(?:{pattern})" for dialect in DIALECTS for pattern in getattr(dialect, name)]
     return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+def _rows(name: str) -> tuple[str, ...]:
+    return tuple(row for dialect in DIALECTS for row in getattr(dialect, name))
 
 
 def _pairs(name: str) -> tuple[tuple[str, str], ...]:
@@ -216,6 +246,9 @@ SIDE_SYSTEM = _reasons("side_systems")
 ONE_SHOT = _reasons("one_shots")
 SIDE_KEY = _reasons("side_keys")
 AGENT_KEY = _union("agent_keys")
+SESSION_HEADERS = _rows("session_headers")
+USER_ID = tuple(re.compile(pattern) for pattern in _rows("user_ids"))
+TELEMETRY = re.compile(r"\A(?:" + _union("telemetry").pattern + ")", re.IGNORECASE)
 SESSION_ID = tuple(
     (dialect.name, re.compile(pattern, re.MULTILINE)) for dialect in DIALECTS for pattern in dialect.session_id
 )

@@ -1,12 +1,13 @@
-"""Errors as an OpenAI client expects them.
+"""Errors as an OpenAI client expects them, or an Anthropic client where one is speaking.
 
-Every refusal of the gateway, whoever raised it, leaves as `{"error": {message, type, param, code}}` with the
-status that fits. A user's mistake is never a 500 and never a traceback; a fault of ours is a 500 that names
-nothing from inside, and its traceback goes to the log.
+Every refusal of the gateway, whoever raised it, leaves as `{"error": {message, type, param, code}}` (Anthropic:
+`{"type": "error", "error": {type, message}}`) with the status that fits. A user's mistake is never a 500 and never
+a traceback; a fault of ours is a 500 that names nothing from inside, and its traceback goes to the log.
 """
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,19 @@ from clawrl_trl.ledger.errors import LedgerWriteError
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5
+
+_ANTHROPIC_PATH = re.compile(r"(?:/s/[^/]+)?/v1/messages(?:/.*)?", re.DOTALL)
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class ApiError(Exception):
@@ -41,13 +55,25 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         self.error = {"message": message, "type": type or type_of(status), "param": param, "code": code}
 
-    def response(self) -> Response:
-        """The whole answer."""
-        return JSONResponse({"error": self.error}, self.status, headers=self.headers)
+    def response(self, *, anthropic: bool = False) -> Response:
+        """The whole answer, in the shape of OpenAI's or Anthropic's errors."""
+        shaped = anthropic_error(self.status, str(self.error["message"])) if anthropic else {"error": self.error}
+        return JSONResponse(shaped, self.status, headers=self.headers)
 
     def event(self) -> bytes:
         """The same as an event in a stream that has begun."""
         return b"data: " + json.dumps({"error": {**self.error, "status": self.status}}).encode() + b"\n\n"
+
+
+def anthropic_error(status: int, message: str) -> dict[str, Any]:
+    """An error as Anthropic's API gives it, in an answer or as an event of a stream."""
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request comes from a client of Anthropic's API."""
+    return "anthropic-version" in headers or _ANTHROPIC_PATH.fullmatch(path) is not None
 
 
 def type_of(status: int) -> str:
@@ -115,22 +141,24 @@ def any_error(error: BaseException) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the app leave in OpenAI's shape."""
+    """Make every error of the app leave in the shape that its client expects."""
+
+    def shaped(request: Request, error: ApiError) -> Response:
+        return error.response(anthropic=speaks_anthropic(request.url.path, request.headers))
 
     async def ours(request: Request, error: Exception) -> Response:
-        return any_error(error).response()
+        return shaped(request, any_error(error))
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return invalid(
-                f"Unknown route {request.method} {request.url.path}", status=404, code="unknown_url"
-            ).response()
+            unknown = f"Unknown route {request.method} {request.url.path}"
+            return shaped(request, invalid(unknown, status=404, code="unknown_url"))
         if error.status_code == 405:
             refusal = invalid(f"{request.method} is not allowed on {request.url.path}", status=405)
             refusal.headers.update(error.headers or {})
-            return refusal.response()
-        return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+            return shaped(request, refusal)
+        return shaped(request, ApiError(error.status_code, str(error.detail), headers=error.headers))
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)

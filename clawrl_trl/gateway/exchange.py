@@ -2,7 +2,8 @@
 
 The order is the promise. A reply counts as finished for the client (the last event of a stream, a plain
 response) only after its turn is in the ledger. An exchange runs as a task of its own, so a client that leaves
-ends the generation but not the recording of what was sampled.
+ends the generation but not the recording of what was sampled; for that the engine streams also what the client
+gets in one piece.
 """
 
 import asyncio
@@ -14,11 +15,13 @@ from clawrl_trl.engines.client import EngineUnavailable, encode
 from clawrl_trl.gateway import sampling, stream
 from clawrl_trl.gateway.body import THREAD_FROM_BYTES
 from clawrl_trl.gateway.capture import Capture
+from clawrl_trl.gateway.chat import with_thoughts
 from clawrl_trl.gateway.errors import ApiError, any_error
 from clawrl_trl.gateway.record import Asked, Record
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions import strip_identity
 from clawrl_trl.gateway.upstream import Upstream
+from clawrl_trl.gateway.whole import Whole, streamable
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
 """What a client that is still there hears when the gateway shuts down under its reply."""
@@ -51,8 +54,10 @@ class Exchange:
             model=gateway.policies.engine_name(self._version),
             engine=gateway.settings.engine,
             sampled_logprobs=gateway.policies.sampled_logprobs,
+            temperature=gateway.settings.served_temperature,
         )
         self._capture = Capture()
+        self._streams = asked.streamed or streamable(asked.body)
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._withheld: list[bytes] = []
         self._relaying: asyncio.Task[None] | None = None
@@ -99,32 +104,62 @@ class Exchange:
         content = await asyncio.to_thread(encode, body) if self._size > THREAD_FROM_BYTES else encode(body)
         gateway = self._gateway
         upstream = Upstream(gateway.engine, gateway.policies, self._version, self._asked.wire.path, gateway.patience_s)
-        if not self._asked.streamed:
-            self.whole = await upstream.whole(content)
+        if self._asked.streamed:
+            await self._pass_events(upstream, content)
+        elif self._streams:
+            await upstream.patiently(lambda: self._collect(upstream, content))
+        else:
+            self.whole = await upstream.patiently(lambda: upstream.whole(content))
             self._capture.take(self.whole)
-            return
-        async with aclosing(upstream.events(content)) as events:
+            self.whole.pop("policy_versions", None)
+
+    async def _pass_events(self, upstream: Upstream, content: bytes) -> None:
+        async with aclosing(upstream.events(content, patient=True)) as events:
             async for event in events:
-                if not self.ready.done():
-                    self.ready.set_result(None)
-                self._pass_on(event)
+                self._capture.take(event)
+                if "policy_versions" not in event:
+                    self._pass_on(event)
+        self._check_end()
+
+    async def _collect(self, upstream: Upstream, content: bytes) -> None:
+        # Of an attempt that broke off nothing is kept: nobody saw it, and another reply takes its place.
+        capture, whole = Capture(self._capture.started_at), Whole(self._asked.body)
+        self._capture = capture
+
+        def take(event: dict[str, Any]) -> None:
+            capture.take(event)
+            whole.take(event)
+
+        await upstream.collect(content, take)
+        self._check_end()
+        self.whole = whole.reply(capture)
+
+    def _check_end(self) -> None:
         if not self._capture.finished:
             raise EngineUnavailable("the engine's stream ended before the reply did")
 
     def _upstream_body(self) -> dict[str, Any]:
         asked = self._asked.body
-        body = strip_identity(asked) | sampling.completed(asked) | self._asked.wire.logprobs(asked)
-        body["model"] = self._record.model
+        body = (
+            strip_identity(asked)
+            | sampling.completed(asked, self._record.temperature)
+            | self._asked.wire.logprobs(asked)
+        )
+        body.pop("model", None)
+        if "messages" in body:
+            body["messages"] = with_thoughts(body["messages"])
         body["return_token_ids"] = True
+        body["stream"] = self._streams
         body.pop("stream_options", None)
-        if self._asked.streamed:
+        if self._streams:
             counted = {"include_usage": True, "continuous_usage_stats": True}
             body["stream_options"] = (asked.get("stream_options") or {}) | counted
         return body
 
     def _pass_on(self, event: dict[str, Any]) -> None:
         """Hand an event to the client now, or after the commit if it tells that a reply is complete."""
-        self._capture.take(event)
+        if not self.ready.done():
+            self.ready.set_result(None)
         choices = event.get("choices")
         closing = not choices or any(choice.get("finish_reason") for choice in choices)
         if self._present(event):

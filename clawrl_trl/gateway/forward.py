@@ -24,13 +24,26 @@ router = APIRouter()
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
-OURS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/feedback", "/v1/admin/status")
+OURS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/models",
+    "/v1/feedback",
+    "/v1/admin/status",
+)
 """Paths that the gateway answers itself; with another method they are refused, not forwarded."""
+
+OURS_BELOW = ("/v1/admin/", "/v1/responses/", "/v1/messages/")
+"""Nothing below these is forwarded: an engine's own answer would be neither captured nor about what is stored."""
 
 ADMINISTRATIVE = frozenset(
     {
         "load_lora_adapter",
         "unload_lora_adapter",
+        "policy",
         "pause",
         "resume",
         "is_paused",
@@ -87,7 +100,7 @@ async def forward(request: Request) -> Response:
     path = request.url.path
     if path in OURS:
         raise invalid(f"{request.method} is not allowed on {path}", status=405)
-    if path.startswith("/v1/admin/") or any(part in ("", ".", "..") for part in path.split("/")[1:]):
+    if path.startswith(OURS_BELOW) or any(part in ("", ".", "..") for part in path.split("/")[1:]):
         raise invalid(f"Unknown route {request.method} {path}", status=404, code="unknown_url")
     if ADMINISTRATIVE.intersection(path.split("/")):
         gateway.keys.check_admin(headers, request.client.host if request.client else None)

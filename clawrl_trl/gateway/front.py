@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clawrl_trl.gateway.auth import Keys
-from clawrl_trl.gateway.errors import ApiError, invalid
+from clawrl_trl.gateway.errors import ApiError, invalid, speaks_anthropic
 
 logger = logging.getLogger("clawrl_trl.gateway.access")
 
@@ -47,11 +47,13 @@ class Front:
                 status = message["status"]
             await send(message)
 
+        headers = Headers(scope=scope)
         try:
-            self._keys.guard(Headers(scope=scope), self._host)
+            self._keys.guard(headers, self._host)
             await self._app(_with_session(scope), receive, watched)
         except ApiError as error:
-            await error.response()(scope, receive, watched)
+            refusal = error.response(anthropic=speaks_anthropic(scope["path"], headers))
+            await refusal(scope, receive, watched)
         finally:
             elapsed_ms = (time.monotonic() - started) * 1000
             logger.info("%s %s %d %.0fms", scope["method"], _printable(scope["path"]), status, elapsed_ms)

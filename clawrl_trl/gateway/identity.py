@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from clawrl_trl.gateway import dialects
 from clawrl_trl.gateway.messages import Reading
 
 HEADERS = ("x-session-id", "x-session-affinity", "session_id", "session-id")
@@ -30,8 +31,8 @@ class Identity:
     Attributes:
         external_id: The client's name for the session; `None` when the request names none.
         source: `header:...`, `body:...`, `url`, `message:<client>` or `inferred`.
-        loose: The name may cover several conversations (a cache key): what follows a reply must then be shown by
-            the reply itself.
+        loose: The name may cover several conversations (a cache key, an agent with its subagents): what follows a
+            reply must then be shown by the reply itself.
     """
 
     external_id: str | None
@@ -56,6 +57,13 @@ def identify(
         return Identity(_uncounted(value, written), "body:metadata.session_id")
     if value := _name(path_session):
         return Identity(value, "url")
+    for name in dialects.SESSION_HEADERS:
+        if value := _name(headers.get(name)):
+            return Identity(value, f"header:{name}", loose=True)
+    if isinstance(metadata, Mapping) and isinstance(metadata.get("user_id"), str):
+        for pattern in dialects.USER_ID:
+            if found := pattern.search(metadata["user_id"]):
+                return Identity(found["id"], "body:metadata.user_id", loose=True)
     if written:
         return Identity(written, f"message:{reading.client_name}")
     return Identity(None, "inferred")

@@ -21,6 +21,7 @@ class Incoming:
         body: The request's body, chat or raw completion.
         path_session: The session in the URL (`/s/<session>/v1`), if any.
         now: Unix time, seconds.
+        follows: The ledger's id of the session of the reply that the request continues by naming it.
     """
 
     owner: str
@@ -28,6 +29,7 @@ class Incoming:
     body: dict[str, Any]
     path_session: str | None
     now: float
+    follows: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,11 @@ The follower reads from the ledger which version serves. It makes the engine loa
 then lets new requests have it; requests in flight keep theirs, because each holds a lease and a version with a
 lease is never unloaded. A version that can't be loaded leaves the old one in place. The engine may restart at
 any time and forget its adapters: whoever meets that calls `reload`.
+
+A whole model on an engine that holds only one takes the place of the model before it. Requests on their way go on
+with the new one, the engine notes which version sampled which token, and the versions that are gone from the engine
+can't be asked for any more. A publisher may be ahead of the ledger by a moment; so the gateway asks for "the policy
+in place" and never puts an older version back because a request was placed under it.
 """
 
 import asyncio
@@ -13,12 +18,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl.engines.calls import IN_PLACE_MODEL
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
+from clawrl_trl.engines.kinds import Serving
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
@@ -41,6 +48,7 @@ class Version:
     number: int
     path: str | None
     state: str
+    kind: str = "adapter"
 
     @property
     def name(self) -> str:
@@ -66,13 +74,15 @@ class Policies:
         self._ledger, self._writer, self._engine = ledger, writer, engine
         self._keep, self._folder = keep, folder
         self.alias = alias
-        self.serving = Version(0, None, "serving")
+        self.serving = Version(0, None, "serving", "base")
         self.kept: dict[int, Version] = {0: self.serving}
         self.leases: Counter[int] = Counter()
         self._base_name = BASE_MODEL
+        self._engine_serves: Serving | None = None
+        self._wanted = self.serving
         self._loaded: set[int] = set()
         self._retired: set[int] = set()
-        self._locks: dict[int, asyncio.Lock] = {}
+        self._loading = asyncio.Lock()
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
         self.sampled_logprobs = True
@@ -92,8 +102,9 @@ class Policies:
         match = _NAME.fullmatch(name)
         number = 0 if name == BASE_MODEL else int(match[1]) if match else -1
         if number not in self.kept:
+            gone = "is not in the engine" if number == 0 else "does not exist"
             raise invalid(
-                f"The model {name!r} does not exist; there are: {', '.join(self.names())}.",
+                f"The model {name!r} {gone}; there are: {', '.join(self.names())}.",
                 param="model",
                 status=404,
                 code="model_not_found",
@@ -101,7 +112,9 @@ class Policies:
         return self.kept[number]
 
     def engine_name(self, version: Version) -> str:
-        """The name under which the engine serves a version."""
+        """The name under which the engine serves a version, or what took its place."""
+        if self._engine_serves is not None and self._engine_serves.in_place:
+            return IN_PLACE_MODEL
         return version.name if version.number else self._base_name
 
     @contextlib.contextmanager
@@ -115,24 +128,50 @@ class Policies:
             if not self.leases[version.number]:
                 del self.leases[version.number]
 
-    async def ensure(self, version: Version) -> None:
+    async def ensure(self, version: Version) -> str:
         """Have the engine load a version unless it is known to be loaded.
+
+        Returns:
+            The name to ask the engine for: the version's, or that of what took its place.
 
         Raises:
             EngineError: If the engine can't.
         """
-        if version.number == 0:
-            return
-        async with self._locks.setdefault(version.number, asyncio.Lock()):
-            if version.number in self._loaded:
-                return
-            await self._engine.load_adapter(version.name, self._path(version))
-            self._loaded.add(version.number)
+        if version.number in self._loaded:
+            return self.engine_name(version)
+        async with self._loading:
+            engine = await self._how_engine_serves()
+            if engine.in_place == 0:
+                taken_back = engine.exchanges(version.kind) and version.number != self._wanted.number
+                version = self._wanted if taken_back else version
+                await self._load(version)
+            return self.engine_name(version)
 
-    async def reload(self, version: Version) -> None:
+    async def reload(self, version: Version) -> str:
         """Load a version again: the engine said it doesn't know it."""
         self._loaded.discard(version.number)
-        await self.ensure(version)
+        self._engine_serves = None
+        return await self.ensure(version)
+
+    async def _load(self, version: Version) -> None:
+        """Load a version whatever it takes; to be called with `_loading` held."""
+        if version.number in self._loaded:
+            return
+        engine = await self._how_engine_serves()
+        exchanges = engine.exchanges(version.kind)
+        if engine.in_place and not exchanges:
+            await self._engine.restore_base()
+            self._engine_serves, self._loaded = replace(engine, in_place=0), {0}
+        if version.number:
+            await self._engine.load_policy(version.name, self._path(version))
+        if exchanges:
+            self._engine_serves, self._loaded = replace(engine, in_place=version.number), set()
+        self._loaded.add(version.number)
+
+    async def _how_engine_serves(self) -> Serving:
+        if self._engine_serves is None:
+            self._engine_serves = await self._engine.serving()
+        return self._engine_serves
 
     async def follow(self) -> None:
         """Follow the ledger until cancelled."""
@@ -178,15 +217,19 @@ class Policies:
     def _adopt(self, rows: list[Version], serving: Version) -> None:
         retired = [one for one in rows if one.state == "retired" and one.number]
         kept = [rows[0], serving, *(retired[-self._keep :] if self._keep else ())]
-        self.kept = {one.number: one for one in kept}
+        engine = self._engine_serves
+        self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
         self._retired = {one.number for one in retired}
-        self.serving = serving
+        self.serving = self._wanted = serving
 
     async def _meet_engine(self) -> None:
         """Learn from an engine that just (re)started, or is new to us, what it calls its base and has loaded."""
-        names = await self._engine.models()
+        self._engine_serves = await self._engine.serving()
+        names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
         matches = {name: _NAME.fullmatch(name) for name in names}
         self._loaded = {int(match[1]) for match in matches.values() if match}
+        if not self._engine_serves.in_place:
+            self._loaded.add(0)
         bases = [name for name, match in matches.items() if not match]
         self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
         self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
@@ -197,11 +240,14 @@ class Policies:
         failed, again_at = self._failed
         if failed == version.number and time.monotonic() < again_at:
             return False
+        self._wanted = version
         try:
-            await self.ensure(version)
+            async with self._loading:
+                await self._load(version)
         except EngineUnavailable:
             raise
         except EngineError as error:
+            self._wanted = self.serving
             self._failed = (version.number, time.monotonic() + RETRY_LOAD_S)
             if failed != version.number:
                 logger.warning(
@@ -236,4 +282,4 @@ class Policies:
 
     def _read_all(self) -> list[Version]:
         with self._ledger.reader() as tx:
-            return [Version(row.version, row.path, row.state) for row in policies.all(tx)]
+            return [Version(row.version, row.path, row.state, row.kind) for row in policies.all(tx)]

@@ -4,14 +4,16 @@ All of it is one transaction. It may run more than once or not at all, so it mak
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl.engines.calls import UNKNOWN_VERSION
 from clawrl_trl.gateway import sampling
 from clawrl_trl.gateway.capture import Capture, Choice
+from clawrl_trl.gateway.messages import other_parts
 from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
 from clawrl_trl.gateway.wire import Message, Wire
 from clawrl_trl.ledger import schema, turns
@@ -28,6 +30,8 @@ class Asked:
         body (`dict`): Its body, as the client wrote it.
         path_session (`str | None`): The session named in the URL.
         at (`float`): When it came, unix seconds.
+        api (`dict`): What to remember of a request that came in another API and was translated; empty for the others.
+        follows (`str | None`): The session of the reply that the request continues by naming it.
     """
 
     wire: Wire
@@ -36,6 +40,8 @@ class Asked:
     body: dict[str, Any]
     path_session: str | None
     at: float = field(default_factory=time.time)
+    api: dict[str, Any] = field(default_factory=dict)
+    follows: str | None = None
 
     @property
     def streamed(self) -> bool:
@@ -55,10 +61,11 @@ class Record:
     Args:
         asked (`Asked`): The request.
         sessions (`Sessions`): Places it, now, and hears what became of it.
-        policy_version (`int`): The version it runs under.
+        policy_version (`int`): The version it runs under, unless the engine says otherwise.
         model (`str`): The engine's name for that version.
         engine (`str`): Which engine it is.
         sampled_logprobs (`bool`): Whether that engine's log-probs follow the sampling temperature.
+        temperature (`float`): That of requests which set none.
     """
 
     def __init__(
@@ -70,10 +77,11 @@ class Record:
         model: str,
         engine: str,
         sampled_logprobs: bool,
+        temperature: float,
     ) -> None:
         self.asked, self.sessions = asked, sessions
         self.policy_version, self.model, self.engine = policy_version, model, engine
-        self.sampled_logprobs = sampled_logprobs
+        self.sampled_logprobs, self.temperature = sampled_logprobs, temperature
         self.id = schema.new_id("turn")
         self.completion_id = asked.wire.id_prefix + self.id
         self.conversations = asked.wire.conversations(asked.body)
@@ -130,7 +138,8 @@ class Record:
     def _place(self, messages: list[Message]) -> Placement:
         asked = self.asked
         body = {**asked.body, "messages": messages}
-        return self.sessions.place(Incoming(asked.owner, asked.headers, body, asked.path_session, asked.at))
+        incoming = Incoming(asked.owner, asked.headers, body, asked.path_session, asked.at, asked.follows)
+        return self.sessions.place(incoming)
 
     def _prompt_of(self, choice: Choice) -> int:
         return min(choice.index // self._per_prompt, len(self.placements) - 1)
@@ -143,13 +152,18 @@ class Record:
             identity_source=placement.identity_source,
             now=self.asked.at,
             session_id=placement.session_id,
+            group=self.asked.headers.get("x-group-id") or None,
         )
         session.done = self.asked.session_done
         return session.id
 
     def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
         body, placement = self.asked.body, self.placements[prompt]
-        obstacle = choice.obstacle() or sampling.obstacle(body, sampled_logprobs=self.sampled_logprobs)
+        obstacle = choice.obstacle() or sampling.obstacle(
+            body, self.temperature, sampled_logprobs=self.sampled_logprobs
+        )
+        obstacle = obstacle or _beyond_text(self.conversations[prompt])
+        versions = [one for one in choice.versions if one != UNKNOWN_VERSION] or [self.policy_version]
         return schema.Turn(
             id=self.turn_id(choice.index),
             session_id=session_id,
@@ -161,7 +175,7 @@ class Record:
             messages=self.conversations[prompt],
             tools=body.get("tools"),
             provenance=placement.provenance,
-            sampling=sampling.record(body),
+            sampling=sampling.record(body, self.temperature) | ({"api": self.asked.api} if self.asked.api else {}),
             response=choice.message,
             finish_reason=choice.stored_finish_reason,
             prompt_ids=choice.prompt_ids,  # type: ignore[arg-type]
@@ -169,10 +183,20 @@ class Record:
             logprobs=choice.logprobs or None,  # type: ignore[arg-type]
             trainable=obstacle is None,
             untrainable_reason=obstacle,
-            policy_version=self.policy_version,
+            policy_version=min(versions),
+            token_versions=choice.versions if len(set(versions)) > 1 else None,  # type: ignore[arg-type]
             model=self.model,
             engine=self.engine,
             timings=self._timings,
             usage={"prompt_tokens": len(choice.prompt_ids or ()), "completion_tokens": len(choice.token_ids)},
             created_at=self.asked.at,
         )
+
+
+def _beyond_text(messages: Sequence[Message]) -> str | None:
+    """Why a trainer, which is given token ids alone, can't be given these messages, or `None`.
+
+    Without its pixels the ids of a picture stand for nothing, and any probability after them would be another one.
+    """
+    parts = {str(part.get("type")) for message in messages for part in other_parts(message)} - {"refusal"}
+    return f"trainers are given tokens alone, not {', '.join(sorted(parts))}" if parts else None

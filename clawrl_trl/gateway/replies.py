@@ -1,14 +1,21 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`: the routes whose replies are captured."""
+"""`POST /v1/chat/completions` and `POST /v1/completions`, and how every captured reply reaches its client.
+
+A request of another API comes here as the chat completion it was translated to, with a `Reply` that translates
+what comes back. It goes through the same exchange: captured, committed before its last event, cancelled when its
+client leaves.
+"""
 
 import asyncio
 import contextlib
-from typing import Any
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clawrl_trl.gateway import body
+from clawrl_trl.gateway import body, stream
 from clawrl_trl.gateway.exchange import Exchange
 from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.requests import check
@@ -18,6 +25,28 @@ from clawrl_trl.gateway.wire import CHAT, COMPLETIONS, Wire
 router = APIRouter()
 
 CLIENT_GONE = 499
+
+Json = dict[str, Any]
+
+
+class Reply(Protocol):
+    """A chat completion's reply in the words of another API."""
+
+    def take(self, chunk: Mapping[str, Any]) -> list[Json]:
+        """The events that follow from an event of the chat completion."""
+        ...
+
+    def end(self) -> list[Json]:
+        """The events that end the stream, when the reply is complete."""
+        ...
+
+    def fail(self, error: Mapping[str, Any]) -> list[Json]:
+        """The events that end the stream, when the reply broke off."""
+        ...
+
+    def whole(self, completion: Mapping[str, Any]) -> Json:
+        """The whole reply, from a whole chat completion."""
+        ...
 
 
 @router.post(CHAT.path)
@@ -32,21 +61,6 @@ async def completions(request: Request) -> Response:
     return await _answer(request, COMPLETIONS)
 
 
-class _Stream(StreamingResponse):
-    """A stream that tells its exchange when the client has left, even before the first byte."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **exchange.headers}
-        super().__init__(exchange.events(), media_type="text/event-stream", headers=headers)
-        self._exchange = exchange
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._exchange.abandon()
-
-
 async def _answer(request: Request, wire: Wire) -> Response:
     gateway: Gateway = request.app.state.gateway
     headers = dict(request.headers)
@@ -54,17 +68,59 @@ async def _answer(request: Request, wire: Wire) -> Response:
     raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
     content = await body.parsed(raw)
     check(wire.request, content)
-    asked = Asked(wire, owner, headers, content, request.scope.get("path_session"))
-    exchange = Exchange(gateway, asked, len(raw))
+    return await answer(request, Asked(wire, owner, headers, content, request.scope.get("path_session")), len(raw))
+
+
+async def answer(request: Request, asked: Asked, size: int, reply: Reply | None = None) -> Response:
+    """Run the exchange of a checked request and answer with what comes of it.
+
+    Args:
+        request (`Request`): As it came over HTTP.
+        asked (`Asked`): What it asks.
+        size (`int`): Length of its body, bytes.
+        reply (`Reply`, *optional*): Translates the reply; without one the client gets it as the engine gave it.
+
+    Raises:
+        ApiError: If there is no reply.
+    """
+    gateway: Gateway = request.app.state.gateway
+    exchange = Exchange(gateway, asked, size)
     gateway.spawn(exchange.run(), exchange.abandon)
     if not await _ready(exchange, request):
         return Response(status_code=CLIENT_GONE)
     error = exchange.ready.result()
     if error is not None:
-        return error.response()
+        raise error
     if asked.streamed:
-        return _Stream(exchange)
-    return JSONResponse(exchange.whole, headers=exchange.headers)
+        return _Stream(exchange, exchange.events() if reply is None else _translated(exchange.events(), reply))
+    return JSONResponse(exchange.whole if reply is None else reply.whole(exchange.whole), headers=exchange.headers)
+
+
+async def _translated(events: AsyncIterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
+    """A chat completion's stream as the stream of another API, whose events have names."""
+    async for raw in stream.events(events):
+        if raw == b"[DONE]":
+            told = reply.end()
+        else:
+            chunk = json.loads(raw)
+            told = reply.fail(chunk["error"]) if "error" in chunk else reply.take(chunk)
+        for event in told:
+            yield b"event: " + event["type"].encode() + b"\n" + stream.encode(event)
+
+
+class _Stream(StreamingResponse):
+    """A stream that tells its exchange when the client has left, even before the first byte."""
+
+    def __init__(self, exchange: Exchange, events: AsyncIterator[bytes]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **exchange.headers}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._exchange.abandon()
 
 
 async def _ready(exchange: Exchange, request: Request) -> bool:

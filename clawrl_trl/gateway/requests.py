@@ -79,6 +79,41 @@ class ChatRequest(_Request):
     response_format: dict[str, Any] | None = None
 
 
+class ResponsesRequest(_Request):
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Tokens | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    safety_identifier: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CountRequest(_Request):
+    """What Anthropic's token count asks about: a request without its sampling."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    stop_sequences: list[str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class MessagesRequest(CountRequest):
+    max_tokens: Tokens
+
+
 class CompletionRequest(_Request):
     prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None

@@ -3,8 +3,8 @@
 Training needs, for each token, the probability of the distribution it was drawn from. Plain sampling at a
 temperature above 0 gives that. Anything that cuts or bends the distribution (truncation, penalties, grammars)
 or takes the likeliest token makes the ratio to another policy undefined on the tokens it excluded; such turns
-are kept and judged, but marked. What a client leaves open is set here to plain sampling, so that an engine's own
-defaults (vLLM takes a model's `generation_config`) never decide it unseen.
+are kept and judged, but marked. What a client leaves open is set here to plain sampling at the run's temperature, so
+that an engine's own defaults (vLLM takes a model's `generation_config`) never decide it unseen.
 """
 
 from collections.abc import Mapping
@@ -37,14 +37,15 @@ _BENT_BY = (
 )
 
 
-def completed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling fields of `PLAIN`, each as the client set it or else plain."""
-    return {name: body[name] if body.get(name) is not None else plain for name, plain in PLAIN.items()}
+def completed(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
+    """The sampling fields of `PLAIN`, each as the client set it or else plain, at the run's `temperature`."""
+    plain = PLAIN | {"temperature": temperature}
+    return {name: body[name] if body.get(name) is not None else value for name, value in plain.items()}
 
 
-def record(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored with the turn about how it was sampled."""
-    return completed(body) | {
+def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
+    """What is stored with the turn about how it was sampled, at the run's `temperature` unless the client set one."""
+    return completed(body, temperature) | {
         "seed": body.get("seed"),
         "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens"),
         "chat_template_kwargs": body.get("chat_template_kwargs"),
@@ -54,14 +55,15 @@ def record(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def obstacle(body: Mapping[str, Any], *, sampled_logprobs: bool = True) -> str | None:
+def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool = True) -> str | None:
     """Why tokens sampled this way can't be trained on, or `None` when they can.
 
     Args:
         body (`Mapping`): The client's request.
+        temperature (`float`, defaults to 1): That of requests which set none.
         sampled_logprobs (`bool`, defaults to `True`): Whether the engine's log-probs follow the temperature.
     """
-    used = completed(body)
+    used = completed(body, temperature)
     if not sampled_logprobs and used["temperature"] != 1:
         return f"sampled at temperature {used['temperature']}, log-probs reported for temperature 1"
     if used["temperature"] == 0:
@@ -78,6 +80,9 @@ def obstacle(body: Mapping[str, Any], *, sampled_logprobs: bool = True) -> str |
     kind = (body.get("response_format") or {}).get("type", "text")
     if kind != "text":
         return f"constrained: response_format {kind}"
+    functions = [tool.get("function") for tool in body.get("tools") or ()]
+    if any(isinstance(function, Mapping) and function.get("strict") is True for function in functions):
+        return "constrained: strict tools"
     choice = body.get("tool_choice")
     if choice == "required" or isinstance(choice, Mapping):
         return "constrained: tool_choice forces a tool"

@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PATIENCE_S = 45.0
-"""How long a request that has not sent a byte waits for an engine that is down, seconds."""
+PATIENCE_S = 180.0
+"""How long a request of which the client has seen nothing waits for an engine that is down, seconds: long enough for
+a large model to be loaded again. Never longer than the engine's own time-out."""
 
 LAST_WRITES_S = 5.0
 FAULT_MEMORY_S = 5.0
@@ -43,7 +44,7 @@ class Gateway:
         keys (`Keys`): Who may do what.
         ledger (`Ledger`): Open; closed by `stop`.
         engine (`EngineClient`): Closed by `stop`.
-        patience_s (`float`, defaults to 45): How long a request waits for an engine that is down.
+        patience_s (`float`, defaults to 180): How long a request waits for an engine that is down.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Gateway:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.run, self.settings, self.keys = run, settings, keys
-        self.ledger, self.engine, self.patience_s = ledger, engine, patience_s
+        self.ledger, self.engine = ledger, engine
+        self.patience_s = min(patience_s, settings.engine_timeout)
         self.writer = LedgerWriter(ledger)
         self.sessions = Sessions()
         self.policies = Policies(

@@ -74,8 +74,9 @@ class Sessions:
         self._index.expire(incoming.now)
 
         kind, reason = kind_of(headers, body, reading, None)
-        conversation = self._find(request, plain=kind == "main")
-        if conversation is not None and kind == "main" and search.shown(self._index, request, conversation):
+        conversation = self._find(request, incoming.follows, plain=kind == "main")
+        plain = kind == "main" and incoming.follows is None
+        if plain and conversation is not None and search.shown(self._index, request, conversation):
             kind, reason = kind_of(headers, body, reading, conversation.setting)
         if conversation is None:
             conversation = self._open(request)
@@ -85,10 +86,12 @@ class Sessions:
             return _placement(request, conversation, kind, reason, followed)
         return self._place_main(request, conversation, reason, followed)
 
-    def _find(self, request: Request, *, plain: bool) -> Conversation | None:
+    def _find(self, request: Request, follows: str | None, *, plain: bool) -> Conversation | None:
         """The conversation a request belongs to; only a plain one may repeat or go on from a lost request."""
         if request.identity.external_id is not None:
             return self._index.get(named_session(request.owner, request.identity.external_id))
+        if follows is not None and (conversation := self._index.get(follows)):
+            return conversation
         if plain and (asked := search.repeated(self._index, request)):
             return asked.conversation
         if followed := search.shown(self._index, request):

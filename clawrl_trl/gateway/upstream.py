@@ -1,29 +1,45 @@
 """One request's dealings with the engine: under one policy version, and patient while that costs nobody.
 
-Until the engine has sent something, an engine that is down (or was restarted and forgot its adapters) is waited
-for, with back-off and for a bounded time. From the first event on a failure is final: a second attempt would
-sample another reply.
+As long as the client has seen nothing, an engine that is down (or was restarted and forgot its adapters) is waited
+for, with back-off and for a bounded time, and asked again. Once the client has seen a part of the reply a failure is
+final: a second attempt would sample another reply.
 """
 
 import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
 
-from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, error_of, unavailable
+from clawrl_trl.engines.client import (
+    VERSIONS_HEADER,
+    EngineClient,
+    EngineError,
+    EngineUnavailable,
+    error_of,
+    unavailable,
+)
 from clawrl_trl.gateway import stream
 from clawrl_trl.gateway.policies import Policies, Version
 
 T = TypeVar("T")
+Event = dict[str, Any]
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
 
-_HEADERS = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
+DONE = b"[DONE]"
+
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    VERSIONS_HEADER: "1",
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,7 @@ class Upstream:
         policies (`Policies`): Makes sure that the version is loaded.
         version (`Version`): The policy version the request runs under.
         path (`str`): The endpoint.
-        patience_s (`float`): How long to wait for an engine that can't be reached.
+        patience_s (`float`): How long to wait for an engine that can't be reached, from its first failure on.
     """
 
     engine: EngineClient
@@ -44,36 +60,37 @@ class Upstream:
     path: str
     patience_s: float
 
-    async def whole(self, content: bytes) -> dict[str, Any]:
-        """The engine's whole reply.
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Attempt something of which the client sees nothing before it has succeeded.
 
         Raises:
-            EngineError: If there is none; `EngineUnavailable` when the patience is over.
+            EngineError: As the attempt does; `EngineUnavailable` when the patience is over.
         """
-        return await self._patiently(lambda: self._ask(content))
+        deadline = None
+        delay = FIRST_DELAY_S
+        while True:
+            try:
+                return await attempt()
+            except EngineError as error:
+                deadline = deadline or time.monotonic() + self.patience_s
+                if time.monotonic() + delay > deadline or not await self._is_down(error):
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_DELAY_S)
 
-    async def events(self, content: bytes) -> AsyncGenerator[dict[str, Any]]:
-        """The events of the engine's stream, up to `[DONE]`; closing this cancels the generation.
+    async def whole(self, content: bytes) -> Event:
+        """The engine's whole reply, at one attempt; what it notes on policy versions is in `policy_versions`.
+
+        Args:
+            content (`bytes`): The request, a JSON object that names no model.
 
         Raises:
-            EngineError: If there are none, or the engine fails in between.
+            EngineError: If there is none.
         """
-        response, source, raw = await self._patiently(lambda: self._open(content))
-        try:
-            while raw is not None and raw != b"[DONE]":
-                yield _event(raw)
-                raw = await anext(source, None)
-        except httpx.TransportError as error:
-            raise unavailable(error) from error
-        except ValueError as error:
-            raise EngineError(502, f"the engine's stream is broken: {error}") from error
-        finally:
-            await response.aclose()
-
-    async def _ask(self, content: bytes) -> dict[str, Any]:
         response = await self._send(content)
         try:
             reply = _parsed(await response.aread())
+            notes = json.loads(response.headers.get(VERSIONS_HEADER, "[]"))
         except httpx.TransportError as error:
             raise unavailable(error) from error
         except ValueError as error:
@@ -82,30 +99,61 @@ class Upstream:
             await response.aclose()
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
             raise EngineError(502, "the engine's reply has no choices")
-        return reply
+        return reply | ({"policy_versions": notes} if notes else {})
 
-    async def _open(self, content: bytes) -> tuple[httpx.Response, AsyncIterator[bytes], bytes | None]:
+    async def events(self, content: bytes, *, patient: bool) -> AsyncGenerator[Event]:
+        """The events of the engine's stream, up to `[DONE]`; closing this cancels the generation.
+
+        Args:
+            content (`bytes`): The request, a JSON object that names no model.
+            patient (`bool`): Wait for an engine that is down before the first event.
+
+        Raises:
+            EngineError: If there are none, or the engine fails in between.
+        """
+        opening = self.patiently(lambda: self._open(content)) if patient else self._open(content)
+        response, source, begun = await opening
+        try:
+            for event in begun:
+                yield event
+            while (later := await _next(source)) is not None:
+                yield later
+        finally:
+            await response.aclose()
+
+    async def collect(self, content: bytes, take: Callable[[Event], None]) -> None:
+        """Hand every event of one attempt's stream to `take`.
+
+        Raises:
+            EngineError: If the stream fails.
+        """
+        async with aclosing(self.events(content, patient=False)) as events:
+            async for event in events:
+                take(event)
+
+    async def _open(self, content: bytes) -> tuple[httpx.Response, AsyncIterator[bytes], list[Event]]:
+        """A stream, and its events up to the first that a client sees; notes on versions come before it."""
         response = await self._send(content)
+        begun: list[Event] = []
         try:
             source = stream.events(response.aiter_bytes())
-            first = await anext(source, None)
-            if first is None:
-                raise EngineUnavailable("the engine's stream ended before it began")
-        except httpx.TransportError as error:
-            await response.aclose()
-            raise unavailable(error) from error
+            while not begun or "policy_versions" in begun[-1]:
+                event = await _next(source)
+                if event is None:
+                    raise EngineUnavailable("the engine's stream ended before it began")
+                begun.append(event)
         except BaseException:
             await response.aclose()
             raise
-        return response, source, first
+        return response, source, begun
 
     async def _send(self, content: bytes) -> httpx.Response:
-        await self._load(self.policies.ensure)
-        response = await self.engine.send("POST", self.path, content, _HEADERS)
+        model = await self._load(self.policies.ensure)
+        response = await self.engine.send("POST", self.path, _for_model(content, model), _HEADERS)
         if response.status_code == 404 and self.version.number:
             await response.aclose()
-            await self._load(self.policies.reload)
-            response = await self.engine.send("POST", self.path, content, _HEADERS)
+            model = await self._load(self.policies.reload)
+            response = await self.engine.send("POST", self.path, _for_model(content, model), _HEADERS)
         if not response.is_success:
             try:
                 await response.aread()
@@ -116,26 +164,40 @@ class Upstream:
             raise error_of(response)
         return response
 
-    async def _load(self, load: Callable[[Version], Awaitable[None]]) -> None:
+    async def _load(self, load: Callable[[Version], Awaitable[str]]) -> str:
         try:
-            await load(self.version)
+            return await load(self.version)
         except EngineUnavailable:
             raise
         except EngineError as error:
             # Whatever the engine has against the folder, the client did nothing wrong.
             raise EngineError(503, f"policy version {self.version.number} can't be loaded: {error.message}") from error
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + self.patience_s
-        delay = FIRST_DELAY_S
-        while True:
-            try:
-                return await attempt()
-            except EngineUnavailable as error:
-                if error.timed_out or time.monotonic() + delay > deadline:
-                    raise
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, LONGEST_DELAY_S)
+    async def _is_down(self, error: EngineError) -> bool:
+        """Whether an error means that the engine is gone: a vLLM whose core died still answers, with 500."""
+        if isinstance(error, EngineUnavailable):
+            return not error.timed_out
+        return error.status >= 500 and not await self.engine.health()
+
+
+async def _next(source: AsyncIterator[bytes]) -> Event | None:
+    """The next event; `None` at `[DONE]` or when the stream is over.
+
+    Raises:
+        EngineError: If the stream breaks, or its next event is an error or nonsense.
+    """
+    try:
+        raw = await anext(source, None)
+        return None if raw is None or raw == DONE else _event(raw)
+    except httpx.TransportError as error:
+        raise unavailable(error) from error
+    except ValueError as error:
+        raise EngineError(502, f"the engine's stream is broken: {error}") from error
+
+
+def _for_model(content: bytes, model: str) -> bytes:
+    """A request that names no model, for a model."""
+    return b'{"model":' + json.dumps(model).encode() + b"," + content.removeprefix(b"{")
 
 
 def _parsed(raw: bytes) -> Any:
@@ -143,7 +205,7 @@ def _parsed(raw: bytes) -> Any:
     return json.loads(raw, parse_constant=lambda name: None)
 
 
-def _event(raw: bytes) -> dict[str, Any]:
+def _event(raw: bytes) -> Event:
     event = _parsed(raw)
     if not isinstance(event, dict):
         raise ValueError("an event is not an object")

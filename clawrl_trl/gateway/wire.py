@@ -1,11 +1,14 @@
-"""The two endpoints whose replies are captured, and in what they differ on the wire.
+"""The endpoints whose replies are captured, and in what they differ on the wire.
+
+The engine has two of them. Requests of other APIs are translated to chat completions first and differ here in
+their ids only.
 
 The engine is asked for more than the client was (token ids, log-probs, running counts); `present` takes out
 again what the client did not ask for, so that it sees what any OpenAI server would send.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -50,9 +53,12 @@ class Wire:
                 part.pop("prompt_token_ids", None)
                 part.pop("token_ids", None)
         wanted = body.get("logprobs")
-        if wanted is None or wanted is False:
-            for choice in choices:
+        for choice in choices:
+            if wanted is None or wanted is False:
                 choice["logprobs"] = None
+            said = choice.get("delta") or choice.get("message") or {}
+            if said.get("reasoning"):
+                said.setdefault("reasoning_content", said["reasoning"])  # vLLM's name for it, and most clients'
         return True
 
 
@@ -96,3 +102,6 @@ COMPLETIONS = Wire(
     conversations=_prompts,
     logprobs=lambda body: {"logprobs": body.get("logprobs") or 0},
 )
+
+RESPONSES = replace(CHAT, id_prefix="resp_")
+MESSAGES = replace(CHAT, id_prefix="msg_")

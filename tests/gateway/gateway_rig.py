@@ -81,6 +81,8 @@ class ScriptedEngine:
     unloaded: list[str] = field(default_factory=list)
     refuse_load: bool = False
     raw_logprobs: bool = False
+    healthy: bool = True
+    refused: int = 0
     hung_up: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
     sent: threading.Event = field(default_factory=threading.Event)
@@ -98,11 +100,15 @@ class ScriptedEngine:
             ]
         )
 
+    def names(self) -> list[str]:
+        """The models that it serves."""
+        return ["base", *self.loaded]
+
     async def _health(self, request: Request) -> Response:
-        return JSONResponse({})
+        return JSONResponse({}, 200 if self.healthy else 503)
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"data": [{"id": name} for name in ("base", *self.loaded)]})
+        return JSONResponse({"data": [{"id": name} for name in self.names()]})
 
     async def _load(self, request: Request) -> Response:
         body = await request.json()
@@ -125,7 +131,8 @@ class ScriptedEngine:
         if body.get("prompt") == probe.PROMPT:
             return self._probed(body["temperature"])
         self.requests.append(body)
-        if body["model"] not in ("base", *self.loaded):
+        if body["model"] not in self.names():
+            self.refused += 1
             return JSONResponse({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
         behaviour = self.script.pop(0) if self.script else says("one", " two", " three")
         return await behaviour(self, body)
@@ -144,7 +151,39 @@ class ScriptedEngine:
         return JSONResponse({"detail": "Not Found"}, 404)
 
 
-def chunk(body: dict[str, Any], words: tuple[str, ...], position: int, **over: Any) -> dict[str, Any]:
+@dataclass
+class ExchangingEngine(ScriptedEngine):
+    """It says what a vLLM server of ours says, which holds one whole model at a time."""
+
+    exchanged: list[tuple[str, str | None]] = field(default_factory=list)
+    held: str = "base"
+    exchange_goes_on: threading.Event | None = None
+
+    def hold(self, name: str, folder: str | None) -> None:
+        """Have a model in place; adapters, made for another one, are gone."""
+        self.held = name
+        self.loaded.clear()
+
+    def names(self) -> list[str]:
+        return [*super().names(), *(["policy", self.held] if self.held != "base" else [])]
+
+    def app(self) -> Starlette:
+        app = super().app()
+        app.router.routes.insert(0, Route("/v1/policy", self._policy, methods=["GET", "POST"]))
+        return app
+
+    async def _policy(self, request: Request) -> Response:
+        if request.method == "POST":
+            body = await request.json()
+            self.exchanged.append((body["name"], body["folder"]))
+            if self.exchange_goes_on is not None:
+                await asyncio.to_thread(self.exchange_goes_on.wait, 30)
+            self.hold(body["name"], body["folder"])
+        version = 0 if self.held == "base" else int(self.held.removeprefix("policy-v"))
+        return JSONResponse({"policy": self.held, "version": version})
+
+
+def chunk(body: dict[str, Any], words: tuple[str, ...], position: int, choice: int = 0) -> dict[str, Any]:
     """One event of a chat stream, as vLLM writes it."""
     last = position == len(words) - 1
     entry = {"token": words[position], "logprob": -0.5 - position, "bytes": None, "top_logprobs": []}
@@ -155,7 +194,7 @@ def chunk(body: dict[str, Any], words: tuple[str, ...], position: int, **over: A
         "model": body["model"],
         "choices": [
             {
-                "index": 0,
+                "index": choice,
                 "delta": {"content": words[position]},
                 "logprobs": {"content": [entry]},
                 "finish_reason": "stop" if last else None,
@@ -166,7 +205,23 @@ def chunk(body: dict[str, Any], words: tuple[str, ...], position: int, **over: A
     }
     if position == 0:
         event["prompt_token_ids"] = PROMPT_IDS
-    return event | over
+    return event
+
+
+def completion_chunk(index: int, words: tuple[str, ...], position: int, prompt_ids: list[int]) -> dict[str, Any]:
+    """One event of a text completion's stream, as vLLM writes it."""
+    logprobs = {"tokens": [words[position]], "token_logprobs": [-1.0 - position], "top_logprobs": [None]}
+    choice = {
+        "index": index,
+        "text": words[position],
+        "logprobs": logprobs | {"text_offset": [len("".join(words[:position]))]},
+        "finish_reason": "length" if position == len(words) - 1 else None,
+        "token_ids": [7 + position],
+    }
+    if position == 0:
+        choice["prompt_token_ids"] = prompt_ids
+    numbers = {"prompt_tokens": 2, "completion_tokens": position + 1, "total_tokens": position + 3}
+    return {"id": "x", "object": "text_completion", "created": 1, "model": "m", "choices": [choice], "usage": numbers}
 
 
 def whole(body: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
@@ -204,8 +259,9 @@ def says(*words: str) -> Behaviour:
     async def reply(engine: ScriptedEngine, body: dict[str, Any]) -> Response:
         if not body.get("stream"):
             return JSONResponse(whole(body, words))
-        events = [data(chunk(body, words, i)) for i in range(len(words))]
-        return stream_of(*events, data(usage(len(words))), b"data: [DONE]\n\n")
+        choices = range(body.get("n") or 1)
+        events = [data(chunk(body, words, i, choice)) for i in range(len(words)) for choice in choices]
+        return stream_of(*events, data(usage(len(words) * len(choices))), b"data: [DONE]\n\n")
 
     return reply
 
@@ -340,7 +396,7 @@ def running(
     scripted = engine or ScriptedEngine()
     served = None if engine_url else ServerThread(scripted.app()).start()
     address = engine_url or f"http://127.0.0.1:{served.port if served else 0}"
-    chosen = ServeSettings(run=str(folder), engine=address, port=0, **settings)
+    chosen = ServeSettings(temperature=1.0, run=str(folder), engine=address, port=0, **settings)
     ledger = Ledger.open(run.ledger)
     if before:
         before(ledger)

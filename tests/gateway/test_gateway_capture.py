@@ -17,6 +17,7 @@ from gateway_rig import (
     ScriptedEngine,
     ServerThread,
     chunk,
+    completion_chunk,
     data,
     endless,
     fails,
@@ -25,13 +26,13 @@ from gateway_rig import (
     running,
     says,
     sse,
+    stream_of,
     streams,
     usage,
     wait_until,
-    whole,
 )
 from sqlalchemy import event
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from clawrl_trl.ledger import schema, turns
 
@@ -68,7 +69,7 @@ def test_engine_is_asked_for_plain_sampling_and_ids(rig: Rig) -> None:
     assert asked["model"] == "base"
     assert asked["return_token_ids"] is True and asked["logprobs"] is True and asked["top_logprobs"] == 0
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, 1.0, 0, 0.0)
-    assert "stream_options" not in asked
+    assert asked["stream"] is True and asked["stream_options"]["continuous_usage_stats"] is True
 
 
 def test_client_sees_only_what_it_asked_for(rig: Rig) -> None:
@@ -151,16 +152,30 @@ def test_disconnect_cancels_and_keeps_what_was_sampled(rig: Rig) -> None:
     assert turn.trainable and turn.state == "awaiting_next_state"
 
 
-def test_client_of_a_plain_request_that_leaves_cancels(rig: Rig) -> None:
-    rig.engine.script.append(endless())
+@pytest.mark.parametrize("words", [(), ("one", " two")])
+def test_client_of_a_plain_request_that_leaves_cancels(rig: Rig, words: tuple[str, ...]) -> None:
+    """What was sampled until then is kept."""
+    rig.engine.script.append(endless(*words))
     body = json.dumps({"messages": HELLO}).encode()
     host, port = rig.root.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as raw:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
         raw.sendall(head.encode() + body)
         assert rig.engine.sent.wait(10)
+        (exchange,) = rig.gateway._exchanges.values()
+        wait_until(lambda: captured(exchange) == len(words))
     assert rig.engine.hung_up.wait(10)
-    assert rig.turns() == []
+    wait_until(lambda: rig.gateway.in_flight == 0)
+    if not words:
+        assert rig.turns() == []
+        return
+    turn = rig.turn()
+    assert turn.finish_reason == "abort" and turn.trainable and turn.response["content"] == "one two"
+
+
+def captured(abandon: Any) -> int:
+    """How many tokens an exchange has seen, from the method that abandons it."""
+    return sum(len(choice.token_ids) for choice in abandon.__self__._capture.choices.values())
 
 
 def wait_for_turn(rig: Rig) -> schema.Turn:
@@ -291,24 +306,31 @@ def test_bent_sampling_is_marked(rig: Rig, change: dict[str, object], reason: st
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda choice: choice.pop("token_ids"), "sent no token ids"),
-        (lambda choice: choice["token_ids"].pop(), "the ids of|log-probs"),
-        (lambda choice: choice["logprobs"]["content"].pop(), "3 token ids came with 2 log-probs"),
+        (lambda choice: choice.pop("token_ids"), "2 token ids came with 3 log-probs"),
+        (lambda choice: choice.pop("logprobs"), "3 token ids came with 2 log-probs"),
         (lambda choice: choice["logprobs"]["content"][0].update(logprob=None), "without a log-prob"),
         (lambda choice: choice["logprobs"]["content"][0].update(logprob=float("nan")), "without a log-prob"),
     ],
 )
 def test_what_does_not_fit_is_not_trainable(rig: Rig, spoil: Callable[[dict[str, Any]], Any], reason: str) -> None:
-    async def spoiled(engine: ScriptedEngine, body: dict[str, Any]) -> Response:
-        reply = whole(body, ("one", " two", " three"))
-        spoil(reply["choices"][0])
-        return Response(json.dumps(reply), media_type="application/json")
-
-    rig.engine.script.append(spoiled)
-    official(rig).chat.completions.create(model="clawrl", messages=HELLO)
+    words = ("one", " two", " three")
+    events = [chunk({"model": "base"}, words, i) for i in range(3)]
+    spoil(events[1]["choices"][0])
+    rig.engine.script.append(streams(*map(data, events), data(usage(3)), b"data: [DONE]\n\n"))
+    reply = official(rig).chat.completions.create(model="clawrl", messages=HELLO)
+    assert reply.choices[0].message.content == "one two three"
     turn = rig.turn()
     assert not turn.trainable
     assert turn.untrainable_reason is not None and re.search(reason, turn.untrainable_reason)
+
+
+def test_an_engine_without_token_ids(rig: Rig) -> None:
+    events = [chunk({"model": "base"}, ("one", " two"), i) for i in range(2)]
+    for one in events:
+        del one["choices"][0]["token_ids"]
+    rig.engine.script.append(streams(*map(data, events), b"data: [DONE]\n\n"))
+    official(rig).chat.completions.create(model="clawrl", messages=HELLO)
+    assert rig.turn().untrainable_reason == "the engine sent no token ids"
 
 
 def test_lost_tokens_of_a_stream_are_noticed(rig: Rig) -> None:
@@ -322,34 +344,79 @@ def test_lost_tokens_of_a_stream_are_noticed(rig: Rig) -> None:
 
 
 def test_text_completions_are_captured(rig: Rig) -> None:
-    async def completion(engine: ScriptedEngine, body: dict[str, Any]) -> Response:
-        choices = [
-            {
-                "index": i,
-                "text": f" world{i}",
-                "finish_reason": "length",
-                "token_ids": [7, 8],
-                "prompt_token_ids": [1, 2 + i],
-                "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": None},
-            }
-            for i in range(2)
-        ]
-        counted = {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
-        return JSONResponse(
-            {"id": "x", "object": "text_completion", "created": 1, "choices": choices, "usage": counted}
-        )
-
-    rig.engine.script.append(completion)
-    reply = official(rig).completions.create(model="clawrl", prompt=["hello", "goodbye"], max_tokens=2)
-    assert [choice.text for choice in reply.choices] == [" world0", " world1"]
-    assert reply.id.startswith("cmpl-turn_")
-    one, two = sorted(rig.turns(), key=lambda turn: turn.choice_index)
-    assert one.messages == [{"role": "user", "content": "hello"}]
-    assert two.messages == [{"role": "user", "content": "goodbye"}]
-    assert one.prompt_ids is not None and one.prompt_ids.tolist() == [1, 2]
-    assert two.prompt_ids is not None and two.prompt_ids.tolist() == [1, 3]
-    assert one.trainable and two.trainable and one.finish_reason == "length"
+    words = [(" world", str(i)) for i in range(2)]
+    events = [completion_chunk(i, words[i], position, [1, 2 + i]) for position in range(2) for i in range(2)]
+    for stream in (False, True):
+        rig.engine.script.append(streams(*map(data, events), data(usage(4)), b"data: [DONE]\n\n"))
+        asked: dict[str, Any] = {"model": "clawrl", "prompt": ["hello", "goodbye"], "max_tokens": 2, "logprobs": 0}
+        reply = official(rig).completions.create(**asked, stream=stream)
+        if stream:
+            list(reply)
+            continue
+        assert [choice.text for choice in reply.choices] == [" world0", " world1"]
+        assert reply.choices[1].logprobs.token_logprobs == [-1.0, -2.0]
+        assert reply.choices[1].logprobs.text_offset == [0, 6]
+        assert reply.id.startswith("cmpl-turn_") and reply.object == "text_completion"
+        assert reply.usage.completion_tokens == 4
+    for one, two in (rig.turns()[:2], rig.turns()[2:]):
+        assert one.messages == [{"role": "user", "content": "hello"}]
+        assert two.messages == [{"role": "user", "content": "goodbye"}]
+        assert one.prompt_ids is not None and one.prompt_ids.tolist() == [1, 2]
+        assert two.prompt_ids is not None and two.prompt_ids.tolist() == [1, 3]
+        assert one.trainable and two.trainable and one.finish_reason == "length"
+        assert one.completion_ids is not None and one.completion_ids.tolist() == [7, 8]
     assert rig.engine.requests[0]["logprobs"] == 0
+
+
+@pytest.mark.parametrize(
+    "wish", [{"echo": True}, {"best_of": 3}, {"prompt_logprobs": 0}, {"include_reasoning": False}]
+)
+def test_what_a_stream_cannot_say_is_asked_for_plainly(rig: Rig, wish: dict[str, Any]) -> None:
+    with rig.client() as http:
+        answer = http.post("/v1/chat/completions", json={"messages": HELLO, **wish})
+    assert answer.json()["choices"][0]["message"]["content"] == "one two three"
+    assert rig.engine.requests[0]["stream"] is False and "stream_options" not in rig.engine.requests[0]
+    assert rig.turn().completion_ids is not None
+
+
+def test_a_plain_reply_is_put_together_as_the_engine_would_have_sent_it(rig: Rig) -> None:
+    """Reasoning, text, two calls, log-probs and a stop string, in deltas as small as they come."""
+    deltas = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "let me "},
+        {"reasoning": "see"},
+        {"content": "I "},
+        {"content": "call."},
+        {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "add", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1}'}}]},
+        {"tool_calls": [{"index": 1, "id": "call_2", "function": {"name": "sub", "arguments": "{}"}}]},
+    ]
+    words = tuple("abcdefgh")
+    events = [chunk({"model": "base"}, words, i) for i in range(len(deltas))]
+    for one, delta in zip(events, deltas, strict=True):
+        one["choices"][0]["delta"] = delta
+    events[-1]["choices"][0] |= {"finish_reason": "tool_calls", "stop_reason": "END"}
+    final = usage(8) | {"system_fingerprint": "fp"}
+    rig.engine.script.append(streams(*map(data, events), data(final), b"data: [DONE]\n\n"))
+    asked = {"messages": HELLO, "logprobs": True, "return_token_ids": True}
+    with rig.client() as http:
+        reply = http.post("/v1/chat/completions", json=asked).json()
+    (choice,) = reply["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "I call.",
+        "reasoning_content": "let me see",
+        "reasoning": "let me see",
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+            {"id": "call_2", "type": "function", "function": {"name": "sub", "arguments": "{}"}},
+        ],
+    }
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == list(words)
+    assert choice["token_ids"] == list(range(100, 108)) and reply["prompt_token_ids"] == PROMPT_IDS
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("tool_calls", "END")
+    assert reply["object"] == "chat.completion" and reply["system_fingerprint"] == "fp"
+    assert reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
 
 
 # Failures
@@ -421,6 +488,74 @@ def test_engine_that_comes_back_is_waited_for(tmp_path: Path) -> None:
             late = ServerThread(ScriptedEngine().app(), port).start()
             assert asked.result().status_code == 200
         late.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sampled", [(), ("lost", " words")])
+def test_what_the_client_has_seen_nothing_of_is_asked_again(rig: Rig, sampled: tuple[str, ...], stream: bool) -> None:
+    """The engine dies under a reply. Nobody has seen a word of it, unless it was streamed."""
+    rig.engine.script.append(hangs_up(*sampled))
+    with rig.client() as http:
+        answer = http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+    turn = rig.turn()
+    if stream and sampled:
+        assert sse(answer.text)[-1]["error"]["code"] == "engine_unavailable"
+        assert turn.finish_reason == "abort" and turn.response["content"] == "lost words"
+        return
+    assert answer.status_code == 200 and "lost" not in answer.text and "three" in answer.text
+    assert turn.response["content"] == "one two three" and turn.trainable
+    assert turn.completion_ids is not None and turn.completion_ids.tolist() == [100, 101, 102]
+    assert len(rig.engine.requests) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_whose_core_died_is_waited_for(tmp_path: Path, stream: bool) -> None:
+    """vLLM's front end outlives its core for a moment: it answers 500 to requests, and is not healthy."""
+
+    async def dead(engine: ScriptedEngine, body: dict[str, Any]) -> Response:
+        engine.healthy = False
+        broken = {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}
+        return stream_of(data(broken), b"data: [DONE]\n\n")
+
+    with running(tmp_path, patience_s=30) as rig, rig.client() as http:
+        rig.engine.script.append(dead)
+        answer = http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+        assert answer.status_code == 200 and "three" in answer.text
+        assert rig.turn().finish_reason == "stop" and len(rig.engine.requests) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_token_has_the_version_that_the_engine_noted(rig: Rig, stream: bool) -> None:
+    words = ("one", " two", " three")
+    events = [chunk({"model": "base"}, words, i) for i in range(3)]
+    first: dict[str, Any] = {"policy_versions": [[0, 0, 4]], "choices": []}
+    later: dict[str, Any] = {"policy_versions": [[0, 1, 5]], "choices": []}
+    told = [first, *events[:2], later, events[2], usage(3)]
+    rig.engine.script.append(streams(*map(data, told), b"data: [DONE]\n\n"))
+    with rig.client() as http:
+        text = http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream}).text
+    assert "policy_versions" not in text
+    turn = rig.turn()
+    assert turn.token_versions is not None and turn.token_versions.tolist() == [4, 5, 5]
+    assert turn.policy_version == 4 and turn.trainable
+
+
+def test_a_reply_of_one_version_has_no_version_per_token(rig: Rig) -> None:
+    """The exchange came before its first token."""
+    told = [{"policy_versions": [[0, 0, 4], [0, 0, 5]], "choices": []}, chunk({"model": "base"}, ("one",), 0)]
+    rig.engine.script.append(streams(*map(data, told), b"data: [DONE]\n\n"))
+    official(rig).chat.completions.create(model="clawrl", messages=HELLO)
+    assert rig.turn().token_versions is None and rig.turn().policy_version == 5
+
+
+def test_an_adapter_whose_base_was_exchanged_is_not_trainable(rig: Rig) -> None:
+    words = ("one", " two")
+    told = [chunk({"model": "base"}, words, 0), {"policy_versions": [[0, 0, 3], [0, 1, -1]], "choices": []}]
+    told.append(chunk({"model": "base"}, words, 1))
+    rig.engine.script.append(streams(*map(data, told), b"data: [DONE]\n\n"))
+    official(rig).chat.completions.create(model="clawrl", messages=HELLO)
+    turn = rig.turn()
+    assert turn.untrainable_reason == "the weights under its adapter were exchanged" and turn.policy_version == 3
 
 
 def test_silent_engine_is_a_time_out(tmp_path: Path) -> None:

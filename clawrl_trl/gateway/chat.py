@@ -1,0 +1,59 @@
+"""Chat messages as the translations write them, whichever API they come from."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def called(call_id: str, name: str, arguments: str) -> Json:
+    """A tool call of an assistant message."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def content(parts: list[Json]) -> str | list[Json]:
+    """Parts as a message's content: a single text as plain text, as most templates expect it."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        plain: str = parts[0]["text"]
+        return plain
+    return parts or ""
+
+
+def joined(parts: list[Json]) -> str:
+    """The texts of parts, as one text."""
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+IMAGES_OF_A_TOOL = "Attached image(s) from tool result:"
+"""What precedes images that a tool returned: a tool's message is text only, so they follow as a user's message.
+The words are those that `dialects` knows as a tool's, not the owner's."""
+
+
+def images_of_a_tool(parts: list[Json]) -> list[Json]:
+    """The message that carries the images among these parts; none without images."""
+    images = [part for part in parts if part["type"] != "text"]
+    return [{"role": "user", "content": [{"type": "text", "text": IMAGES_OF_A_TOOL}, *images]}] if images else []
+
+
+def with_thoughts(messages: list[Json]) -> list[Json]:
+    """The same messages with earlier thinking under vLLM's name for it, the only one that vLLM reads."""
+    return [
+        {**message, "reasoning": message["reasoning_content"]}
+        if message.get("reasoning_content") and not message.get("reasoning")
+        else message
+        for message in messages
+    ]
+
+
+def with_thinking(chat: Json, wanted: bool) -> None:
+    """Turn thinking on or off in the chat template, unless the client did so itself."""
+    given = chat.get("chat_template_kwargs") or {}
+    chat["chat_template_kwargs"] = {"enable_thinking": wanted, **given}
+
+
+def with_head_merged(messages: list[Json]) -> list[Json]:
+    """The same messages with all leading system messages as one: many templates take only one, in front."""
+    texts: list[str] = []
+    while len(texts) < len(messages) and messages[len(texts)]["role"] == "system":
+        texts.append(messages[len(texts)]["content"])
+    head = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+    return [*head, *messages[len(texts) :]]

@@ -1,0 +1,68 @@
+"""`POST /v1/episodes`: how the rollouts of a task ended, told by the environment they took place in.
+
+A rollout is a session whose requests carry `X-Group-Id`. Its turns wait until the whole group is reported here.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.gateway import body
+from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.requests import check
+from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.ledger import episodes
+
+router = APIRouter()
+
+Signal = Annotated[float, Field(ge=-1, le=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class EpisodeReport(BaseModel):
+    """One rollout; without an outcome it is dropped. `signals` are process scores of its turns, by turn id."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    session_id: Annotated[str, Field(min_length=1)]
+    outcome: Signal | None = None
+    reason: str = ""
+    signals: dict[str, Signal] = {}
+
+
+class EpisodesRequest(BaseModel):
+    """All rollouts of a group."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    group: Annotated[str, Field(min_length=1)]
+    episodes: Annotated[list[EpisodeReport], Field(min_length=1, max_length=1024)]
+    signal_weight: Weight = 0.0
+    stepwise: bool = False
+
+
+@router.post("/v1/episodes")
+async def settle(request: Request) -> Response:
+    """Give the turns of a group's rollouts their rewards."""
+    gateway: Gateway = request.app.state.gateway
+    owner = gateway.keys.feedback_owner(dict(request.headers))
+    content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
+    check(EpisodesRequest, content)
+    given = EpisodesRequest.model_validate(content)
+    ended = [episodes.Episode(one.session_id, one.outcome, one.reason, one.signals) for one in given.episodes]
+
+    def write(tx: Transaction) -> dict[str, Any]:
+        try:
+            settled = episodes.settle(
+                tx, given.group, ended, owner=owner, signal_weight=given.signal_weight, stepwise=given.stepwise
+            )
+        except KeyError as error:
+            raise invalid(f"{error.args[0]}.", status=404, code="session_not_found") from None
+        except ValueError as error:
+            raise invalid(f"{error}.", param="episodes") from None
+        return {"object": "episodes", "group": given.group, **vars(settled)}
+
+    return JSONResponse(await gateway.write(write))

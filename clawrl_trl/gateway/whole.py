@@ -1,0 +1,102 @@
+"""A whole reply, put together from the events of the engine's stream.
+
+The engine is asked to stream even when the client waits for a plain reply: what was sampled is then known while it
+is sampled, and is kept when the client leaves or asks to stop. A client must not notice, so a reply is built here
+as the engine would have sent it. What a stream can't say (an echoed prompt, log-probs of the prompt, the best of
+several attempts) stays a plain request: `streamable` is where that is decided.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clawrl_trl.gateway.capture import Capture, Choice
+
+Json = dict[str, Any]
+
+PLAIN_ONLY = (
+    "echo",
+    "prompt_logprobs",
+    "use_beam_search",
+    "return_prompt_text",
+    "kv_transfer_params",
+    "ec_transfer_params",
+)
+"""Fields of a request whose effect only a plain reply shows."""
+
+_PASSED_ON = ("system_fingerprint", "service_tier", "metrics")
+
+
+def streamable(body: Mapping[str, Any]) -> bool:
+    """Whether the events of a stream say everything that a plain reply to this request would.
+
+    Hidden reasoning is plain too: in a stream vLLM withholds the ids of all tokens along with it.
+    """
+    best_of = body.get("best_of")
+    if isinstance(best_of, int) and best_of > (body.get("n") or 1):
+        return False
+    return body.get("include_reasoning") is not False and not any(_wanted(body, name) for name in PLAIN_ONLY)
+
+
+def _wanted(body: Mapping[str, Any], name: str) -> bool:
+    """Whether a field asks for something; 0 does (log-probs of no other tokens than the sampled ones)."""
+    return body.get(name) is not None and body[name] is not False
+
+
+class Whole:
+    """Collects what a `Capture` does not: what the client alone may want to see.
+
+    Args:
+        body (`Mapping`): The client's request.
+    """
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._shows_logprobs = _wanted(body, "logprobs")
+        self._head: Json = {}
+        self._passed_on: Json = {}
+        self._stop_reasons: dict[int, Any] = {}
+        self._logprobs: dict[int, Json] = {}
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Add an event of the stream."""
+        if not self._head and "object" in event:
+            self._head = {name: event.get(name) for name in ("id", "object", "created", "model")}
+        self._passed_on |= {name: event[name] for name in _PASSED_ON if event.get(name) is not None}
+        for choice in event.get("choices") or ():
+            index = choice.get("index", 0)
+            if choice.get("stop_reason") is not None:
+                self._stop_reasons[index] = choice["stop_reason"]
+            if self._shows_logprobs:
+                known = self._logprobs.setdefault(index, {})
+                for name, values in (choice.get("logprobs") or {}).items():
+                    known.setdefault(name, []).extend(values or ())
+
+    def reply(self, capture: Capture) -> Json:
+        """The whole reply, when everything has been captured."""
+        chat = str(self._head.get("object")).startswith("chat.")
+        choices = [self._choice(one, chat) for _, one in sorted(capture.choices.items())]
+        head = self._head | {"object": "chat.completion" if chat else "text_completion"}
+        reply = head | {"choices": choices, "usage": capture.usage} | self._passed_on
+        if capture.prompt_ids is not None:
+            reply["prompt_token_ids"] = capture.prompt_ids
+        return reply
+
+    def _choice(self, one: Choice, chat: bool) -> Json:
+        choice: Json = {"index": one.index}
+        if chat:
+            choice["message"] = _message(one)
+        else:
+            choice["text"] = "".join(one.content)
+            choice["prompt_token_ids"] = one.prompt_ids
+        return choice | {
+            "logprobs": self._logprobs.get(one.index) or None,
+            "finish_reason": one.finish_reason,
+            "stop_reason": self._stop_reasons.get(one.index),
+            "token_ids": one.token_ids,
+        }
+
+
+def _message(one: Choice) -> Json:
+    message = dict(one.message)
+    if one.reasoning:
+        message["reasoning"] = message["reasoning_content"]
+    return message
