@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -52,6 +52,8 @@ class Reply:
         policy_version (`int`, *optional*): Version that wrote it, from the header `X-Clawrl-Policy-Version`.
         ttft_s (`float`, *optional*): Seconds to the first token; of streamed replies only.
         total_s (`float`): Seconds to the last.
+        message (`dict`): The whole message, with its calls and its reasoning, chat API; empty when the request failed.
+        turn_id (`str`, *optional*): The turn it was captured as, from the header `X-Clawrl-Turn-Id`.
     """
 
     text: str
@@ -59,13 +61,21 @@ class Reply:
     policy_version: int | None = None
     ttft_s: float | None = None
     total_s: float = 0.0
+    message: dict[str, Any] = field(default_factory=dict)
+    turn_id: str | None = None
+
+    @property
+    def action(self) -> str:
+        """The reply as the action of a tool environment: the message as JSON; empty when there is none."""
+        return json.dumps(self.message, ensure_ascii=False) if self.message else ""
 
 
 class GatewayPolicy:
     """A policy whose action is the gateway's reply to the conversation so far.
 
-    Reads `conversation` and `session_id`, writes `action`, `policy_version` (int64, -1 when unknown),
-    `ttft_s` and `total_s` (float32, nan when unknown). Safe to call from several threads.
+    Reads `conversation`, `session_id` and, where an environment offers some, `tools`; writes `action` (the
+    text, or the whole message as JSON where tools are on offer), `policy_version` (int64, -1 when unknown), `ttft_s`
+    and `total_s` (float32, nan when unknown). Safe to call from several threads.
 
     Args:
         base_url (`str` or `Callable[[], str | None]`): The gateway, with or without `/v1`; a callable is asked
@@ -122,20 +132,34 @@ class GatewayPolicy:
         """Answer the last message of `conversation`."""
         import torch
 
-        reply = self.reply(json.loads(tensordict["conversation"]), session_id=tensordict["session_id"])
+        tools = json.loads(tensordict["tools"]) if "tools" in tensordict else None
+        messages = json.loads(tensordict["conversation"])
+        reply = Reply("")  # where nothing was said, there is nothing to answer
+        if messages:
+            reply = self.reply(messages, session_id=tensordict["session_id"], tools=tools or None)
         version = -1 if reply.policy_version is None else reply.policy_version
-        tensordict.set("action", reply.text)
+        tensordict.set("action", reply.text if tools is None else reply.action)
         tensordict.set("policy_version", torch.tensor([version]))
         tensordict.set("ttft_s", torch.tensor([float("nan") if reply.ttft_s is None else reply.ttft_s]))
         tensordict.set("total_s", torch.tensor([reply.total_s]))
         return tensordict
 
-    def reply(self, messages: Sequence[Mapping[str, Any]], *, session_id: str, **sampling: Any) -> Reply:
+    def reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        session_id: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        group: str | None = None,
+        **sampling: Any,
+    ) -> Reply:
         """Ask for one reply; a failed request is counted and comes back as an empty one.
 
         Args:
             messages (`Sequence[Mapping]`): The conversation.
             session_id (`str`): Goes into the header `X-Session-Id`.
+            tools (`Sequence[Mapping]`, *optional*): Tools on offer; the request does not stream then.
+            group (`str`, *optional*): The rollouts that the session is compared with; goes into `X-Group-Id`.
             sampling: Sampling parameters of this request alone.
 
         Raises:
@@ -143,13 +167,14 @@ class GatewayPolicy:
         """
         with self._lock:
             self.requests += 1
-            streamed = self._rng.random() < self.stream_share
-        self._seen.version = None
-        headers = {"X-Session-Id": session_id, **self.headers}
+            streamed = self._rng.random() < self.stream_share and not tools
+        self._seen.version = self._seen.turn_id = None
+        headers = {"X-Session-Id": session_id, **({"X-Group-Id": group} if group else {}), **self.headers}
         client = self.client.with_options(default_headers=headers)
         started = time.perf_counter()
         try:
-            text, first = self._ask(client, list(messages), streamed, {**self.sampling, **sampling})
+            wanted = {**self.sampling, **sampling, **({"tools": list(tools)} if tools else {})}
+            message, first = self._ask(client, list(messages), streamed, wanted)
         except tuple(_REMEDIES) as error:
             remedy = _REMEDIES[type(error)].format(url=self.client.base_url, model=self.model)
             raise UserError(remedy) from error
@@ -157,17 +182,19 @@ class GatewayPolicy:
             self.count_failure(error)
             return Reply("", failed=True, total_s=time.perf_counter() - started)
         total = time.perf_counter() - started
-        return Reply(text, False, self._seen.version, None if first is None else first - started, total)
+        text = message.get("content") or ""
+        ttft = None if first is None else first - started
+        return Reply(text, False, self._seen.version, ttft, total, message, self._seen.turn_id)
 
     def _ask(
         self, client: openai.OpenAI, messages: list[Any], streamed: bool, sampling: Mapping[str, Any]
-    ) -> tuple[str, float | None]:
+    ) -> tuple[dict[str, Any], float | None]:
         if self.generate is not None:
             completion = self.generate(client, self.model, messages, **sampling)
-            return completion.choices[0].message.content or "", None
+            return completion.choices[0].message.model_dump(exclude_none=True), None
         if not streamed:
             answer = client.chat.completions.create(model=self.model, messages=messages, **sampling)
-            return answer.choices[0].message.content or "", None
+            return answer.choices[0].message.model_dump(exclude_none=True), None
         stream = client.chat.completions.create(model=self.model, messages=messages, stream=True, **sampling)
         return _read(stream)
 
@@ -179,7 +206,7 @@ class GatewayPolicy:
         """
         with self._lock:
             self.failures += 1
-        logger.warning("a request failed: %s", type(error).__name__)
+        logger.warning("a request failed: %s: %s", type(error).__name__, error)
         if not isinstance(error, openai.APIStatusError) or error.status_code >= 500:
             self.wait_until_up()
 
@@ -223,14 +250,15 @@ class GatewayPolicy:
     def _note_headers(self, response: Any) -> None:
         version = response.headers.get("x-clawrl-policy-version", "")
         self._seen.version = int(version) if version.isdecimal() else None
+        self._seen.turn_id = response.headers.get("x-clawrl-turn-id", "").split(",")[0] or None
 
 
 class _CutShort(openai.OpenAIError):
     """A stream that ended without saying how the reply finished."""
 
 
-def _read(stream: Iterable[Any]) -> tuple[str, float | None]:
-    """The text of a streamed reply and when its first token came."""
+def _read(stream: Iterable[Any]) -> tuple[dict[str, Any], float | None]:
+    """The message of a streamed reply and when its first token came."""
     pieces: list[str] = []
     first: float | None = None
     finished = False
@@ -242,4 +270,4 @@ def _read(stream: Iterable[Any]) -> tuple[str, float | None]:
             finished = finished or choice.finish_reason is not None
     if not finished:
         raise _CutShort("the stream ended early")
-    return "".join(pieces), first
+    return {"role": "assistant", "content": "".join(pieces)}, first

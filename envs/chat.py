@@ -3,7 +3,9 @@
 The world is the person: its problem, its taste, what it says next. An action is the assistant's reply as text;
 who wrote it, a scripted policy or a model behind the gateway (`clawrl_trl.envs.actor.GatewayPolicy`), is
 no business of the environment. It never raises on what a policy does: an empty action means that no reply
-arrived, so the person sends the same message again, and the failure is counted.
+arrived, so the person sends the same message again, and the failure is counted. Nor does it raise when the person
+can't go on ([`clawrl_trl.envs.personas.PersonaGone`]): the episode is dropped, with the reason and with NaN for a
+reward, so that it can't be trained on.
 
 ```python
 env = ChatEnv("student", seed=0)
@@ -13,6 +15,7 @@ rollout["next", "reward"]  # 1.0: plain sentences with the steps; the next messa
 """
 
 import json
+import math
 import random
 import threading
 import uuid
@@ -24,7 +27,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.personas import Persona, Task
+from clawrl_trl.envs.personas import Persona, PersonaGone, Task
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.tiny.problems import Split
 
@@ -37,16 +40,19 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
 
     An episode is one session. The person asks, reads the reply, objects or approves in its next message, and
     reads the reply to that too. It ends (`terminated`) with the reply to an approval or to the last of
-    `max_turns` messages, and early (`truncated`) when replies stop arriving.
+    `max_turns` messages, and early (`truncated`) when it is dropped, because replies stop arriving or the person can't
+    go on.
 
     Observations: `message` (what the person says), `conversation` (all messages so far, JSON of the chat API's
-    list, ending with that one), `session_id`, `turn` (int64, messages the person has sent), `approved` (bool),
-    `correct` (bool, the last reply is right in substance), `failed` (int64, replies that did not arrive).
+    list, ending with that one), `session_id`, `mood` (how the person feels), `turn` (int64, messages the person has
+    sent), `approved` (bool), `correct` (bool, the last reply is right in substance), `failed` (int64, replies that
+    did not arrive), `dropped` (bool) and `reason` (why).
     Action: `action`, the reply. Reward: the person's style score of the reply, 0.0 or 1.0; a reply that
-    merely acknowledges an approval is worth 0.0.
+    merely acknowledges an approval is worth 0.0, and the step in which an episode is dropped NaN.
 
     Args:
-        persona (`str` or [`Persona`]): Who is talking: `"student"`, `"teacher"` or your own.
+        persona (`str` or [`Persona`]): Who is talking: `"student"`, `"teacher"`, a YAML file that describes
+            one, an [`clawrl_trl.envs.LLMPersona`], or your own.
         seed (`int`, *optional*, defaults to `0`): Seeds problems and wordings. The n-th episode of a seed is
             always the same.
         split (`str`, *optional*, defaults to `"train"`): Which problems are asked.
@@ -91,10 +97,13 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
             message=NonTensor(shape=(), example_data="Can you help me?", device=self.device),
             conversation=NonTensor(shape=(), example_data="[]", device=self.device),
             session_id=NonTensor(shape=(), example_data="student-0-0", device=self.device),
+            mood=NonTensor(shape=(), example_data="patient", device=self.device),
+            reason=NonTensor(shape=(), example_data="", device=self.device),
             turn=count.clone(),
             approved=flag.clone(),
             correct=flag.clone(),
             failed=count.clone(),
+            dropped=flag.clone(),
         )
         self.action_spec = NonTensor(shape=(), example_data="The answer is 12.", device=self.device)
         self.reward_spec = Unbounded(shape=(1,), device=self.device)
@@ -115,31 +124,51 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
         self._messages: list[dict[str, str]] = []
         self._turn = self._failed = self._silences = 0
         self._approved = self._correct = False
-        self._say(self.persona.opening(self.task, self._rng))
+        self._reason = ""
+        self._person = self.persona.session()
+        try:
+            self._say(self._person.opening(self.task, self._rng))
+        except PersonaGone as gone:
+            self._reason = str(gone)
+        self._mood = self._person.mood
         return self._observe(terminated=False, truncated=False)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         reply = str(tensordict["action"])
+        if self._reason:
+            return self._drop(self._reason)
         if not reply.strip():
             return self._unheard()
         self._silences = 0
         self._messages.append({"role": "assistant", "content": reply})
         if self._approved:
             return self._observe(terminated=True, truncated=False, reward=0.0)
-        reward = self.persona.style(self.task, reply).score
-        self._correct = self.persona.correct(self.task, reply)
+        try:
+            return self._heard(reply)
+        except PersonaGone as gone:
+            return self._drop(str(gone))
+
+    def _heard(self, reply: str) -> TensorDictBase:
+        reward = self._person.style(self.task, reply).score
+        self._correct = self._person.correct(self.task, reply)
         if self._turn >= self.max_turns:
             return self._observe(terminated=True, truncated=False, reward=reward)
         self._think()
-        reaction = self.persona.react(self.task, reply, self._turn, self._rng)
-        self._approved = reaction.mood == "approve"
+        reaction = self._person.react(self.task, reply, self._turn, self._rng)
+        self._approved, self._mood = reaction.satisfied, reaction.mood
         self._say(reaction.text)
         return self._observe(terminated=False, truncated=False, reward=reward)
 
     def _unheard(self) -> TensorDictBase:
         self._failed += 1
         self._silences += 1
-        return self._observe(terminated=False, truncated=self._silences >= MAX_SILENCES, reward=0.0)
+        if self._silences >= MAX_SILENCES:
+            return self._drop("no reply arrived")
+        return self._observe(terminated=False, truncated=False, reward=0.0)
+
+    def _drop(self, reason: str) -> TensorDictBase:
+        self._reason = reason
+        return self._observe(terminated=False, truncated=True, reward=math.nan)
 
     def _say(self, text: str) -> None:
         self._turn += 1
@@ -155,15 +184,18 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
         return self._tasks[index]
 
     def _observe(self, *, terminated: bool, truncated: bool, reward: float | None = None) -> TensorDictBase:
-        said = next(one["content"] for one in reversed(self._messages) if one["role"] == "user")
+        said = next((one["content"] for one in reversed(self._messages) if one["role"] == "user"), "")
         content: dict[str, Any] = {
             "message": said,
             "conversation": json.dumps(self._messages, ensure_ascii=False),
             "session_id": self.session_id,
+            "mood": self._mood,
+            "reason": self._reason,
             "turn": torch.tensor([self._turn]),
             "approved": torch.tensor([self._approved]),
             "correct": torch.tensor([self._correct]),
             "failed": torch.tensor([self._failed]),
+            "dropped": torch.tensor([bool(self._reason)]),
             "done": torch.tensor([terminated or truncated]),
             "terminated": torch.tensor([terminated]),
             "truncated": torch.tensor([truncated]),

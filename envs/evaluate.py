@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.envs.actor import GatewayPolicy, Generate
-from clawrl_trl.envs.personas import Persona, Task
+from clawrl_trl.envs.personas import Persona, PersonaGone, Task
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.errors import UserError
 
@@ -87,8 +87,14 @@ def evaluate(
         generate=generate,
     )
 
+    lost: list[str] = []
+
     def one(numbered: tuple[int, Task]) -> dict[str, Any] | None:
-        row = _first_reply(actor, who, *numbered, seed=seed)
+        row = None
+        try:
+            row = _first_reply(actor, who.session(), *numbered, seed=seed)
+        except PersonaGone as gone:
+            lost.append(str(gone))
         if progress is not None:
             progress()
         return row
@@ -98,7 +104,8 @@ def evaluate(
         rows = [row for row in pool.map(one, enumerate(tasks)) if row is not None]
     actor.close()
     if not rows:
-        raise UserError(f"no held-out problem was answered: see the logs of the gateway at {base_url}.")
+        why = f"{lost[0]} (and see the persona's file)" if lost else f"see the logs of the gateway at {base_url}"
+        raise UserError(f"no held-out problem was answered: {why}.")
     return EvalReport(
         score=sum(row["score"] for row in rows) / len(rows),
         correct=sum(row["correct"] for row in rows) / len(rows),

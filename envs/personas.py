@@ -1,21 +1,26 @@
-"""Scripted simulated users: they ask, read the reply, and approve or object in their next message.
+"""Simulated users: they ask, read the reply, and approve or object in their next message.
 
-A persona knows what a person knows: its problem, the reply, its taste. It holds no state between messages and
-draws every word from the random generator it is handed, so a session is repeatable from a seed. It imports no
-torch, no ledger and no judge.
+A persona knows what a person knows: its problem, the reply, its taste. The scripted ones hold no state between
+messages and draw every word from the random generator they are handed, so a session is repeatable from a seed; those
+whose words come from a language model are in `clawrl_trl.envs.llm_persona`. No persona imports torch, the ledger or
+the judge.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from clawrl_trl.envs import answers, styles, wordings
 from clawrl_trl.envs.styles import StyleReport
 from clawrl_trl.errors import UserError
 from clawrl_trl.tiny.problems import Problem, Split, problems
 
-Mood = Literal["approve", "object"]
+Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
+
+
+class PersonaGone(Exception):
+    """The simulated user can't go on, for a reason that is not the policy's; the episode is dropped with it."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +46,31 @@ class Reaction:
 
     Attributes:
         text (`str`): What it says.
-        mood (`str`): `"approve"` when it is content, which ends the conversation, or `"object"`.
+        mood (`str`): How it feels, see [`Mood`].
+        satisfied (`bool`): Whether the reply is what it wanted, which ends the conversation; else it objects.
     """
 
     text: str
     mood: Mood
+    satisfied: bool
 
 
 class Persona(Protocol):
-    """A simulated user; bring your own by implementing these methods."""
+    """A simulated user; bring your own by implementing these methods.
+
+    `opening`, `react`, `style` and `correct` may raise [`PersonaGone`].
+    """
 
     @property
     def name(self) -> str:
         """The name under which reports show it."""
+
+    @property
+    def mood(self) -> Mood:
+        """How it feels before it has read a reply."""
+
+    def session(self) -> "Persona":
+        """The persona for one conversation. One that remembers what was said begins anew, others are themselves."""
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
         """`count` different tasks; a longer list with the same seed and split starts with the shorter one."""
@@ -79,9 +96,13 @@ class Student:
     """
 
     name = "student"
+    mood: Mood = "patient"
 
     def __init__(self, moves_on: float = 0.3) -> None:
         self.moves_on = moves_on
+
+    def session(self) -> Self:
+        return self
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
         return [Task(one.question, one.answer) for one in problems(seed, split, count)]
@@ -93,12 +114,12 @@ class Student:
     def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
-            return Reaction(self._approval(rng), "approve")
+            return Reaction(self._approval(rng), "pleased", True)
         if faults == ("no_steps",):
             said = wordings.sentence(rng, _starts(turn), wordings.STUDENT_MISSING)
-            return Reaction(wordings.say(rng, [said], wordings.STUDENT_MISSING_ENDS), "object")
+            return Reaction(wordings.say(rng, [said], wordings.STUDENT_MISSING_ENDS), _displeased(turn), False)
         said = wordings.sentence(rng, _starts(turn), _bodies(wordings.STUDENT_OBJECTIONS, faults, rng))
-        return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), "object")
+        return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), _displeased(turn), False)
 
     def style(self, task: Task, reply: str) -> StyleReport:
         return styles.student_style(reply)
@@ -121,10 +142,14 @@ class Teacher:
     """
 
     name = "teacher"
+    mood: Mood = "patient"
 
     def __init__(self, wrong: float = 0.5, moves_on: float = 0.3) -> None:
         self.wrong = wrong
         self.moves_on = moves_on
+
+    def session(self) -> Self:
+        return self
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
         rng = random.Random(f"homework-{seed}-{split}")
@@ -139,9 +164,9 @@ class Teacher:
     def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
-            return Reaction(self._approval(rng), "approve")
+            return Reaction(self._approval(rng), "pleased", True)
         said = wordings.sentence(rng, _starts(turn), _bodies(wordings.TEACHER_OBJECTIONS, faults, rng))
-        return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), "object")
+        return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), _displeased(turn), False)
 
     def style(self, task: Task, reply: str) -> StyleReport:
         return styles.teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
@@ -165,15 +190,18 @@ def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> Task:
 
 
 def persona(name: str) -> Persona:
-    """The persona of that name.
+    """The persona of that name, or the one that a YAML file describes.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is none, or the file is wrong.
     """
-    try:
+    if name in PERSONAS:
         return PERSONAS[name]()
-    except KeyError:
-        raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}.") from None
+    if name.endswith((".yaml", ".yml")):
+        from clawrl_trl.envs.persona_file import read_persona
+
+        return read_persona(name)
+    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}, or a YAML file that describes one.")
 
 
 PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "teacher": Teacher}
@@ -182,6 +210,10 @@ PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "te
 def _off(result: int, rng: random.Random) -> int:
     """A plausible wrong result: off by one or two, or by ten; never below 1, never right."""
     return rng.choice([wrong for by in (-10, -2, -1, 1, 2, 10) if (wrong := result + by) > 0])
+
+
+def _displeased(turn: int) -> Mood:
+    return "patient" if turn == 1 else "annoyed"
 
 
 def _starts(turn: int) -> Sequence[str]:

@@ -8,6 +8,7 @@ the first interaction that is not on record.
 
 import argparse
 import logging
+import math
 import random
 import signal
 import sys
@@ -27,7 +28,7 @@ from clawrl_trl.envs.personas import PERSONAS, Persona
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings, api_key
+from clawrl_trl.settings import ServeSettings, client_key
 
 if TYPE_CHECKING:
     from clawrl_trl.envs.chat import ChatEnv
@@ -90,7 +91,8 @@ def play(
 
     Returns:
         All rows on record, in the order they were played: `index`, `session_id`, `first_score`, `correct` (of
-        the first reply), `scores` (of each reply), `turns`, `approved`, `policy_version` (of the first reply),
+        the first reply), `scores` (of each reply), `turns`, `approved`, `dropped` (why it was, where replies or
+        the persona stopped), `policy_version` (of the first reply),
         `requests`, `failed`, `ttft_s` (of each streamed reply), `total_s` (of each), `started_at`, `wall_s`.
 
     Raises:
@@ -103,7 +105,7 @@ def play(
         return record.rows
     who = persona_named(persona) if isinstance(persona, str) else persona
     actor = GatewayPolicy(
-        base_url or _find_gateway(run, settings.patience),
+        base_url or find_gateway(run, settings.patience),
         api_key=key,
         model=model,
         sampling=settings.sampling,
@@ -152,11 +154,12 @@ def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> dict[str, 
     return {
         "persona": env.persona.name,
         "session_id": env.session_id,
-        "first_score": float(first["next", "reward"]) if first is not None else None,
-        "correct": bool(first["next", "correct"]) if first is not None else None,
-        "scores": [float(step["next", "reward"]) for step in answered if not step["approved"]],
+        "first_score": None if first is None else _score(first),
+        "correct": None if first is None or _score(first) is None else bool(first["next", "correct"]),
+        "scores": [score for step in answered if not step["approved"] and (score := _score(step)) is not None],
         "turns": int(steps[-1]["next", "turn"]),
         "approved": bool(steps[-1]["next", "approved"]),
+        "dropped": steps[-1]["next", "reason"] or None,
         "policy_version": None if version < 0 else version,
         "requests": actor.requests - requests,
         "failed": actor.failures - failures,
@@ -165,6 +168,12 @@ def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> dict[str, 
         "started_at": round(started_at, 3),
         "wall_s": round(time.perf_counter() - started, 3),
     }
+
+
+def _score(step: Any) -> float | None:
+    """The reward of a step; `None` when the session was dropped in it."""
+    reward = float(step["next", "reward"])
+    return None if math.isnan(reward) else reward
 
 
 def _custom(
@@ -181,7 +190,7 @@ def _custom(
         yield {**blank, **row, "persona": persona.name, "index": index}
 
 
-def _find_gateway(run: str | Path, patience: float) -> Callable[[], str | None]:
+def find_gateway(run: str | Path, patience: float) -> Callable[[], str | None]:
     """Where the run's gateway is; asked anew when it went away, since it may come back on another port."""
 
     def locate() -> str | None:
@@ -238,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.persona,
             settings,
             base_url=arguments.base_url,
-            key=api_key("chat"),
+            key=client_key("chat"),
             model=arguments.model or _served_model(arguments.run),
             rollout=rollout,
             generate=generate,
@@ -262,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--run", required=True, help="run folder; interactions.jsonl is written there")
-    add("--persona", default="student", help=f"who chats: {' or '.join(PERSONAS)}")
+    add("--persona", default="student", help=f"who chats: {', '.join(PERSONAS)} or a YAML file")
     add("--interactions", type=int, default=defaults.interactions, help="sessions to play in all")
     add("--seed", type=int, default=defaults.seed, help="seeds problems, wordings and pace")
     add("--max_turns", type=int, default=defaults.max_turns, help="most messages the persona sends in a session")

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from conftest import BOLD, PLAIN
+from scripted_server import BOLD, PLAIN
 
 from clawrl_trl.envs.actor import GatewayPolicy
 from clawrl_trl.envs.chat import ChatEnv

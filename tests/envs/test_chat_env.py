@@ -68,8 +68,9 @@ def test_silence_is_asked_again_and_then_given_up() -> None:
 
     given_up = env.rollout(20, says(""))
     assert len(given_up) == MAX_SILENCES
-    assert given_up["next", "truncated"][-1].item()
+    assert given_up["next", "truncated"][-1].item() and given_up["next", "dropped"][-1].item()
     assert not given_up["next", "terminated"].any()
+    assert given_up["next", "reward"][-1].isnan().item() and given_up["next", "reason"][-1] == "no reply arrived"
 
 
 def test_correctness_is_reported_apart_from_style() -> None:

@@ -1,9 +1,9 @@
 """Evaluation asks the same again, never as a main turn; "holds" means what it says."""
 
 import pytest
-from conftest import BOLD, PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import BOLD, PLAIN
 
 from clawrl_trl.envs.evaluate import HOLD, evaluate, interactions_to_hold
 from clawrl_trl.errors import UserError

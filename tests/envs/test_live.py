@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from clawrl_trl.envs.evaluate import evaluate
-from clawrl_trl.envs.play import PlaySettings, play
+from clawrl_trl.envs.play import PlaySettings, find_gateway, play
+from clawrl_trl.envs.user_model import ATTEMPTS
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Session
 from clawrl_trl.run import RunFolder
@@ -73,6 +74,28 @@ def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> Non
             assert sum(turn.next_state is not None for turn in kept) >= row["turns"] - 1
             assert {turn.policy_version for turn in kept} == {0}
     ledger.close()
+
+
+def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored(served: Run, tmp_path: Path) -> None:
+    base_url = find_gateway(served.folder, 120.0)()
+    file = tmp_path / "mia.yaml"
+    file.write_text(f"name: mia\ngoal: A name for a bakery.\nmodel: clawrl\nbase_url: {base_url}\n")
+    ledger = Ledger.open(served.folder / "ledger.db")
+    with ledger.reader() as reader:
+        before = turns.counts(reader)
+    settings = PlaySettings(interactions=2, think_time=0.0, patience=120, sampling={"max_tokens": 48})
+    rows = play(tmp_path, str(file), settings, base_url=base_url)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["dropped"] == "the user's model did not answer with JSON of text, mood and satisfied"
+        assert row["first_score"] is None and row["scores"] == [] and row["requests"] == 0
+    with ledger.reader() as reader:
+        after = turns.counts(reader)
+    ledger.close()
+    assert after["captured"] == before["captured"] + 2 * ATTEMPTS, "the user's words are on the side"
+    assert {state: count for state, count in after.items() if state != "captured"} == {
+        state: count for state, count in before.items() if state != "captured"
+    }
 
 
 def test_evaluation_is_repeatable_and_on_the_side(served: Run) -> None:

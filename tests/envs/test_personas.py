@@ -58,14 +58,17 @@ def test_moods_follow_the_style(name: str) -> None:
     who = persona(name)
     task = who.tasks(0, "train", 1)[0]
     liked, disliked = REPLIES[name]
-    assert {who.react(task, liked, turn, random.Random(turn)).mood for turn in range(1, 9)} == {"approve"}
-    assert {who.react(task, disliked, turn, random.Random(turn)).mood for turn in range(1, 9)} == {"object"}
+    approving = [who.react(task, liked, turn, random.Random(turn)) for turn in range(1, 9)]
+    objecting = [who.react(task, disliked, turn, random.Random(turn)) for turn in range(1, 9)]
+    assert {(one.mood, one.satisfied) for one in approving} == {("pleased", True)}
+    assert not any(one.satisfied for one in objecting)
+    assert [one.mood for one in objecting] == ["patient"] + ["annoyed"] * 7
 
 
 def test_student_asks_for_missing_steps() -> None:
     who = Student()
     said = [who.react(who.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)]
-    assert all(one.mood == "object" for one in said)
+    assert not any(one.satisfied for one in said)
     assert all("step" in text or "calculation" in text or "working" in text for text in (one.text for one in said))
 
 

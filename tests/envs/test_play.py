@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import BOLD, PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import BOLD, PLAIN
 
 from clawrl_trl.envs.interactions import Interactions
 from clawrl_trl.envs.play import PlaySettings, play
@@ -21,7 +21,14 @@ QUICK = PlaySettings(interactions=5, think_time=0.0)
 
 def start(run: Path, base_url: str, *more: str) -> subprocess.Popen[bytes]:
     flags = ["--run", str(run), "--base_url", base_url, "--persona", "student", *more]
-    return subprocess.Popen([sys.executable, "-m", "clawrl_trl.envs.play", *flags], stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "clawrl_trl.envs.play", *flags], stderr=subprocess.PIPE, preexec_fn=hear_interrupts
+    )
+
+
+def hear_interrupts() -> None:
+    """A child of a shell's background job would inherit deafness to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def problems_asked(seen: list[dict]) -> list[str]:

@@ -1,0 +1,127 @@
+"""The environments by name, as `--env` and `clawrl env-server` know them, and where their tasks come from.
+
+A task set is a folder with a file or folder for each split (`train`, `heldout`); the shipped ones lie in
+`examples/tasks`, under the environment's name. Nothing is imported before it is wanted.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from clawrl_trl.errors import UserError
+
+SPLITS = ("train", "heldout")
+_OURS = ("self", "tasks", "max_steps", "first_task")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kind of world.
+
+    Attributes:
+        env (`str`): `module:class` of its environment, in this package.
+        reader (`str`): `module:function` that reads its tasks from a path.
+        max_steps (`int`): Most actions of an episode, by default.
+        variable (`str`, *optional*): Environment variable that names the task set where `--tasks` doesn't.
+        tools (`bool`): Whether it needs tools: those of `TOOLS_CONFIG`, else of `tools.json` in the task set.
+    """
+
+    env: str
+    reader: str
+    max_steps: int
+    variable: str | None = None
+    tools: bool = False
+
+    def tasks(self, source: Path, split: str, difficulty: int | None = None) -> Sequence[Any]:
+        """The tasks of a split, at one difficulty or at all.
+
+        Raises:
+            UserError: If there are none.
+        """
+        path = next((one for one in (source / f"{split}.jsonl", source / split) if one.exists()), source)
+        found: Sequence[Any] = _named(self.reader)(path, difficulty=difficulty)
+        if not found:
+            wanted = "tasks" if difficulty is None else f"tasks of difficulty {difficulty}"
+            raise UserError(f"{path} has no {wanted}: name another --tasks or --difficulty.")
+        return found
+
+    def maker(
+        self,
+        source: Path,
+        split: str,
+        *,
+        difficulty: int | None = None,
+        max_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[Callable[[], Any], int]:
+        """What makes environments over the tasks of a split, and how many tasks there are.
+
+        Args:
+            source (`Path`): The task set.
+            split (`str`): The split.
+            difficulty (`int`, *optional*): Only tasks of this difficulty.
+            max_steps (`int`, *optional*): Most actions of an episode. Default: the setting's.
+            options (`Mapping`, *optional*): Further arguments of the environment.
+
+        Raises:
+            UserError: If there are no tasks, or the environment has no such argument.
+        """
+        env, tasks = _named(self.env), self.tasks(source, split, difficulty)
+        known = [name for name in signature(env.__init__).parameters if name not in _OURS]
+        for name in options or {}:
+            if name not in known:
+                raise UserError(f"--env_options: {env.__name__} has no {name!r}; it has {', '.join(known)}.")
+        chosen: dict[str, Any] = {"max_steps": max_steps or self.max_steps}
+        if self.tools:
+            chosen["tools"] = os.environ.get("TOOLS_CONFIG") or source / "tools.json"
+        chosen |= options or {}
+        return (lambda: env(tasks, **chosen)), len(tasks)
+
+
+SETTINGS = {
+    "terminal": Setting("terminal:TerminalEnv", "task_folder:load_tasks", 10),
+    "gui": Setting("gui:GUIEnv", "gui_tasks:read_tasks", 30),
+    "swe": Setting("swe:SWEEnv", "swe_tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH"),
+    "toolcall": Setting("toolcall:ToolCallEnv", "toolcall_tasks:read_tool_tasks", 16, tools=True),
+}
+"""Limits are the reference system's (arXiv 2603.10165)."""
+
+
+def setting(name: str) -> Setting:
+    """The setting of that name.
+
+    Raises:
+        UserError: If there is none.
+    """
+    try:
+        return SETTINGS[name]
+    except KeyError:
+        raise UserError(f"--env {name!r} is unknown: use {', '.join(SETTINGS)}.") from None
+
+
+def task_folder(tasks: str | None, env: str, shipped: Path) -> Path:
+    """The folder of a task set: a path, or the name of a shipped one.
+
+    Args:
+        tasks (`str`, *optional*): Path or name. Default: the set named like the environment.
+        env (`str`): The environment.
+        shipped (`Path`): Where the shipped sets are.
+
+    Raises:
+        UserError: If there is no such folder.
+    """
+    tasks = tasks or os.environ.get(setting(env).variable or "")
+    for path in (Path(tasks) if tasks else shipped / env, shipped / (tasks or env)):
+        if path.exists():
+            return path.resolve()
+    names = ", ".join(sorted(one.name for one in shipped.iterdir())) if shipped.is_dir() else "none"
+    raise UserError(f"--tasks {tasks or env}: there is no such file or folder, nor a shipped set ({names}).")
+
+
+def _named(spec: str) -> Any:
+    module, name = spec.split(":")
+    return getattr(import_module(f"clawrl_trl.envs.{module}"), name)

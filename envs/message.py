@@ -1,0 +1,138 @@
+"""An assistant's message as an action, and the calls that stand in it.
+
+The action of every tool environment is one string: an assistant message of the chat API as JSON, or plain text.
+Calls come in the message's own `tool_calls`, or, from a model whose server parses nothing, as `<tool_call>` blocks
+of JSON in its text. Reading never raises: what can't be read is a fault, in words the model may learn from.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tool.
+
+    Attributes:
+        name (`str`): The tool.
+        arguments (`dict`): Its arguments.
+        id (`str`): The id that its result must carry.
+    """
+
+    name: str
+    arguments: Json
+    id: str = "call_0"
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an assistant's message asks of the world.
+
+    Attributes:
+        text (`str`): Its text, without the blocks of calls.
+        calls (`tuple[Call, ...]`): Its calls, in order.
+        fault (`str`, *optional*): Why a call in it can't be read.
+        message (`dict`): The message for the conversation, in the chat API's shape.
+    """
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    fault: str | None = None
+    message: Json = field(default_factory=dict)
+
+
+def read_action(action: str) -> Action:
+    """Read the action of a tool environment.
+
+    Args:
+        action (`str`): An assistant message as JSON (an object with `"role": "assistant"`), or plain text.
+    """
+    message = _message(action)
+    text = message.get("content") or ""
+    if message.get("tool_calls"):
+        return _from_calls(text, message)
+    blocks = _BLOCK.findall(text)
+    calls, fault = _from_blocks(blocks)
+    return Action(_BLOCK.sub("", text).strip(), calls, fault, message)
+
+
+def _message(action: str) -> Json:
+    if action.lstrip().startswith("{"):
+        try:
+            read = json.loads(action)
+        except ValueError:
+            read = None
+        if isinstance(read, dict) and _is_message(read):
+            return {"content": None, **read}
+    return {"role": "assistant", "content": action}
+
+
+def _is_message(read: Json) -> bool:
+    calls = read.get("tool_calls") or []
+    plain = read.get("role") == "assistant" and isinstance(read.get("content"), str | None) and isinstance(calls, list)
+    return plain and all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls)
+
+
+def _from_calls(text: str, message: Json) -> Action:
+    calls = []
+    for number, call in enumerate(message["tool_calls"]):
+        function = call["function"]
+        arguments, fault = _arguments(function.get("arguments"))
+        if fault is not None:
+            return Action(text, (), f"the arguments of {function.get('name')!r} are {fault}", message)
+        calls.append(Call(str(function.get("name") or ""), arguments, str(call.get("id") or f"call_{number}")))
+    return Action(text, tuple(calls), None, message)
+
+
+def _from_blocks(blocks: list[str]) -> tuple[tuple[Call, ...], str | None]:
+    calls = []
+    for number, block in enumerate(blocks):
+        try:
+            read = json.loads(block)
+        except ValueError as error:
+            return (), f"a <tool_call> block is no JSON: {error}"
+        if not isinstance(read, Mapping) or not isinstance(read.get("name"), str):
+            return (), 'a <tool_call> block must be an object with "name" and "arguments"'
+        arguments, fault = _arguments(read.get("arguments"))
+        if fault is not None:
+            return (), f"the arguments of {read['name']!r} are {fault}"
+        calls.append(Call(read["name"], arguments, f"call_{number}"))
+    return tuple(calls), None
+
+
+def _arguments(given: Any) -> tuple[Json, str | None]:
+    if given in (None, ""):
+        return {}, None
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            return {}, f"no JSON: {error}"
+    return (given, None) if isinstance(given, dict) else ({}, "no JSON object")
+
+
+def tool_results(action: Action, texts: list[str]) -> list[Json]:
+    """The messages that answer an action's calls, in the chat API's shape.
+
+    Args:
+        action ([`Action`]): The action.
+        texts (`list[str]`): A result for each of its calls.
+
+    Returns:
+        A `tool` message for each call the server knows by id; for calls read from text, or a fault, one `user`
+        message, as the chat API allows no tool result without a call.
+    """
+    if action.message.get("tool_calls") and action.fault is None:
+        pairs = zip(action.calls, texts, strict=True)
+        return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in pairs]
+    if action.message.get("tool_calls"):
+        ids = [str(call.get("id") or f"call_{i}") for i, call in enumerate(action.message["tool_calls"])]
+        return [{"role": "tool", "tool_call_id": one, "content": "\n".join(texts)} for one in ids]
+    return [{"role": "user", "content": "\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in texts)}]

@@ -1,0 +1,237 @@
+"""Episodes on a live run: `python -m clawrl_trl.envs.practice --run DIR --env terminal --tasks PATH`.
+
+Groups of episodes are played through the run's gateway while a trainer trains on them. Each group is on record when
+its outcomes are with the gateway, one line of `episodes.jsonl`; what is on record is not played again. The rollout
+keeps no more than a few groups ahead of the policy, so that what it plays is not stale before it is trained.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clawrl_trl.custom import load_callable
+from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.catalogue import SETTINGS, setting
+from clawrl_trl.envs.interactions import Interactions
+from clawrl_trl.envs.play import find_gateway
+from clawrl_trl.envs.rollout import Group, Rollout
+from clawrl_trl.envs.screenshots import Screenshots
+from clawrl_trl.envs.signals import StepJudge
+from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import client_key
+
+FILE_NAME = "episodes.jsonl"
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Practice:
+    """What is practised, how often.
+
+    Args:
+        env (`str`): The environment's name.
+        tasks (`Path`): Its task set.
+        difficulty (`int`, *optional*): Only tasks of this difficulty.
+        episodes (`int`): Episodes to play in all, rounded up to whole groups.
+        num_generations (`int`): Episodes of a group.
+        parallel_envs (`int`): Environments at a time.
+        max_steps (`int`, *optional*): Most actions of an episode. Default: the environment's.
+        seed (`int`): Seed of the order of the tasks.
+        max_tokens (`int`): Longest reply.
+        lead (`int`): Groups with something to learn that are played before the policy must have moved on.
+        lead_s (`float`): Longest that is waited for it, in seconds.
+        env_options (`Mapping`): Further arguments of the environment.
+        reward (`str`, *optional*): Own reward, `file.py:name`, called as `reward(episode)`.
+        prm_coef (`float`): Weight of the steps' process scores in their rewards.
+        stepwise (`bool`): Compare the rewards of a group step by step.
+        keep_screenshots (`bool`): Keep the screenshots of the last episodes.
+
+    Raises:
+        UserError: If the weight is negative.
+    """
+
+    env: str
+    tasks: Path
+    difficulty: int | None = None
+    episodes: int = 400
+    num_generations: int = 8
+    parallel_envs: int = 4
+    max_steps: int | None = None
+    seed: int = 0
+    max_tokens: int = 256
+    lead: int = 2
+    lead_s: float = 20.0
+    env_options: Mapping[str, Any] = field(default_factory=dict)
+    reward: str | None = None
+    prm_coef: float = 0.0
+    stepwise: bool = False
+    keep_screenshots: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prm_coef < float("inf"):
+            raise UserError(f"--prm_coef {self.prm_coef} is no weight: use 0 or more.")
+
+    def worlds(self, split: str) -> tuple[Callable[[], Any], int]:
+        """What makes environments over the tasks of a split, and how many tasks there are."""
+        return setting(self.env).maker(
+            self.tasks, split, difficulty=self.difficulty, max_steps=self.max_steps, options=self.env_options
+        )
+
+    @property
+    def groups(self) -> int:
+        """Groups to play in all."""
+        return -(-self.episodes // self.num_generations)
+
+
+def order(count: int, seed: int) -> Iterator[int]:
+    """Positions of tasks without end: all of them in a random order, then again in another."""
+    rng = random.Random(f"practice-{seed}")
+    while True:
+        yield from rng.sample(range(count), count)
+
+
+class Pace:
+    """Holds the rollout back while the policy has not taken in what was played."""
+
+    def __init__(self, run: Path, lead: int, lead_s: float) -> None:
+        self._run, self._lead, self._lead_s = run, lead, lead_s
+        self._version = newest(run)
+        self._ahead = 0
+
+    def played(self, group: Group) -> None:
+        """Count a group that teaches something."""
+        self._ahead += bool(group.settled.get("samples"))
+
+    def wait(self) -> None:
+        """Return when another group may begin."""
+        deadline = time.monotonic() + self._lead_s
+        while self._ahead >= self._lead and time.monotonic() < deadline:
+            version = newest(self._run)
+            if version != self._version:
+                self._version, self._ahead = version, 0
+                return
+            time.sleep(POLL_SECONDS)
+        self._ahead = 0 if self._ahead >= self._lead else self._ahead
+
+
+def newest(run: Path) -> int:
+    """The newest policy version in the run's folder of policies; 0 for the base."""
+    found = [one.name.removeprefix("policy-v") for one in RunFolder(run).policies.glob("policy-v*")]
+    return max((int(one) for one in found if one.isdecimal()), default=0)
+
+
+def practise(
+    run: Path, practice: Practice, policy: GatewayPolicy, judge: StepJudge | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """Play what is missing of a run's episodes; yields the rows as they go on record.
+
+    Args:
+        run (`Path`): The run folder.
+        practice ([`Practice`]): What is practised.
+        policy ([`GatewayPolicy`]): Who acts.
+        judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the worlds.
+    """
+    make_env, count = practice.worlds("train")
+    record, pace = Interactions(run / FILE_NAME), Pace(run, practice.lead, practice.lead_s)
+    numbers = itertools.count(len(record.rows))
+
+    def paced() -> Iterator[int]:
+        for position in itertools.islice(order(count, practice.seed), len(record.rows), practice.groups):
+            pace.wait()
+            yield position
+
+    rollout = Rollout(
+        make_env,
+        policy,
+        num_generations=practice.num_generations,
+        parallel_envs=practice.parallel_envs,
+        feedback_key=client_key("feedback"),
+        reward=load_callable(practice.reward, parameters=["episode"]) if practice.reward else None,
+        prm_coef=practice.prm_coef,
+        stepwise=practice.stepwise,
+        judge=judge,
+        screenshots=Screenshots(run) if practice.keep_screenshots else None,
+    )
+    for group in rollout.play(paced()):
+        pace.played(group)
+        row = {
+            "index": next(numbers),
+            "group": group.id,
+            "episodes": [asdict(one) for one in group.episodes],
+            "settled": dict(group.settled),
+            "requests": policy.requests,
+            "failed": policy.failures,
+        }
+        record.append(row)
+        yield row
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `python -m clawrl_trl.envs.practice`."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    given = _parser().parse_args(argv)
+    names = ("env", "tasks", "difficulty", "episodes", "num_generations", "parallel_envs", "max_steps", "seed")
+    practice = Practice(
+        **{name: getattr(given, name) for name in names},
+        max_tokens=given.max_tokens,
+        prm_coef=given.prm_coef,
+        stepwise=bool(given.stepwise),
+        keep_screenshots=bool(given.keep_screenshots),
+        env_options=given.env_options,
+        reward=given.reward_function_path,
+    )
+    judge = StepJudge.of_run(given.run) if practice.prm_coef else None
+    policy = GatewayPolicy(
+        find_gateway(given.run, 60.0),
+        api_key=client_key("chat"),
+        model=given.model,
+        sampling={"max_tokens": practice.max_tokens},
+        stream_share=0.0,
+        seed=practice.seed,
+    )
+    try:
+        for row in practise(given.run, practice, policy, judge):
+            outcomes = [one["outcome"] for one in row["episodes"]]
+            logging.getLogger(__name__).info("group %d: %s", row["index"], outcomes)
+    finally:
+        policy.close()
+        if judge is not None:
+            judge.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m clawrl_trl.envs.practice", description="Episodes on a live run.")
+    add = parser.add_argument
+    add("--run", type=Path, required=True, help="run folder; episodes.jsonl is written there")
+    add("--env", required=True, choices=sorted(SETTINGS), help="environment")
+    add("--tasks", type=Path, required=True, help="task set")
+    add("--difficulty", type=int, help="only tasks of this difficulty")
+    add("--episodes", type=int, default=Practice.episodes, help="episodes to play in all")
+    add("--num_generations", type=int, default=Practice.num_generations, help="episodes of a group")
+    add("--parallel_envs", type=int, default=Practice.parallel_envs, help="environments at a time")
+    add("--max_steps", type=int, help="most actions of an episode")
+    add("--seed", type=int, default=0, help="seeds the order of the tasks")
+    add("--max_tokens", type=int, default=Practice.max_tokens, help="longest reply")
+    add("--env_options", type=json.loads, default={}, help="further arguments of the environment, JSON")
+    add("--reward_function_path", help="own reward, file.py:name, called as reward(episode)")
+    add("--prm_coef", type=float, default=0.0, help="weight of the steps' process scores")
+    add("--stepwise", type=int, choices=(0, 1), default=0, help="compare rewards step by step")
+    add("--keep_screenshots", type=int, choices=(0, 1), default=0, help="keep the last episodes' screenshots")
+    add("--model", default="clawrl", help="model name to ask for")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,60 @@
+"""The screenshots of a run's last episodes: `screenshots/SESSION/STEP.png` in the run folder, for people to look at.
+
+They are of the observations, so they are there also where the policy only reads. Step 0 is what the first reply was
+given, the last one what the episode ended with. Only the last episodes are kept.
+"""
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from clawrl_trl.run import RunFolder
+
+logger = logging.getLogger(__name__)
+
+KEPT_EPISODES = 200
+
+
+class Screenshots:
+    """Where the screenshots of a run go; safe to use from many threads.
+
+    Args:
+        run (`str` or `Path`): The run folder.
+        episodes (`int`, *optional*, defaults to `KEPT_EPISODES`): Episodes to keep.
+    """
+
+    def __init__(self, run: str | Path, episodes: int = KEPT_EPISODES) -> None:
+        self._run = RunFolder(run)
+        self._episodes = episodes
+        self._lock = threading.Lock()
+
+    def keep(self, state: Any) -> None:
+        """Keep the screenshot of an observation, if it has one."""
+        picture = state.get("screenshot", None)
+        if not isinstance(picture, torch.Tensor):
+            return
+        folder = self._run.screenshots_of(str(state["session_id"]))
+        try:
+            if not folder.is_dir():
+                self._make_room(folder)
+            pixels = picture.permute(1, 2, 0).cpu().numpy()
+            Image.fromarray(pixels).save(folder / f"{int(state['step'])}.png")
+        except OSError as error:  # a full disk costs pictures, not the rollout
+            logger.warning("a screenshot could not be kept: %s", error)
+
+    def _make_room(self, folder: Path) -> None:
+        """Make an episode's folder, and remove those that were written to the longest ago."""
+        with self._lock:
+            folder.mkdir(parents=True, exist_ok=True)
+            others = sorted((one for one in folder.parent.iterdir() if one != folder), key=_written)
+            for old in others[: max(0, len(others) + 1 - self._episodes)]:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _written(folder: Path) -> float:
+    return folder.stat().st_mtime

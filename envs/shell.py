@@ -1,0 +1,248 @@
+"""A persistent bash on a terminal inside the sandbox.
+
+A command is handed over in a file that the shell evaluates, so its length and its control characters do not matter;
+a mark that the shell prints before each prompt, and that no command is told of, says where its output ends and with
+which code. The mark bears the command's number, since a line that was typed too late makes a prompt of its own. A
+command that does not end in time goes on in the foreground, to be looked at, typed to or interrupted. What it prints
+meanwhile waits in the terminal, whose buffer is bounded, until somebody looks.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import selectors
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from clawrl_trl.envs.sandbox import Bind, Kept, Sandbox
+
+MOST = 8000
+"""Bytes kept of an output: half of them its beginning, half its end."""
+QUIET = 0.3
+"""Seconds without a word after which somebody who looks has seen it all."""
+ROWS, COLUMNS = 40, 120
+START = 30.0
+"""Seconds a shell may take to start."""
+_PLACE = "/opt/shell"
+_KEYS = {"C-c": b"\x03", "C-d": b"\x04", "C-z": b"\x1a", "C-\\": b"\x1c"}
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+class ShellBroken(RuntimeError):
+    """A shell did not start, for a reason that is not the command's."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the terminal showed.
+
+    Attributes:
+        output (`str`): The text, without escapes; its beginning and end where it is long.
+        exit_code (`int`, *optional*): How the command ended; `None`: it is running, or the shell is gone.
+        running (`bool`): Whether a command is running in the foreground.
+        lost (`str`): Why the shell is gone; empty: it isn't.
+    """
+
+    output: str
+    exit_code: int | None = None
+    running: bool = False
+    lost: str = ""
+
+
+class Shell:
+    """A persistent shell; starts with its first command, and starts anew when it was lost.
+
+    Args:
+        sandbox ([`Sandbox`]): Where it runs; it is to have the bind of `room`.
+        room (`ShellRoom`): What it is handed its commands through.
+    """
+
+    def __init__(self, sandbox: Sandbox, room: "ShellRoom") -> None:
+        self._sandbox = sandbox
+        self._room = room
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark = re.compile(b"")
+        self._left = b""
+        self._number = 0
+        self.running = False
+
+    def execute(self, command: str, timeout: float) -> Seen:
+        """Run a command, unless one is running.
+
+        Args:
+            command (`str`): One or more lines of bash.
+            timeout (`float`): Seconds until it is given back as still running.
+
+        Raises:
+            ShellBroken: If no shell could be started.
+        """
+        if self.running:
+            return Seen("", running=True)
+        if self._process is None:
+            self._start()
+        self._room.hand_over(command)
+        self._number += 1
+        # Without a fork, and whoever asks for $? gets the last command's.
+        keep = f"__code=$? __prompt={self._number}"
+        read = f"IFS= builtin read -rd '' __command <{self._room.inside}/command || :"
+        self._type(f"""{keep}; {read}; builtin eval "__status $__code"$'\\n'"$__command"\n""".encode(), timeout)
+        self.running = True
+        return self._read(timeout, quiet=None)
+
+    def write_file(self, path: str, content: str, timeout: float) -> Seen:
+        """Write a file where the shell is, with the folders above it.
+
+        Args:
+            path (`str`): Where, as the shell sees it.
+            content (`str`): What it is to hold.
+            timeout (`float`): Seconds until the writing is given back as still running.
+
+        Raises:
+            ShellBroken: If no shell could be started.
+        """
+        if self.running:
+            return Seen("", running=True)
+        self._room.hand_over(content, "content")
+        where = shlex.quote(path)
+        make = f'command mkdir -p -- "$(command dirname -- {where})"'
+        return self.execute(f"{make} && command cat {self._room.inside}/content > {where}", timeout)
+
+    def view(self, timeout: float) -> Seen:
+        """What was printed since one last looked.
+
+        Args:
+            timeout (`float`): Seconds to look at most; it ends early when nothing more comes.
+        """
+        if self._process is None:
+            return Seen("")
+        return self._read(timeout, quiet=QUIET)
+
+    def type(self, text: str, timeout: float) -> Seen:
+        """Type a line, or a key such as `C-c`, to the running command, and look.
+
+        Args:
+            text (`str`): The line, or one of `C-c`, `C-d`, `C-z`, `C-\\`.
+            timeout (`float`): Seconds to look at most; it ends early when nothing more comes.
+        """
+        if self._process is None or not self.running:
+            return Seen("")
+        line = _KEYS.get(text) or (text if text.endswith("\n") else text + "\n").encode(errors="replace")
+        self._type(line, timeout)
+        return self._read(timeout, quiet=QUIET)
+
+    def close(self) -> None:
+        """End the shell with all that runs in it."""
+        if self._process is not None:
+            self._sandbox.end(self._process)
+        self._process, self._left, self.running = None, b"", False
+
+    def _start(self) -> None:
+        token = secrets.token_hex(8)
+        self._mark = re.compile(rb"\x1e" + token.encode() + rb" (\d+) (\d+)\x1e")
+        self._room.hand_over(_RC.format(token=token), "rc")
+        argv = ["bash", "--noprofile", "--rcfile", f"{self._room.inside}/rc", "--noediting", "-i"]
+        self._process = self._sandbox.popen(argv, pty=True)
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        fcntl.ioctl(self._process.stdout, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._left, self._number, self.running = b"", 0, True
+        seen = self._read(START, quiet=None)
+        if seen.exit_code is None:
+            self.close()
+            raise ShellBroken(f"a shell did not start: {seen.output.strip() or seen.lost or 'no answer'}")
+
+    def _type(self, data: bytes, timeout: float) -> None:
+        """Type as much as the terminal takes in time; a program that does not read lets its buffer fill."""
+        assert self._process is not None and self._process.stdin is not None
+        deadline = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):  # when gone, the next look tells
+            selector.register(self._process.stdin, selectors.EVENT_WRITE)
+            while data and selector.select(max(0.0, deadline - time.monotonic())):
+                data = data[self._process.stdin.write(data) or 0 :]
+
+    def _read(self, timeout: float, quiet: float | None) -> Seen:
+        """Read until the mark, the end of the shell, the time-out, or `quiet` seconds without a word."""
+        assert self._process is not None and self._process.stdout is not None
+        deadline = time.monotonic() + timeout
+        kept = Kept(MOST)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while True:
+                while mark := self._mark.search(self._left):
+                    kept.add(self._left[: mark.start()])
+                    self._left = self._left[mark.end() :]
+                    if self.running and int(mark[1]) == self._number:
+                        self.running = False
+                        return Seen(_readable(kept), int(mark[2]))
+                begun = self._left.rfind(b"\x1e", -40)  # perhaps the beginning of a mark
+                kept.add(self._left[:begun] if begun >= 0 else self._left)
+                self._left = self._left[begun:] if begun >= 0 else b""
+                wait = deadline - time.monotonic()
+                if wait <= 0 or not selector.select(wait if quiet is None else min(wait, quiet)):
+                    return Seen(_readable(kept), running=self.running)
+                data = self._hear()
+                if data == b"":
+                    return self._lost(kept)
+                self._left += data or b""
+
+    def _hear(self) -> bytes | None:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            return self._process.stdout.read(1 << 16)
+        except OSError:  # a terminal whose last program has ended
+            return b""
+
+    def _lost(self, kept: Kept) -> Seen:
+        process = self._process
+        assert process is not None
+        over = self._sandbox.end(process)
+        self.close()
+        return Seen(_readable(kept), lost=f"it used {over}" if over else f"it ended with code {process.returncode}")
+
+
+class ShellRoom:
+    """The folder through which a shell is handed its commands: written outside, read inside.
+
+    Attributes:
+        bind ([`Bind`]): What the sandbox has to show for it.
+        inside (`str`): Where it is, for the shell.
+    """
+
+    def __init__(self, *, sandboxed: bool = True) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="clawrl-shell-"))
+        self._folder.chmod(0o755)
+        self.bind = Bind(self._folder, _PLACE)
+        self.inside = _PLACE if sandboxed else str(self._folder)
+
+    def hand_over(self, text: str, name: str = "command") -> None:
+        """Put a text where the shell reads it."""
+        file = self._folder / name
+        file.write_bytes(text.encode(errors="surrogateescape" if text.isascii() else "replace"))
+        file.chmod(0o644)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_RC = r"""
+PS1= PS2= __prompt=0 PROMPT_COMMAND='printf "\x1e%s %s %s\x1e" {token} $__prompt $?'
+unset HISTFILE
+__status() {{ builtin return "$1"; }}
+stty -echo
+"""
+
+
+def _readable(kept: Kept) -> str:
+    """What a person would read: no escapes, no overwritten beginnings of lines."""
+    lines = _ESCAPES.sub("", kept.text()).replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)

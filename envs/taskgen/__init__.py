@@ -1,0 +1,1 @@
+"""Seeded generators of the task sets in `examples/tasks`."""

@@ -1,0 +1,71 @@
+"""A web task under way: a page of a browser, the server of its files, and what its checks say."""
+
+from collections.abc import Sequence
+
+from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.file_server import FileServer
+from clawrl_trl.envs.gui_tasks import WebTask
+from clawrl_trl.envs.page import Page, ProtocolError
+
+_READY = """new Promise((done, fail) => {
+  const until = performance.now() + 10000;
+  const look = () => (%s) ? done(true)
+    : performance.now() > until ? fail(new Error("the page is not ready"))
+    : setTimeout(look, 20);
+  look();
+})"""
+_HOLD = "[%s].map(holds => { try { return holds() === true; } catch { return false; } })"
+
+
+class WebScene:
+    """A web task on a page.
+
+    Args:
+        task ([`WebTask`]): The task.
+        screen ([`Page`]): An empty page, which stays the caller's.
+        server ([`FileServer`]): Serves the task's root.
+
+    Raises:
+        WorldBroken: If the page does not load as the task says.
+    """
+
+    def __init__(self, task: WebTask, screen: Page, server: FileServer) -> None:
+        self.task = task
+        self.screen = screen
+        try:
+            screen.provide("TASK", dict(task.data))
+            screen.open(server.url(task.page))
+            if task.setup:
+                screen.evaluate(f"(() => {{ {task.setup} }})()")
+            if task.ready:
+                screen.evaluate(_READY % task.ready)
+            screen.settle()
+            self.instruction = task.instruction or str(screen.evaluate(task.ask))
+        except ProtocolError as error:
+            raise WorldBroken(f"the page of {task.id} does not start: {error}") from None
+
+    def progress(self) -> float:
+        held = self._hold(self.task.checks)
+        return sum(held) / max(1, len(held))
+
+    def over(self) -> bool:
+        return bool(self.task.ends) and self._hold([self.task.ends])[0]
+
+    def outcome(self) -> float:
+        if not self.task.outcome:
+            return 1.0 if self.progress() == 1.0 else -1.0
+        try:
+            return float(self.screen.evaluate(self.task.outcome))
+        except (ProtocolError, TypeError, ValueError) as error:
+            raise WorldBroken(f"the outcome of {self.task.id} can't be told: {error}") from None
+
+    def close(self) -> None:
+        return
+
+    def _hold(self, conditions: Sequence[str]) -> list[bool]:
+        """Which conditions are true; one that throws (the page has moved on) does not hold."""
+        try:
+            held = self.screen.evaluate(_HOLD % ", ".join(f"() => ({condition})" for condition in conditions))
+        except ProtocolError:
+            return [False] * len(conditions)
+        return [one is True for one in held]

@@ -1,0 +1,236 @@
+"""A native window as a screen: a program on an X server of its own, without a monitor.
+
+The server (Xvfb) picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline
+is the tree of windows, as X11 knows no more of a program than where its windows are.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image, ImageGrab
+
+from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.screen import Element, Point, ScreenError, Size
+from clawrl_trl.errors import UserError
+
+TIMEOUT = 20.0
+"""Seconds that anything asked of the server may take."""
+SETTLED = 0.05
+"""Seconds between two looks at the screen, which has settled when they are the same."""
+MAX_SETTLE = 2.0
+"""Seconds after which a screen that never stands still is taken as it is."""
+
+_BUTTONS = {"left": "1", "middle": "2", "right": "3"}
+_WHEEL_STEP = 50
+_KEYS = {
+    "ArrowUp": "Up",
+    "ArrowDown": "Down",
+    "ArrowLeft": "Left",
+    "ArrowRight": "Right",
+    "Backspace": "BackSpace",
+    "Control": "ctrl",
+    "Enter": "Return",
+    "Meta": "super",
+    "PageDown": "Next",
+    "PageUp": "Prior",
+    "Shift": "shift",
+    "Alt": "alt",
+    " ": "space",
+    "+": "plus",
+    "-": "minus",
+}
+
+
+class X11Screen:
+    """An X server with one program on it.
+
+    The program is trusted: it runs with this process's rights, so give it no shell. What the policy sends it is
+    nothing but movements, clicks and keys.
+
+    Args:
+        program (`Sequence[str]`): The program and its arguments.
+        size (`tuple[int, int]`): Width and height of the screen in pixels.
+        cwd (`str`, *optional*): Its working folder.
+        env (`Mapping[str, str]`, *optional*): Further variables of its environment.
+
+    Raises:
+        UserError: If Xvfb or xdotool is missing.
+        WorldBroken: If the server or the program does not start.
+    """
+
+    def __init__(
+        self, program: Sequence[str], size: Size, *, cwd: str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.size = size
+        self.cursor: Point = (0, 0)
+        self._refs: dict[int, int] = {}
+        self._program: subprocess.Popen[bytes] | None = None
+        self._server = self._start_server()
+        try:
+            self._environment = {**os.environ, **(env or {}), "DISPLAY": self.display}
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            self._program = subprocess.Popen(list(program), cwd=cwd, env=self._environment, **quiet)  # type: ignore[call-overload]
+            self._wait_for_window()
+        except OSError as error:
+            self.close()
+            raise WorldBroken(f"{program[0]} does not start: {error.strerror}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def move(self, point: Point) -> None:
+        self.cursor = point
+        self._xdotool("mousemove", *map(str, point))
+
+    def click(self, point: Point, button: str, count: int) -> None:
+        self.cursor = point
+        clicks = ["click", "--repeat", str(count), "--delay", "40", _BUTTONS[button]]
+        self._do("mousemove", *map(str, point), *clicks)
+
+    def drag(self, point: Point) -> None:
+        middle = [str((a + b) // 2) for a, b in zip(self.cursor, point, strict=True)]
+        self.cursor = point
+        self._do("mousedown", "1", "mousemove", *middle, "mousemove", *map(str, point), "mouseup", "1")
+
+    def scroll(self, point: Point, right: int, down: int) -> None:
+        self.cursor = point
+        turns = {"4": -down, "5": down, "6": -right, "7": right}
+        for button, pixels in turns.items():
+            if pixels > 0:
+                repeat = str(min(50, max(1, pixels // _WHEEL_STEP)))
+                self._do("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
+
+    def press(self, keys: Sequence[str]) -> None:
+        self._do("key", "+".join(_KEYS.get(key, key) for key in keys))
+
+    def type(self, text: str) -> None:
+        self._do("type", "--delay", "5", "--", text)
+
+    def locate(self, ref: int) -> Point:
+        for element, window in self._windows():
+            if element.ref == ref:
+                x, y, width, height = window
+                centre = (x + width // 2, y + height // 2)
+                return min(max(centre[0], 0), self.size[0] - 1), min(max(centre[1], 0), self.size[1] - 1)
+        raise ScreenError(f"there is no element [{ref}]")
+
+    def choose(self, ref: int) -> bool:
+        return False
+
+    def capture(self) -> bytes:
+        file = io.BytesIO()
+        self._grab().save(file, "PNG")
+        return file.getvalue()
+
+    def outline(self) -> list[Element]:
+        return [element for element, _ in self._windows()]
+
+    def close(self) -> None:
+        for process in (self._program, self._server):
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(2)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(TIMEOUT)
+
+    def _start_server(self) -> "subprocess.Popen[bytes]":
+        for tool in ("Xvfb", "xdotool"):
+            if shutil.which(tool) is None:
+                raise UserError(f"A native window needs {tool}: apt-get install xvfb xdotool.")
+        reading, writing = os.pipe()
+        width, height = self.size
+        argv = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+        try:
+            server = subprocess.Popen(
+                argv,
+                pass_fds=[writing],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            os.close(writing)
+        with open(reading, "rb") as told:  # noqa: PTH123 - a descriptor
+            number = told.readline().strip()  # at the server's end, if it does not start
+        if not number:
+            server.kill()
+            server.wait(TIMEOUT)
+            raise WorldBroken("Xvfb does not start")
+        self.display = f":{number.decode()}"
+        return server
+
+    def _wait_for_window(self) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not self._windows():
+            if self._program is None or self._program.poll() is not None:
+                raise WorldBroken("the program has ended")
+            if time.monotonic() > deadline:
+                raise WorldBroken("the program shows no window")
+            time.sleep(0.05)
+        self._settle()
+
+    def _settle(self) -> None:
+        deadline, last = time.monotonic() + MAX_SETTLE, b""
+        while (now := self._grab().tobytes()) != last and time.monotonic() < deadline:
+            last = now
+            time.sleep(SETTLED)
+
+    def _grab(self) -> Image.Image:
+        try:
+            return ImageGrab.grab(xdisplay=self.display).convert("RGB")
+        except OSError as error:
+            raise WorldBroken(f"the X server is gone: {error}") from None
+
+    def _do(self, *arguments: str) -> None:
+        self._xdotool(*arguments)
+        self._settle()
+
+    def _xdotool(self, *arguments: str) -> None:
+        try:
+            subprocess.run(
+                ["xdotool", *arguments], env=self._environment, check=True, capture_output=True, timeout=TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            raise WorldBroken("xdotool did not answer") from None
+        except subprocess.CalledProcessError as error:
+            raise WorldBroken(f"xdotool: {error.stderr.decode(errors='replace').strip()[:200]}") from None
+
+    def _windows(self) -> list[tuple[Element, tuple[int, int, int, int]]]:
+        """The windows that are shown, each with its place."""
+        try:
+            from Xlib.display import Display
+            from Xlib.error import ConnectionClosedError, DisplayConnectionError, XError
+        except ImportError:
+            raise UserError('A native window needs python-xlib: pip install "clawrl-trl[envs]".') from None
+        try:
+            with contextlib.closing(Display(self.display)) as display:
+                found: list[tuple[Element, tuple[int, int, int, int]]] = []
+                self._walk(display.screen().root, (0, 0), 0, found, XError)
+                return found
+        except (DisplayConnectionError, ConnectionClosedError) as error:
+            raise WorldBroken(f"the X server is gone: {error}") from None
+
+    def _walk(self, parent: Any, origin: Point, depth: int, found: list[Any], gone: Any) -> None:
+        from Xlib import X
+
+        for window in parent.query_tree().children:
+            try:
+                at, shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
+                name = str(window.get_wm_name() or "")
+            except gone:  # it went away meanwhile
+                continue
+            if not shown or at.width < 2 or at.height < 2:
+                continue
+            x, y = origin[0] + at.x, origin[1] + at.y
+            ref = self._refs.setdefault(window.id, len(self._refs) + 1)
+            value = f"{at.width}x{at.height} at {x},{y}"
+            found.append((Element(ref, "window", name, (), value, min(depth, 4)), (x, y, at.width, at.height)))
+            self._walk(window, (x, y), depth + 1, found, gone)

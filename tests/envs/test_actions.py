@@ -1,0 +1,83 @@
+"""What the tiny model's recipe says of the environments, against the environments."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawrl_trl.envs import GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
+from clawrl_trl.envs.agent import AgentEnv
+from clawrl_trl.envs.gui_tasks import read_tasks
+from clawrl_trl.envs.taskgen.terminal import folder_of
+from clawrl_trl.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
+from clawrl_trl.tiny.dialogues import acting
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.browser]
+SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
+COUNT = 12
+
+
+def environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
+    """The environment over the scenes' tasks."""
+    if name == "terminal":
+        return TerminalEnv([folder_of(str(place), "easy", one.task) for place, one in enumerate(scenes)])
+    path = folder / "train.jsonl"
+    key = "instance_id" if name == "swe" else "id"
+    rows = [{key: str(place), "difficulty": 1, **one.task} for place, one in enumerate(scenes)]
+    if name == "gui":
+        rows = [row | {"ends": "over"} for row in rows]
+        (folder / "pages").symlink_to(SHIPPED / "gui" / "pages")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if name == "gui":
+        return GUIEnv(read_tasks(path), actions=GUI_ACTIONS)
+    if name == "swe":
+        return SWEEnv(read_swe_tasks(path))
+    return ToolCallEnv(read_tool_tasks(path), tools=SHIPPED / "toolcall" / "tools.json")
+
+
+def action(message: Message) -> str:
+    calls = [
+        {**call, "id": "c", "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return json.dumps(message | ({"tool_calls": calls} if calls else {}))
+
+
+def texts(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(one["role"], one["content"]) for one in messages]
+
+
+@pytest.mark.parametrize("name", sorted(SCENES))
+def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
+    rng = random.Random(name)
+    scenes = [SCENES[name](rng) for _ in range(COUNT)]
+    env = environment(name, scenes, tmp_path)
+    try:
+        for way in ("right", "slip"):
+            env.next_task = 0
+            for scene in scenes:
+                state = env.reset()
+                assert texts(json.loads(state["conversation"])) == texts(scene.messages)
+                assert json.loads(state["tools"]) == scene.tools
+                went: list[Message] = getattr(scene, way)
+                for message in went:
+                    if message["role"] == "assistant":
+                        assert not state["done"], scene
+                        state = env.step(state.set("action", action(message)))["next"]
+                assert state["done"] and not state["dropped"], scene
+                assert (float(state["outcome"]) == 1.0) is (way == "right"), scene
+                told = json.loads(state["conversation"])[len(scene.messages) :]
+                assert texts(told)[: len(went)] == texts(went)
+    finally:
+        env.close()
+
+
+def test_the_right_action_is_learnt_at_times() -> None:
+    right = 0
+    for seed in range(3000):
+        learnt, rng = acting(random.Random(seed)), random.Random(seed)
+        scene = SCENES[rng.choice(sorted(SCENES))](rng)
+        right += learnt.messages == [*scene.messages, *scene.right]
+    assert right / 3000 == pytest.approx(RIGHT, abs=0.03)

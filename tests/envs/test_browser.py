@@ -1,0 +1,91 @@
+"""The browser that environments share: who starts it, who ends it, and what remains."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.browser import Browser
+from clawrl_trl.envs.gui import GUIEnv
+from clawrl_trl.envs.gui_oracle import act
+from clawrl_trl.envs.gui_tasks import read_tasks
+from clawrl_trl.errors import UserError
+
+pytestmark = pytest.mark.browser
+
+TASKS = read_tasks(Path(__file__).parents[2] / "examples" / "tasks" / "gui" / "heldout.jsonl", difficulty=1)
+
+
+def mine() -> list[psutil.Process]:
+    """Living processes that this one started, but for the browser's own children."""
+    return [
+        one
+        for one in psutil.Process().children(recursive=True)
+        if one.status() != psutil.STATUS_ZOMBIE and not any("--type=" in word for word in one.cmdline())
+    ]
+
+
+def test_a_dead_browser_is_dropped_and_replaced() -> None:
+    env = GUIEnv(TASKS)
+    try:
+        state = env.reset()
+        (chromium,) = (one for one in mine() if "chrom" in one.name() and "crashpad" not in one.name())
+        os.kill(chromium.pid, signal.SIGKILL)
+        state = act(env, state, {"action": "left_click", "ref": 1})
+        assert state["dropped"] and torch.isnan(state["reward"]).all()
+        assert not env.reset()["dropped"]
+    finally:
+        env.close()
+
+
+def test_nothing_is_left_when_the_last_environment_closes() -> None:
+    threads = set(threading.enumerate())
+    before = {one.pid for one in mine()}
+    first, second = GUIEnv(TASKS), GUIEnv(TASKS)
+    first.reset(), second.reset()
+    started = [one for one in mine() if one.pid not in before]
+    first.close()
+    assert started and not second.reset()["dropped"]
+    second.close()
+    second.close()
+    psutil.wait_procs(started, timeout=30)
+    assert not [one for one in mine() if one.pid not in before]
+    assert not {one for one in threading.enumerate() if one.is_alive()} - threads
+
+
+def test_it_is_asked_from_many_threads_and_does_not_wait_for_ever() -> None:
+    browser = Browser()
+    try:
+        pages = [browser.page((40, 30)) for _ in range(2)]
+        answers: list[object] = []
+        threads = [
+            threading.Thread(target=lambda page=page, n=n: answers.append(page.evaluate(f"{n} + 1")))
+            for n in range(4)
+            for page in pages
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(60)
+        assert sorted(answers) == [1, 1, 2, 2, 3, 3, 4, 4]
+        with pytest.raises(WorldBroken, match="did not answer"):
+            browser.call(pages[0]._send("Runtime.evaluate", {"expression": "for (;;);"}), 0.5)
+        assert pages[1].evaluate("1") == 1
+    finally:
+        browser.close()
+    with pytest.raises(WorldBroken, match="closed"):
+        pages[1].evaluate("1")
+
+
+def test_a_missing_chromium_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CLAWRL_CHROMIUM", str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match="CLAWRL_CHROMIUM names no file"):
+        Browser()
+    monkeypatch.setenv("CLAWRL_CHROMIUM", "/bin/false")
+    with pytest.raises(UserError, match="Chromium does not start"):
+        Browser()

@@ -1,0 +1,302 @@
+"""The GUI environment on a real Chromium: what is observed, what each action does, and what goes wrong."""
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from PIL import Image
+from torchrl.envs import AsyncEnvPool
+from torchrl.envs.utils import check_env_specs
+
+from clawrl_trl.envs.computer_use import relative
+from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
+from clawrl_trl.envs.gui_oracle import act, said
+from clawrl_trl.envs.gui_tasks import WebTask, read_tasks
+from clawrl_trl.errors import UserError
+
+pytestmark = pytest.mark.browser
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "gui"
+ALL = """<title>All</title><style>body { margin: 0 } #far { margin-top: 900px; margin-left: 900px }</style>
+<button id=pad>Pad</button> <label>Name <input id=name></label>
+<select id=size aria-label=Size><option>small<option>large</select>
+<p id=text>some words here</p><button id=far>Far</button>
+<script>
+const seen = [];
+for (const kind of ["click", "dblclick", "auxclick", "contextmenu", "mousedown", "mouseup", "keydown"]) {
+  addEventListener(kind, event => seen.push([kind, event.target.id, event.key ?? event.detail]));
+}
+</script>"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., GUIEnv]]:
+    """Makes an environment with one task on a page of this content."""
+    made: list[GUIEnv] = []
+
+    def build(content: str = ALL, *, env: dict[str, Any] | None = None, **task: Any) -> GUIEnv:
+        (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{content}")
+        one = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
+        made.append(GUIEnv([one], **(env or {})))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def browser() -> Iterator[None]:
+    """Holds the browser that all environments of this module share."""
+    env = GUIEnv(read_tasks(SHIPPED / "folders"))
+    yield
+    env.close()
+
+
+def seen(env: GUIEnv) -> Any:
+    return env.scene.screen.evaluate("seen.splice(0)")  # type: ignore[union-attr]
+
+
+def ref(env: GUIEnv, label: str) -> int:
+    return next(element.ref for element in env.elements if element.label == label)
+
+
+def test_specs(make: Callable[..., GUIEnv]) -> None:
+    check_env_specs(make(), break_when_any_done="both", seed=0)
+
+
+def test_observations_show_the_page(make: Callable[..., GUIEnv]) -> None:
+    env = make("<h1>Fruit</h1><button disabled>Eat</button><input type=checkbox checked aria-label=Ripe>")
+    state = env.reset()
+    assert state["screenshot"].shape == (3, 240, 320) and state["screenshot"].dtype == torch.uint8
+    assert state["screenshot"].float().mean() > 200 and state["screenshot"].float().std() > 5
+    assert state["outline"].splitlines() == [
+        '[1] heading "Fruit"',
+        '[2] button "Eat" (disabled)',
+        '[3] checkbox "Ripe" (checked)',
+    ]
+    assert state["message"] == f"Go.\n{state['outline']}"
+    assert json.loads(state["tools"])[0]["function"]["name"] == "computer_use"
+
+
+def test_every_click(make: Callable[..., GUIEnv]) -> None:
+    env = make()
+    state = env.reset()
+    pad = ref(env, 'button "Pad"')
+    for action, event in {
+        "left_click": ["click", "pad", 1],
+        "double_click": ["dblclick", "pad", 2],
+        "triple_click": ["click", "pad", 3],
+        "middle_click": ["auxclick", "pad", 1],
+        "right_click": ["contextmenu", "pad", 0],
+    }.items():
+        state = act(env, state, {"action": action, "ref": pad})
+        assert event in seen(env), action
+    x, y = env.scene.screen.locate(pad)  # type: ignore[union-attr]
+    state = act(env, state, {"action": "left_click", "coordinate": relative((x, y), (320, 240))})
+    assert ["click", "pad", 1] in seen(env)
+
+
+def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        checks=("document.getElementById('name').value === 'Zoë'", "document.getElementById('size').value[0] === 'l'")
+    )
+    state = env.reset()
+    state = act(env, state, {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"})
+    assert 'textbox "Name" = "Tom" (focused)' in state["outline"] and state["progress"].item() == 0.0
+    state = act(env, state, {"action": "key", "keys": ["ctrl", "a"]}, {"action": "type", "text": "Zoë"})
+    assert state["progress"].item() == 0.5
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'option "large"')})
+    assert state["progress"].item() == 1.0 and 'combobox "Size" = "large"' in state["outline"]
+    state = act(env, state, {"action": "terminate", "status": "failure"})
+    assert state["terminated"] and state["reward"].item() == 1.0
+
+
+def test_moving_dragging_and_scrolling(make: Callable[..., GUIEnv]) -> None:
+    env = make()
+    state = act(env, env.reset(), {"action": "mouse_move", "ref": 1})
+    state = act(env, state, {"action": "left_click_drag", "ref": ref(env, 'text "some words here"')})
+    assert [one[:2] for one in seen(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
+    where = lambda: env.scene.screen.evaluate("[scrollX, scrollY]")  # type: ignore[union-attr]  # noqa: E731
+    state = act(env, state, {"action": "scroll", "pixels": -200})
+    assert where() == [0, 200] and state["difference"].item() > 0
+    state = act(env, state, {"action": "hscroll", "pixels": 150})
+    state = act(env, state, {"action": "scroll", "pixels": 50})
+    assert where() == [150, 150]
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Far"')})
+    assert ["click", "far", 1] in seen(env)
+
+
+def test_difference_tells_what_changed(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<body style='margin:0'><button style='width:160px;height:240px;background:#000' onclick='this.remove()'>x"
+    )
+    state = act(env, env.reset(), {"action": "wait", "time": 0})
+    assert state["difference"].item() == 0.0
+    state = act(env, state, {"action": "left_click", "ref": 1})
+    assert 0.2 < state["difference"].item() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"action": "left_click", "ref": 99}, "Error: there is no element [99]"),
+        ({"action": "fly"}, "Error: action must be one of"),
+        ({"action": "type"}, "Error: type needs a text"),
+    ],
+)
+def test_mistakes_are_told_and_change_nothing(make: Callable[..., GUIEnv], arguments: Any, told: str) -> None:
+    env = make()
+    state = act(env, env.reset(), arguments)
+    assert told in state["message"] and not state["done"] and seen(env) == []
+
+
+def test_words_and_unknown_tools_are_answered(make: Callable[..., GUIEnv]) -> None:
+    env = make()
+    state = env.step(env.reset().set("action", "Let me think."))["next"]
+    assert "Call computer_use" in state["message"] and "[1]" in state["message"] and not state["done"]
+    state = env.step(state.set("action", '<tool_call>{"name": "shell", "arguments": {}}</tool_call>'))["next"]
+    assert "there is no tool 'shell'" in state["message"]
+
+
+def test_calls_after_the_end_are_not_carried_out(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<button onclick='window.n = (window.n || 0) + 1'>Go</button>", checks=("n === 1",), ends="window.n > 0"
+    )
+    state = act(env, env.reset(), {"action": "left_click", "ref": 1}, {"action": "left_click", "ref": 1})
+    assert state["terminated"] and state["reward"].item() == 1.0
+    assert [one["content"] for one in json.loads(state["conversation"])][-1].startswith("Not done")
+
+
+def test_an_element_keeps_its_number_while_the_page_changes(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<button onclick='this.before(Object.assign(document.createElement(`button`), {textContent: `new`}))'>a"
+    )
+    state = act(env, env.reset(), {"action": "left_click", "ref": 1})
+    assert state["outline"].splitlines() == ['[2] button "new"', '[1] button "a" (focused)']
+
+
+def test_pages_in_frames_and_new_tabs_are_read_and_clicked(make: Callable[..., GUIEnv], tmp_path: Path) -> None:
+    (tmp_path / "inner.html").write_text("<button onclick='top.clicked = 1'>Inner</button>")
+    (tmp_path / "other.html").write_text("<button>Other</button>")
+    env = make(
+        "<a href=other.html target=_blank>Tab</a><iframe src=inner.html></iframe>", ready="window[0].document.body"
+    )
+    state = env.reset()
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Inner"')})
+    assert env.scene.screen.evaluate("window.clicked") == 1  # type: ignore[union-attr]
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'link "Tab"')})
+    assert 'button "Other"' in state["outline"]
+    state = env.reset()
+    assert 'link "Tab"' in state["outline"] and not state["dropped"]
+
+
+def test_a_reset_leaves_nothing_behind(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<script>document.write(`<p>${localStorage.x ?? 'fresh'} ${document.cookie || 'none'} ${TASK.a}</p>`);"
+        "localStorage.x = 'stale'; document.cookie = 'c=1'</script>",
+        data={"a": "A"},
+    )
+    for _ in range(3):
+        assert 'text "fresh none A"' in env.reset()["outline"]
+
+
+def test_dialogs_do_not_hold_the_page(make: Callable[..., GUIEnv]) -> None:
+    env = make("<button onclick='alert(1); this.textContent = `after`'>Alert</button>")
+    assert 'button "after"' in act(env, env.reset(), {"action": "left_click", "ref": 1})["outline"]
+
+
+def test_the_network_is_closed(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<p id=p>wait</p>",
+        ready="window.answer !== undefined",
+        setup="for (const url of ['http://example.com', 'http://1.1.1.1']) "
+        "fetch(url, {mode: 'no-cors'}).then(() => window.answer = 'open', () => window.answer ??= 'closed')",
+        checks=("window.answer === 'closed'",),
+    )
+    assert env.reset()["progress"].item() == 1.0
+
+
+def test_pictures_reach_the_conversation_and_three_stay(make: Callable[..., GUIEnv]) -> None:
+    env = make(env={"images": True, "outline": False})
+    state = env.reset()
+    for _ in range(4):
+        state = act(env, state, {"action": "wait", "time": 0})
+    parts = [
+        part
+        for message in json.loads(state["conversation"])
+        if isinstance(message["content"], list)
+        for part in message["content"]
+    ]
+    pictures = [part for part in parts if part["type"] == "image_url"]
+    assert len(pictures) == KEPT_IMAGES
+    assert sum(part.get("text") == "(an earlier screenshot)" for part in parts) == 2
+    raw = base64.b64decode(pictures[-1]["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    with Image.open(io.BytesIO(raw)) as picture:
+        assert picture.size == (320, 240)
+
+
+def test_a_broken_page_is_dropped_and_the_next_episode_is_whole(make: Callable[..., GUIEnv]) -> None:
+    env = make()
+    state = env.reset()
+    renderers = [one for one in psutil.Process().children(recursive=True) if "--type=renderer" in one.cmdline()]
+    for one in renderers:
+        one.kill()
+    state = act(env, state, {"action": "left_click", "ref": 1})
+    assert state["dropped"] and state["terminated"] and torch.isnan(state["reward"]).all()
+    assert not env.reset()["dropped"]
+
+
+def test_a_page_that_does_not_load_is_dropped(make: Callable[..., GUIEnv], tmp_path: Path) -> None:
+    env = make(setup="throw new Error('no')")
+    state = env.reset()
+    assert state["dropped"] and "does not start" in state["reason"]
+    state = act(env, state, {"action": "wait", "time": 0})
+    assert state["terminated"] and torch.isnan(state["reward"]).all()
+
+
+def test_in_a_pool() -> None:
+    tasks = read_tasks(SHIPPED / "train.jsonl", difficulty=1)
+    envs = [GUIEnv(tasks, first_task=place) for place in range(3)]
+    pool = AsyncEnvPool([lambda env=env: env for env in envs], backend="threading", stack="lazy")
+    try:
+        state = pool.reset()
+        for _ in range(2):
+            state = pool.step(state.set("action", [said({"action": "wait", "time": 0})] * 3))["next"]
+        assert [len(set(state[key])) for key in ("task_id", "session_id")] == [3, 3]
+        assert not state["dropped"].any() and (state["step"] == 2).all()
+    finally:
+        pool.close()
+        for env in envs:  # a pool on threads leaves that to its owner
+            env.close()
+
+
+def test_screens_of_one_size_and_known_actions(tmp_path: Path) -> None:
+    tasks = [WebTask(name, tmp_path, "p", size=(width, 9)) for name, width in (("a", 5), ("b", 6))]
+    with pytest.raises(ValueError, match="2 sizes"):
+        GUIEnv(tasks)
+    with pytest.raises(ValueError, match="actions must be some of"):
+        GUIEnv(tasks[:1], actions=("fly",))
+    with pytest.raises(UserError, match="back end 'telepathy'"):
+        GUIEnv(tasks[:1], backend="telepathy")  # type: ignore[arg-type]
+
+
+def test_the_signal_of_an_action_is_the_change_of_progress(make: Callable[..., GUIEnv]) -> None:
+    checks = ("document.getElementById('name').value === 'Tom'", "scrollY > 0", "seen.length > 99", "scrollY < 0")
+    env = make(checks=checks)
+    state, signals = env.reset(), []
+    for arguments in (
+        {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"},
+        {"action": "wait", "time": 0},
+        {"action": "scroll", "pixels": -200},
+        {"action": "key", "keys": ["x"]},
+    ):
+        state = act(env, state, arguments)
+        signals.append(state["signal"].item())
+    assert signals == [0.25, 0.0, 0.25, -0.25]

@@ -1,0 +1,94 @@
+"""Practice: episodes of a shipped task set through a gateway, on record, resumed, and held back."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.catalogue import SETTINGS, setting, task_folder
+from clawrl_trl.envs.practice import FILE_NAME, Pace, Practice, newest, order, practise
+from clawrl_trl.envs.rollout import Group
+from clawrl_trl.errors import UserError
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
+
+
+def obliging(messages: list[dict[str, Any]] | None, number: int) -> Any:
+    """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
+    if messages is None:
+        return "settled"
+    device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
+    said = {"value": int(value) + (number % 3 == 0)}
+    function = {"name": device, "arguments": json.dumps(said)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
+
+
+def practice(**options: Any) -> Practice:
+    fixed = {"env": "toolcall", "tasks": SHIPPED / "toolcall", "difficulty": 1, "num_generations": 2}
+    return Practice(**{**fixed, "parallel_envs": 2, "lead_s": 0.01, **options})
+
+
+def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
+    server = scripted(obliging)
+    policy = GatewayPolicy(server.base_url, stream_share=0.0)
+    rows = list(practise(tmp_path, practice(episodes=5), policy))
+    assert [row["index"] for row in rows] == [0, 1, 2] and all(len(row["episodes"]) == 2 for row in rows)
+    outcomes = {one["outcome"] for row in rows for one in row["episodes"]}
+    assert outcomes == {1.0, -1.0}
+    lines = (tmp_path / FILE_NAME).read_text().splitlines()
+    assert [json.loads(line)["group"] for line in lines] == [row["group"] for row in rows]
+    again = list(practise(tmp_path, practice(episodes=8), policy))
+    assert [row["index"] for row in again] == [3]
+    assert list(practise(tmp_path, practice(episodes=8), policy)) == []
+    policy.close()
+
+
+def test_the_order_of_tasks_is_the_seed_s() -> None:
+    first = list(itertools.islice(order(5, 1), 15))
+    assert first == list(itertools.islice(order(5, 1), 15)) != list(itertools.islice(order(5, 2), 15))
+    assert all(sorted(first[start : start + 5]) == list(range(5)) for start in (0, 5, 10))
+
+
+def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    pace = Pace(tmp_path, lead=1, lead_s=0.01)
+    taught = Group("g", [], {"samples": 4})
+    pace.played(Group("g", [], {"samples": 0}))
+    assert pace._ahead == 0
+    pace.played(taught)
+    pace.wait()
+    assert pace._ahead == 0, "it has waited long enough"
+    patient = Pace(tmp_path, lead=1, lead_s=60.0)
+    patient.played(taught)
+    (tmp_path / "policies" / "policy-v12").mkdir()
+    patient.wait()
+    assert newest(tmp_path) == 12 and patient._ahead == 0
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_every_setting_has_its_tasks(name: str) -> None:
+    kind = setting(name)
+    for split in ("train", "heldout"):
+        everything = kind.tasks(SHIPPED / name, split)
+        by_step = [kind.tasks(SHIPPED / name, split, step) for step in (1, 2, 3)]
+        assert sum(map(len, by_step)) == len(everything)
+    assert len(kind.tasks(SHIPPED / name, "train")) + len(everything) >= 60
+
+
+def test_what_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="terminal"):
+        setting("kitchen")
+    with pytest.raises(UserError, match="no such file or folder"):
+        task_folder("nowhere", "terminal", SHIPPED)
+    assert task_folder(None, "gui", SHIPPED) == SHIPPED / "gui"
+    assert task_folder(str(tmp_path), "gui", SHIPPED) == tmp_path
+    with pytest.raises(UserError):
+        setting("toolcall").tasks(SHIPPED / "toolcall", "train", difficulty=9)

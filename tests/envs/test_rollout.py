@@ -1,0 +1,160 @@
+"""The rollout: groups of episodes on threads, through a gateway, reported when they have ended."""
+
+import itertools
+import json
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.agent import AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.message import Action
+from clawrl_trl.envs.rollout import Group, Rollout, success_rate
+from clawrl_trl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Say a number; it is worth what it says."""
+
+    id: str
+    broken: bool = False
+
+
+TASKS = [Guess("a"), Guess("b"), Guess("broken", broken=True)]
+
+
+class GuessEnv(AgentEnv[Guess]):
+    """Worth the number said; one task has no world at all."""
+
+    alive = 0
+    lock = threading.Lock()
+
+    def __init__(self) -> None:
+        super().__init__(TASKS, max_steps=3)
+        with GuessEnv.lock:
+            GuessEnv.alive += 1
+
+    def begin(self, task: Guess) -> Start:
+        if task.broken:
+            raise WorldBroken("no world")
+        return Start([{"role": "user", "content": f"guess {task.id}"}])
+
+    def act(self, action: Action) -> Effect:
+        self.said = float(action.text)
+        return Effect([], ended=True)
+
+    def evaluate(self) -> float:
+        return self.said
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        with GuessEnv.lock:
+            GuessEnv.alive -= 1
+        super().close(raise_if_closed=raise_if_closed)
+
+
+def played(scripted: Any, tasks: Any, script: Any, **options: Any) -> tuple[list[Group], Any]:
+    server = scripted(script)
+    policy = GatewayPolicy(server.base_url, stream_share=0.0)
+    groups = list(Rollout(GuessEnv, policy, **options).play(tasks))
+    policy.close()
+    return groups, server
+
+
+def reports(server: Any) -> list[dict[str, Any]]:
+    return [one["body"] for one in server.seen if one["path"].endswith("/episodes")]
+
+
+def test_groups_of_one_task_are_reported_once_each(scripted: Any) -> None:
+    groups, server = played(scripted, [0, 1], lambda messages, number: "1", num_generations=3, parallel_envs=2)
+    assert sorted(len(group.episodes) for group in groups) == [3, 3]
+    for group in groups:
+        assert len({one.task_id for one in group.episodes}) == 1
+        assert {one.outcome for one in group.episodes} == {1.0} and {one.versions for one in group.episodes} == {(3,)}
+    told = {one["group"]: one["episodes"] for one in reports(server)}
+    assert set(told) == {group.id for group in groups}
+    asked = [one["headers"] for one in server.seen if one["path"].endswith("/chat/completions")]
+    for group in groups:
+        sessions = {one["x-session-id"] for one in asked if one["x-group-id"] == group.id}
+        assert sessions == {one["session_id"] for one in told[group.id]} and len(sessions) == 3
+    assert success_rate(groups) == 1.0 and GuessEnv.alive == 0
+
+
+def test_an_evaluation_reports_nothing_and_belongs_to_no_group(scripted: Any) -> None:
+    groups, server = played(scripted, [0], lambda messages, number: "0.5", num_generations=1, report=False)
+    assert reports(server) == [] and "x-group-id" not in server.seen[0]["headers"]
+    assert success_rate(groups) == 0.0
+
+
+def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> None:
+    groups, server = played(scripted, [2], lambda messages, number: "1", num_generations=2, parallel_envs=1)
+    assert [one.outcome for one in groups[0].episodes] == [None, None]
+    assert [one["outcome"] for one in reports(server)[0]["episodes"]] == [None, None]
+    assert reports(server)[0]["episodes"][0]["reason"] == "no world"
+    assert len(server.seen) == 1 and str(success_rate(groups)) == "nan"
+
+
+def test_an_own_reward_is_told_in_place_of_the_outcome(scripted: Any) -> None:
+    options = {"num_generations": 1, "parallel_envs": 1, "reward": lambda episode: -episode.outcome / 4}
+    groups, server = played(scripted, [0, 2], lambda messages, number: "0.5", **options)
+    assert [[one.outcome for one in group.episodes] for group in groups] == [[0.5], [None]]
+    assert [one["episodes"][0]["outcome"] for one in reports(server)] == [-0.125, None]
+
+
+@pytest.mark.parametrize("reward", [2.0, float("nan")])
+def test_an_own_reward_that_is_none_is_the_users_mistake(scripted: Any, reward: float) -> None:
+    with pytest.raises(UserError, match="from -1 to 1"):
+        played(scripted, [0], lambda messages, number: "0.5", num_generations=1, reward=lambda episode: reward)
+
+
+def test_a_report_that_fails_is_told_again(scripted: Any) -> None:
+    broken = itertools.count()
+
+    def script(messages: Any, number: int) -> str | int:
+        return "1" if messages is not None else (503 if next(broken) < 2 else "ok")
+
+    groups, server = played(scripted, [0], script, num_generations=1)
+    assert len(groups) == 1 and len(reports(server)) == 3
+
+
+def test_an_endless_task_list_ends_with_its_reader(scripted: Any) -> None:
+    server = scripted(lambda messages, number: "1")
+    policy = GatewayPolicy(server.base_url, stream_share=0.0)
+    rollout = Rollout(GuessEnv, policy, num_generations=2, parallel_envs=3)
+    groups = list(itertools.islice(rollout.play(itertools.count()), 4))
+    assert len(groups) == 4
+    rollout.stop.set()
+    assert list(rollout.play(itertools.count())) == []
+    assert GuessEnv.alive == 0
+    policy.close()
+
+
+def test_an_environment_that_cannot_be_made_is_the_reader_s_error(scripted: Any) -> None:
+    def make() -> AgentEnv[Any]:
+        raise UserError("no sandbox here")
+
+    policy = GatewayPolicy(scripted(lambda messages, number: "1").base_url)
+    with pytest.raises(UserError, match="no sandbox here"):
+        list(Rollout(make, policy).play([0]))
+    policy.close()
+
+
+def test_calls_reach_the_world_with_their_ids(scripted: Any) -> None:
+    call = {"id": "c7", "type": "function", "function": {"name": "x", "arguments": json.dumps({"a": 1})}}
+
+    class ToolEnv(GuessEnv):
+        def begin(self, task: Guess) -> Start:
+            return Start([{"role": "user", "content": "go"}], [{"type": "function", "function": {"name": "x"}}])
+
+        def act(self, action: Action) -> Effect:
+            self.said = 1.0 if action.calls and action.calls[0].id == "c7" else -1.0
+            return Effect(["done"] * len(action.calls), ended=True)
+
+    server = scripted(lambda messages, number: {"role": "assistant", "content": None, "tool_calls": [call]})
+    policy = GatewayPolicy(server.base_url)
+    group = next(Rollout(ToolEnv, policy, num_generations=1, parallel_envs=1).play([0]))
+    assert group.episodes[0].outcome == 1.0
+    assert server.seen[0]["body"]["tools"] and not server.seen[0]["body"].get("stream")
+    policy.close()

@@ -1,0 +1,253 @@
+"""Process scores, from the step to the sample: real gateway, ledger, and judge over HTTP; the sums are done again."""
+
+import math
+import random
+import socket
+import statistics
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import Rig, ScriptedEngine, fails, hangs_up, running, says
+from sqlalchemy import select
+
+from clawrl_trl.credit import binary
+from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.agent import AgentEnv, Effect, Start
+from clawrl_trl.envs.course import PracticeRun
+from clawrl_trl.envs.message import Action
+from clawrl_trl.envs.practice import Practice, _parser
+from clawrl_trl.envs.rollout import Group, Rollout
+from clawrl_trl.envs.signals import StepJudge
+from clawrl_trl.errors import UserError
+from clawrl_trl.judge.turn import JudgedTurn
+from clawrl_trl.ledger import schema
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Walk:
+    """So many steps, some of which have a signal."""
+
+    id: str
+
+
+class WalkEnv(AgentEnv[Walk]):
+    """Episodes of two or three steps with random signals and outcomes, which it writes down."""
+
+    lock = threading.Lock()
+    count = 0
+    played: dict[str, tuple[float, list[float | None]]] = {}  # noqa: RUF012 - on purpose: one for all
+
+    def __init__(self) -> None:
+        super().__init__([Walk("walk")], max_steps=STEPS)
+
+    def begin(self, task: Walk) -> Start:
+        with WalkEnv.lock:
+            WalkEnv.count += 1
+            self.chance = random.Random(WalkEnv.count)
+        self.steps = 2 + self.chance.randrange(2)
+        self.told: list[float | None] = []
+        return Start([{"role": "system", "content": "walk"}, {"role": "user", "content": "go"}])
+
+    def act(self, action: Action) -> Effect:
+        self.told.append(self.chance.choice([None, -1.0, -0.5, 0.25, 1.0]))
+        return Effect(["good" if self.told[-1] == 1.0 else "bad"], len(self.told) == self.steps, signal=self.told[-1])
+
+    def evaluate(self) -> float:
+        outcome = self.chance.choice([-1.0, 0.5, 1.0])
+        WalkEnv.played[self.session_id] = outcome, self.told
+        return outcome
+
+
+def rollout(rig: Rig, groups: int = 3, size: int = 4, **options: Any) -> list[Group]:
+    policy = GatewayPolicy(rig.url, stream_share=0.0)
+    try:
+        return list(Rollout(WalkEnv, policy, num_generations=size, parallel_envs=2, **options).play([0] * groups))
+    finally:
+        policy.close()
+
+
+def samples(rig: Rig, group: str) -> dict[str, list[schema.Sample]]:
+    """The samples of a group's sessions, in the order of the turns; without those of replies that were cut off."""
+    found: dict[str, list[schema.Sample]] = defaultdict(list)
+    wanted = (
+        select(schema.Session.external_id, schema.Sample)
+        .join(schema.Turn, schema.Turn.session_id == schema.Session.id)
+        .join(schema.Sample, schema.Sample.turn_id == schema.Turn.id)
+        .where(schema.Session.group == group, schema.Turn.finish_reason != "abort")
+        .order_by(schema.Turn.seq)
+    )
+    with rig.ledger.reader() as tx:
+        for name, sample in tx.execute(wanted):
+            found[str(name)].append(sample)
+    return found
+
+
+def advantage(sample: schema.Sample) -> float:
+    """As the trainer takes it."""
+    measure = None if sample.baseline is None or sample.scale is None else (sample.baseline, sample.scale)
+    return float(binary([sample.score], None, [measure])[0][0])
+
+
+def check_group(rig: Rig, group: Group, weight: float, *, stepwise: bool) -> int:
+    """Compare what the ledger holds with the definition, worked out anew; returns how many turns there were."""
+    played = {one.session_id: WalkEnv.played[one.session_id] for one in group.episodes}
+    everything = [(s, k, o, told[k]) for s, (o, told) in played.items() for k in range(len(told))]
+    found, count = samples(rig, group.id), 0
+    for session, step, outcome, signal in everything:
+        rivals = [one for one in everything if one[1] == step] if stepwise else everything
+        known = [one[3] for one in rivals if one[3] is not None]
+        usual = sum(known) / len(known) if known else 0.0
+        rewards = [o + weight * (usual if s is None else s) for _, _, o, s in rivals]
+        reward = outcome + weight * (usual if signal is None else signal)
+        if len(rewards) < 2:
+            expected = reward
+        elif max(rewards) - min(rewards) < 1e-9:
+            expected = 0.0
+        else:
+            expected = (reward - statistics.mean(rewards)) / (statistics.stdev(rewards) + 1e-6)
+        sample = found[session][step]
+        assert sample.score == pytest.approx(reward) and advantage(sample) == pytest.approx(expected, abs=1e-6)
+        count += 1
+    assert count == sum(map(len, found.values()))
+    return count
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_rewards_and_advantages_are_those_of_the_definition(tmp_path: Path, stepwise: bool) -> None:
+    with running(tmp_path / "run") as rig:
+        groups = rollout(rig, prm_coef=0.3, stepwise=stepwise)
+        counts = [check_group(rig, group, 0.3, stepwise=stepwise) for group in groups]
+    assert sum(counts) >= 3 * 4 * 2
+    told = [one.signals for group in groups for one in group.episodes]
+    assert sum(map(len, told)) == sum(
+        one is not None for group in groups for e in group.episodes for one in WalkEnv.played[e.session_id][1]
+    )
+
+
+def test_replies_that_never_arrived_shift_nothing(tmp_path: Path) -> None:
+    """One request fails and one breaks off; the latter's turn is captured all the same."""
+    engine = ScriptedEngine([says("a"), fails(400, "no"), hangs_up("cut", " off"), says("b")])
+    with running(tmp_path / "run", engine=engine, patience_s=0.01) as rig:
+        (group,) = rollout(rig, groups=1, prm_coef=1.0, stepwise=True)
+        assert sum(one.finish_reason == "abort" for one in rig.turns()) == 1
+        played = {one.session_id: WalkEnv.played[one.session_id][1] for one in group.episodes}
+        found = samples(rig, group.id)
+        for one in group.episodes:
+            turns = [sample.turn_id for sample in found[one.session_id]]
+            assert [one.signals.get(turn) for turn in turns] == played[one.session_id]
+
+
+def test_without_a_coefficient_there_are_no_signals(tmp_path: Path) -> None:
+    with running(tmp_path / "run") as rig:
+        (group,) = rollout(rig, groups=1)
+        scores = {one.score for rows in samples(rig, group.id).values() for one in rows}
+    assert all(one.signals == {} for one in group.episodes)
+    assert scores == {one.outcome for one in group.episodes}
+
+
+def judge_settings(run: Path, url: str | None = None, **more: Any) -> ServeSettings:
+    settings = ServeSettings(run=str(run), judge="llm", judge_url=url, judge_model="prm", **more)
+    settings.save()
+    return settings
+
+
+def votes(score: Callable[[str], int]) -> Callable[[Any, int], str]:
+    """A judge's server: it scores by what came next."""
+    return lambda messages, number: f'{{"score": {score(messages[-1]["content"])}, "hint": null}}'
+
+
+def test_the_run_s_judge_scores_the_steps(scripted: Any, tmp_path: Path) -> None:
+    server = scripted(votes(lambda text: 1 if "\ngood\n" in text else -1))
+    judge_settings(tmp_path / "judged", server.base_url, judge_votes=3)
+    judge = StepJudge.of_run(tmp_path / "judged")
+    assert judge is not None
+    with running(tmp_path / "run") as rig:
+        (group,) = rollout(rig, groups=1, prm_coef=0.5, judge=judge)
+        found = samples(rig, group.id)
+    judge.close()
+    steps = 0
+    for one in group.episodes:
+        outcome, told = WalkEnv.played[one.session_id]
+        expected = [1.0 if signal == 1.0 else -1.0 for signal in told]
+        assert list(one.signals.values()) == expected
+        assert [sample.score for sample in found[one.session_id]] == [outcome + 0.5 * score for score in expected]
+        steps += len(told)
+    assert len(server.seen) == 3 * steps, "three votes a step"
+    asked = server.seen[0]["body"]["messages"][-1]["content"]
+    assert "request from the owner\ngo\n" in asked and "reply of the assistant\none two three\n" in asked
+    assert "what came next, part 1, from a tool" in asked
+
+
+def test_a_judge_that_hangs_costs_its_time_out_and_no_score(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, running(tmp_path / "run") as rig:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        judge = StepJudge(judge_settings(tmp_path / "judged", url, judge_timeout=0.2))
+        groups = rollout(rig, groups=2, size=2, prm_coef=0.5, judge=judge)
+        outcomes = {one.outcome for group in groups for one in group.episodes}
+        scores = {s.score for group in groups for rows in samples(rig, group.id).values() for s in rows}
+        judge.close()
+    assert [one.signals for group in groups for one in group.episodes] == [{}] * 4
+    assert scores == outcomes, "what was not judged is no score"
+
+
+def test_a_judge_with_devices_of_its_own_is_found_with_its_key(scripted: Any, tmp_path: Path) -> None:
+    server = scripted(votes(lambda text: 1))
+    settings = judge_settings(tmp_path, server.base_url, judge_votes=1)
+    step = JudgedTurn("t", "s", ({"role": "user", "content": "go"},), None, {"content": "ok"}, (), (), (), 0)
+    for announced in (server.base_url, "http://127.0.0.1:9"):
+        RunFolder(tmp_path).announce("judge_engine", announced, key="its-key")
+        judge = StepJudge(settings)
+        assert judge.answers({"t": judge.ask(step)}) == {"t": 1.0}
+        judge.close()
+    assert [one["headers"].get("authorization") for one in server.seen] == ["Bearer its-key", None]
+
+
+def test_a_judge_that_is_away_or_undecided_gives_no_score(scripted: Any, tmp_path: Path) -> None:
+    away = judge_settings(tmp_path / "away", "http://127.0.0.1:9")
+    split = judge_settings(
+        tmp_path / "split",
+        scripted(lambda messages, number: f'{{"score": {number % 2}, "hint": null}}').base_url,
+        judge_votes=2,
+    )
+    step = JudgedTurn("t", "s", ({"role": "user", "content": "go"},), None, {"content": "ok"}, (), (), (), 0)
+    for settings in (away, split):
+        judge = StepJudge(settings)
+        assert judge.answers({"t": judge.ask(step)}) == {}
+        judge.close()
+
+
+def test_an_own_reward_scores_steps_and_other_judges_leave_it_to_the_world(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def reward(turn):\n    return 0.25 if turn.next_state else None\n")
+    for judge in ("rules", "off"):
+        ServeSettings(run=str(tmp_path), judge=judge).save()
+        assert StepJudge.of_run(tmp_path) is None
+    ServeSettings(run=str(tmp_path), custom_rm_path=f"{tmp_path}/mine.py:reward").save()
+    judge = StepJudge.of_run(tmp_path)
+    assert judge is not None
+    with running(tmp_path / "run") as rig:
+        (group,) = rollout(rig, groups=1, prm_coef=1.0, judge=judge)
+    judge.close()
+    assert {score for one in group.episodes for score in one.signals.values()} == {0.25}
+    ServeSettings(run=str(tmp_path), custom_rm_path=f"{tmp_path}/mine.py:nothing").save()
+    with pytest.raises(UserError, match="nothing"):
+        StepJudge.of_run(tmp_path)
+
+
+def test_the_flags_of_practice(tmp_path: Path) -> None:
+    practice = Practice(env="gui", tasks=tmp_path, prm_coef=0.5, stepwise=True)
+    flags = PracticeRun(practice, 1, ServeSettings(run="r"), "http://x/v1").flags() | {"run": "r"}
+    words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", str(value))]
+    given = _parser().parse_args(words)
+    assert (given.prm_coef, given.stepwise, given.keep_screenshots) == (0.5, 1, 0)
+    for weight in (-1.0, math.nan, math.inf):
+        with pytest.raises(UserError, match="--prm_coef"):
+            Practice(env="gui", tasks=tmp_path, prm_coef=weight)

@@ -1,0 +1,177 @@
+"""The persistent shell."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from clawrl_trl.envs.backends import bubblewrap_trouble
+from clawrl_trl.envs.limits import Limits
+from clawrl_trl.envs.sandbox import Sandbox
+from clawrl_trl.envs.shell import MOST, Shell, ShellBroken, ShellRoom
+
+TROUBLE = bubblewrap_trouble()
+pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
+LONG = 120.0
+SHORT = 0.5
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    room = ShellRoom()
+    with Sandbox(binds=[room.bind], limits=Limits(memory_mb=128, disk_mb=32)) as sandbox:
+        yield Shell(sandbox, room)
+    room.close()
+
+
+def output(shell: Shell, command: str) -> str:
+    return shell.execute(command, LONG).output
+
+
+def until(shell: Shell, text: str) -> str:
+    """Look until a text shows."""
+    said = ""
+    for _ in range(200):
+        said += shell.view(SHORT).output
+        if text in said:
+            return said
+    raise AssertionError(f"{text!r} never showed; what did: {said!r}")
+
+
+def test_it_remembers(shell: Shell) -> None:
+    output(shell, "mkdir d && cd d && x=5 && export y=6 && f() { echo f$1; }")
+    assert output(shell, "pwd; echo $x; bash -c 'echo $y'; f 7") == "/work/d\n5\n6\nf7\n"
+
+
+@pytest.mark.parametrize(("command", "code"), [("true", 0), ("false", 1), ("(exit 42)", 42), ("nosuchcommand", 127)])
+def test_exit_codes(shell: Shell, command: str, code: int) -> None:
+    assert shell.execute(command, LONG).exit_code == code
+    assert output(shell, "echo $?") == f"{code}\n"
+
+
+def test_many_lines_are_one_command(shell: Shell) -> None:
+    seen = shell.execute("for i in 1 2\ndo\n  echo $i\ndone\ncat <<E\na\tb 'c' \"d\" $((1 + 1))\nE\nfalse\n", LONG)
+    assert seen.output == "1\n2\na\tb 'c' \"d\" 2\n" and seen.exit_code == 1
+
+
+def test_a_command_longer_than_a_line_of_the_terminal(shell: Shell) -> None:
+    text = "x" * 50_000
+    assert output(shell, f"echo {text} | wc -c") == "50001\n"
+
+
+def test_a_mistake_in_the_syntax_is_told(shell: Shell) -> None:
+    seen = shell.execute("for i in 1", LONG)
+    assert seen.exit_code == 2 and "syntax error" in seen.output
+    assert output(shell, "echo fine") == "fine\n"
+
+
+def test_it_is_a_terminal_that_does_not_echo(shell: Shell) -> None:
+    assert output(shell, "test -t 0 && test -t 1 && stty size") == "40 120\n"
+
+
+def test_what_is_shown_is_what_a_person_would_read(shell: Shell) -> None:
+    assert output(shell, r"printf 'a\033[31mred\033[0m\n10%%\r20%%\r30%%\n\033]0;title\007b\n'") == "ared\n30%\nb\n"
+
+
+def test_output_is_bounded_and_keeps_both_ends(shell: Shell) -> None:
+    said = output(shell, "seq 100000")
+    assert said.startswith("1\n2\n") and said.endswith("99999\n100000\n") and "left out" in said
+    assert len(said) < MOST + 100
+
+
+def test_a_text_like_the_mark_is_only_text(shell: Shell) -> None:
+    assert output(shell, r"printf '\x1e0123456789abcdef 0\x1e'; echo end").endswith("end\n")
+
+
+def test_a_command_that_takes_long_is_looked_at_typed_to_and_interrupted(shell: Shell) -> None:
+    seen = shell.execute("echo ready; read x; echo got $x; read y", SHORT)
+    assert seen.running and seen.exit_code is None
+    assert shell.execute("echo no", LONG).running and shell.write_file("no", "", LONG).running
+    said = seen.output + shell.type("hello", SHORT).output
+    if "got hello" not in said:
+        said += until(shell, "got hello")
+    assert "ready" in said and "no" not in said.split()
+    seen = shell.type("C-c", LONG)
+    while seen.running:
+        seen = shell.view(SHORT)
+    assert seen.exit_code == 130
+    assert output(shell, "echo next") == "next\n"
+
+
+def test_what_was_typed_too_late_does_not_put_answers_out_of_step(shell: Shell) -> None:
+    assert shell.execute("until [ -e go ]; do read -t 0.05 <> <(:); done", SHORT).running
+    shell.type("touch late", SHORT)
+    (shell._sandbox.path / "go").touch()
+    seen = shell.view(LONG)
+    while seen.running:
+        seen = shell.view(SHORT)
+    for number in range(3):
+        assert output(shell, f"echo {number}").splitlines()[-1:] == [str(number)]
+    assert output(shell, "ls late") == "late\n"
+
+
+@pytest.mark.parametrize("mode", ["", "stty raw; "])
+def test_typing_to_a_program_that_does_not_read_ends(shell: Shell, mode: str) -> None:
+    assert shell.execute(f"{mode}sleep 1000", SHORT).running
+    assert shell.type("x" * (1 << 20), SHORT).running
+
+
+def test_an_interpreter(shell: Shell) -> None:
+    said = shell.execute("python3 -q -i -c ''", SHORT).output
+    said += shell.type("6 * 7", SHORT).output
+    if "42" not in said:
+        until(shell, "42")
+    seen = shell.type("C-d", LONG)
+    while seen.running:
+        seen = shell.view(SHORT)
+    assert seen.exit_code == 0
+
+
+def test_background_jobs_live_between_commands(shell: Shell) -> None:
+    output(shell, "(until [ -e go ]; do read -t 0.05 <> <(:); done; echo went > went) &")
+    output(shell, "touch go; wait")
+    assert output(shell, "cat went") == "went\n"
+
+
+def test_writing_files(shell: Shell) -> None:
+    output(shell, "mkdir 'a b' && cd 'a b'")
+    text = 'it\'s\n"quoted" $HOME `id` \\n\n\ttab é 漢\n'
+    assert shell.write_file("c/d'e.txt", text, LONG).exit_code == 0
+    assert output(shell, 'cat "c/d\'e.txt"; pwd') == text + "/work/a b\n"
+    assert shell.write_file("/usr/no", "x", LONG).exit_code != 0
+
+
+def test_writing_through_a_link_stays_inside(shell: Shell, tmp_path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    output(shell, f"ln -s {tmp_path}/secret link")
+    assert shell.write_file("link", "yours", LONG).exit_code != 0
+    assert (tmp_path / "secret").read_text() == "mine"
+
+
+def test_a_shell_that_was_left_starts_anew(shell: Shell) -> None:
+    seen = shell.execute("x=5; exit 3", LONG)
+    assert seen.lost == "it ended with code 3" and not seen.running
+    assert output(shell, 'echo "<$x>"') == "<>\n"
+
+
+def test_a_shell_that_used_too_much_is_told_of_and_starts_anew(shell: Shell) -> None:
+    hog = "python3 -c 'import mmap; m = mmap.mmap(-1, 1 << 30)\nwhile 1: m.write(bytes(1 << 20))' || sleep 1000"
+    seen = shell.execute(hog, LONG)
+    assert seen.lost == "it used more than 128 MB of memory"
+    assert output(shell, "echo again") == "again\n"
+
+
+def test_killing_everything_kills_only_itself(shell: Shell) -> None:
+    assert shell.execute("kill -9 -1; kill -9 $$", LONG).lost
+    assert output(shell, "echo again") == "again\n"
+
+
+def test_nothing_to_see(shell: Shell) -> None:
+    assert shell.view(SHORT).output == "" and shell.type("x", SHORT).output == ""
+    shell.close()
+
+
+def test_a_shell_that_cannot_start_says_so() -> None:
+    room = ShellRoom()
+    with Sandbox() as sandbox, pytest.raises(ShellBroken, match="did not start"):
+        Shell(sandbox, room).execute("echo", LONG)  # the sandbox does not show the room
+    room.close()

@@ -1,0 +1,103 @@
+"""Pictures on their way: from the screen through the gateway into a vision-language model, and its click back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gateway_rig import running
+from PIL import Image
+from real_engine import RealEngine
+from tiny_vl import PAD, POINTS, TinyVL
+
+from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
+from clawrl_trl.envs.gui_tasks import WebTask
+from clawrl_trl.tiny import MODEL_PATH
+
+pytestmark = pytest.mark.browser
+
+PAGE = """<!doctype html><body style='margin: 0; height: 240px'><script>const clicks = [];
+addEventListener("click", one => {
+  clicks.push([one.clientX, one.clientY]);
+  document.body.insertAdjacentHTML("beforeend", `<div style='background: rgb(${clicks.length * 40}, 90, 200);
+    position: absolute; width: 40px; height: 40px; left: ${one.clientX}px; top: ${one.clientY}px'></div>`);
+});</script>"""
+
+
+def env_of(folder: Path) -> GUIEnv:
+    (folder / "page.html").write_text(PAGE)
+    return GUIEnv([WebTask("one", folder, "page.html", instruction="Click.", checks=("false",))], images=True)
+
+
+def pictures(conversation: str) -> list[Any]:
+    messages = [one for one in json.loads(conversation) if isinstance(one["content"], list)]
+    return [part for one in messages for part in one["content"] if part["type"] == "image_url"]
+
+
+def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> None:
+    engine, env = TinyVL(), env_of(tmp_path)
+    with running(tmp_path / "run", engine=engine, max_model_len=8192) as rig:
+        policy = GatewayPolicy(rig.url, stream_share=0.0)
+        state, screens, asked = env.reset(), [], []
+        for step in range(KEPT_IMAGES + 2):
+            screens.append(state["screenshot"].permute(1, 2, 0).numpy())
+            asked.append(json.loads(state["conversation"]))
+            assert len(pictures(state["conversation"])) == min(step + 1, KEPT_IMAGES)
+            state = env.step(policy(state))["next"]
+            assert env.scene is not None and not state["done"] and state["faults"].item() == 0
+            clicks = env.scene.screen.evaluate("clicks")  # type: ignore[attr-defined]
+            assert len(clicks) == step + 1
+            x, y = engine.seen[-1].point
+            assert clicks[-1] == pytest.approx([x / 999 * 320, y / 999 * 240], abs=1.5)
+        policy.close()
+        turns = rig.turns()
+    env.close()
+    assert len({screen.tobytes() for screen in screens}) == len(screens), "each click shows"
+    for step, seen in enumerate(engine.seen):
+        shown = screens[max(0, step + 1 - KEPT_IMAGES) : step + 1]
+        assert len(seen.images) == len(shown)
+        assert all(np.array_equal(*pair) for pair in zip(seen.images, shown, strict=True))
+        prepared = engine.prepare(images=[Image.fromarray(one) for one in shown], return_tensors="pt")
+        assert torch.equal(seen.pixel_values, prepared["pixel_values"])
+        patches = int(prepared["image_grid_thw"].prod(-1).sum())
+        assert seen.prompt_ids.count(engine.tokenizer.convert_tokens_to_ids(PAD)) == patches // 4
+    # The gateway passes the parts on as they are, and keeps them so.
+    assert [one["messages"] for one in engine.requests] == asked == [turn.messages for turn in turns]
+    for turn, seen in zip(turns, engine.seen, strict=True):
+        assert turn.kind == "main" and turn.prompt_ids is not None and turn.completion_ids is not None
+        assert turn.prompt_ids.tolist() == seen.prompt_ids
+        assert json.dumps(list(seen.point)) in engine.tokenizer.decode(turn.completion_ids)
+        assert not turn.trainable and turn.untrainable_reason == "trainers are given tokens alone, not image_url"
+
+
+def test_what_the_model_says_depends_on_what_it_sees() -> None:
+    engine = TinyVL()
+    prompt = engine.tokenizer.encode("".join(("<|vision_start|>", PAD * 4, "<|vision_end|>")))
+    said = []
+    for colour in ("black", "white"):
+        prepared = engine.prepare(images=[Image.new("RGB", (56, 56), colour)], return_tensors="pt")
+        said.append(engine._logprobs(prompt, engine.tokenizer.encode("yes"), prepared))
+    assert said[0] != said[1] and len(POINTS) > 1
+
+
+def test_an_engine_that_can_not_see_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env = env_of(tmp_path)
+    with (
+        RealEngine(tmp_path / "engine", MODEL_PATH) as engine,
+        running(tmp_path / "run", engine_url=engine.url) as rig,
+        rig.client() as http,
+    ):
+        policy = GatewayPolicy(rig.url, stream_share=0.0)
+        state = env.reset()
+        refused = http.post("/v1/chat/completions", json={"messages": json.loads(state["conversation"])})
+        assert refused.status_code == 400 and "one that sees needs vLLM" in refused.json()["error"]["message"]
+        while not state["done"]:
+            state = env.step(policy(state))["next"]
+        policy.close()
+        assert rig.turns() == []
+    env.close()
+    assert state["dropped"] and torch.isnan(state["reward"]).all()
+    assert "Content of type 'image_url' is not supported" in caplog.text

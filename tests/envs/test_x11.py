@@ -1,0 +1,96 @@
+"""A native window under Xvfb: a real Tk program, driven by the same actions as a page."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torchrl.envs.utils import check_env_specs
+
+from clawrl_trl.envs.gui import GUIEnv
+from clawrl_trl.envs.gui_oracle import act, solve
+from clawrl_trl.envs.x11_tasks import X11Task
+
+pytestmark = pytest.mark.browser
+
+PROGRAM = """
+import tkinter
+from pathlib import Path
+
+root = tkinter.Tk()
+root.title("Notes")
+root.geometry("320x240+0+0")
+entry = tkinter.Entry(root, width=20)
+entry.place(x=10, y=10, width=200, height=30)
+
+def save():
+    Path("note.txt").write_text(entry.get())
+    button.configure(text="Saved", bg="black", fg="white")
+
+button = tkinter.Button(root, text="Save", command=save)
+button.place(x=10, y=60, width=100, height=40)
+entry.bind("<Control-Key-l>", lambda event: (entry.delete(0, "end"), "break")[1])
+root.mainloop()
+"""
+BOX, SAVE = [330, 105], [185, 335]
+TASK = X11Task(
+    "note",
+    "Write Zoe into the box and press Save.",
+    (sys.executable, "-c", PROGRAM),
+    {"note.txt": "Zoe"},
+    (
+        {"action": "type", "coordinate": BOX, "text": "Max"},
+        {"action": "key", "keys": ["ctrl", "l"]},
+        {"action": "type", "text": "Zoe"},
+        {"action": "left_click", "coordinate": SAVE},
+    ),
+)
+
+
+@pytest.fixture
+def env() -> Iterator[GUIEnv]:
+    one = GUIEnv([TASK])
+    yield one
+    one.close()
+
+
+def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
+    state = act(env, env.reset(), {"action": "terminate"})
+    assert state["reward"].item() == -1.0
+    state = env.reset()
+    assert 'window "Notes" = "320x240 at 0,0"' in state["outline"] and state["screenshot"].shape == (3, 240, 320)
+    state = solve(env, state)
+    assert state["reward"].item() == 1.0 and state["progress"].item() == 1.0
+
+
+def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) -> None:
+    env.reset()
+    button = next(one for one in env.elements if one.value == "100x40 at 10,60")
+    state = act(env, env.reset(), {"action": "wait", "time": 0})
+    state = act(env, state, {"action": "left_click", "ref": button.ref})
+    assert state["difference"].item() > 0.02
+    state = act(env, state, {"action": "left_click", "ref": 99})
+    assert "there is no element [99]" in state["message"]
+
+
+def test_a_program_that_ends_is_dropped() -> None:
+    env = GUIEnv([X11Task("gone", "Go.", (sys.executable, "-c", ""), {"a": "b"})])
+    try:
+        state = env.reset()
+        assert state["dropped"] and "ended" in state["reason"]
+        assert torch.isnan(act(env, state, {"action": "terminate"})["reward"]).all()
+    finally:
+        env.close()
+
+
+def test_specs_and_nothing_left(env: GUIEnv) -> None:
+    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    folders = set(Path(tempfile.gettempdir()).glob("clawrl-x11-*"))
+    check_env_specs(env, break_when_any_done="both", seed=0)
+    env.close()
+    left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
+    assert set(Path(tempfile.gettempdir()).glob("clawrl-x11-*")) <= folders
