@@ -6,7 +6,6 @@ version: written to a folder, then committed with its samples in one transaction
 """
 
 import logging
-import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list, is_peft_model
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
-from trl import GRPOTrainer
-from trl.trainer.utils import use_adapter
 
 from clawrl_trl.credit import (
     CreditedSample,
@@ -33,16 +29,15 @@ from clawrl_trl.credit import (
     merge,
 )
 from clawrl_trl.credit.sample import FloatArray
-from clawrl_trl.errors import UserError
-from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
-from clawrl_trl.ledger.schema import Policy
-from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher, rollback, version_of
+from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
 from clawrl_trl.policies.versions import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
-from clawrl_trl.trainers.checkpoint import InitialWeights, read_training_state, read_weights, write_policy
 from clawrl_trl.trainers.collate import Inputs, collate
-from clawrl_trl.trainers.loader import MicroBatch, train_dataloader
-from clawrl_trl.trainers.logprobs import RowTemperatures, plain_logps
+from clawrl_trl.trainers.divergence import kl_to_base
+from clawrl_trl.trainers.importance import reweigh
+from clawrl_trl.trainers.line import PolicyLine
+from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
+from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +55,7 @@ def _scored_by_the_judge(completions: list[Any], **kwargs: Any) -> list[float | 
     return [None] * len(completions)
 
 
-class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+class AsyncGRPOTrainer(TemperedGRPOTrainer):
     """
     Trainer for Binary RL on replies that were sampled elsewhere, as in [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
@@ -103,7 +98,7 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             `output_dir/policies` and are promoted in the ledger alone.
         custom_loss_function (`Callable`, *optional*):
             Called as `loss(trainer, model, inputs, default_loss)` in place of the loss; `default_loss(model, inputs)`
-            is TRL's. Returns a scalar tensor.
+            is the method's own. Returns a scalar tensor.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             Callbacks, as in [`~transformers.Trainer`].
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
@@ -164,18 +159,11 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             quantization_config=quantization_config,
         )
         self.custom_loss_function = custom_loss_function
-        self.publisher = self._publisher(publisher)
-        self.policy_version = 0
-        unwrapped = self.accelerator.unwrap_model(self.model)
-        self._initial = InitialWeights(unwrapped)
-        self._temperatures = [
-            RowTemperatures(one.get_base_model() if is_peft_model(one) else one, self.temperature)
-            for one in (unwrapped, self.ref_model)
-            if one is not None
-        ]
+        publisher = publisher or self._offline_publisher()
+        self.line = None if publisher is None else PolicyLine(self, publisher)
         self._finishing: SampleBatch | None = None
         self._last_inputs: Inputs | None = None
-        self.add_callback(_PublishCallback(self))
+        self.add_callback(StepEnds(self))
 
     def _configure(self, args: AsyncGRPOConfig) -> None:
         if isinstance(self.source, LedgerSource):
@@ -190,9 +178,9 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if not sized and args.max_steps <= 0:
             args.max_steps = ENDLESS_STEPS
 
-    def _publisher(self, publisher: Publisher | None) -> Publisher | None:
-        if publisher is not None or not isinstance(self.source, LedgerSource):
-            return publisher
+    def _offline_publisher(self) -> Publisher | None:
+        if not isinstance(self.source, LedgerSource):
+            return None
         store = PolicyStore(Path(self.args.output_dir) / "policies")
         return Publisher(self.source.ledger, store, gate=FirstGate(max_kl=self.args.max_kl))
 
@@ -207,16 +195,31 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         Returns:
             One [T] array per sample; NaN on tokens that get no credit and are left out of the loss.
         """
-        values, constant = binary([one.score for one in samples], [one.group for one in samples])
+        values, constant = binary(
+            [one.score for one in samples],
+            [one.group for one in samples],
+            [one.measure for one in samples],
+        )
         self._note("constant_groups", float(constant.mean()))
         return [np.full(len(one.completion_ids), value) for one, value in zip(samples, values, strict=True)]
+
+    def distilled(self, sample: TrainingSample) -> FloatArray | None:
+        """[T] weight of a term that the loss takes from the teacher's candidates; `None` without one."""
+        return None
 
     def credit(self, samples: Sequence[TrainingSample]) -> list[CreditedSample]:
         """Credited samples of one batch, weighted, merged if asked for, without those that train nothing."""
         credited = []
         for sample, advantages in zip(samples, self.advantages(samples), strict=True):
             known = np.isfinite(sample.logprobs)
-            credited.append(CreditedSample(sample, np.where(known, advantages * sample.weight, np.nan)))
+            distilled = self.distilled(sample)
+            credited.append(
+                CreditedSample(
+                    sample,
+                    np.where(known, advantages * sample.weight, np.nan),
+                    None if distilled is None else distilled * sample.weight,
+                )
+            )
         rows = [row for row in credited if row.trained_tokens]
         self._note_batch(rows)
         return merge(rows) if self.args.merge_turns else rows
@@ -260,7 +263,7 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         inputs["row_share"] = micro["row_share"]
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
         if self.beta != 0.0:
-            inputs["ref_per_token_logps"] = self._reference_logps(inputs)
+            inputs["ref_per_token_logps"] = self.reference_logps(inputs)
         self._weigh(inputs)
         return inputs
 
@@ -272,117 +275,31 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             return
         if mode == "none" and self.num_iterations == 1:
             return
-        current = self._logps(self.model, inputs)
-        inputs["old_per_token_logps"] = current
-        if mode == "none":
-            return
-        trained = inputs["tool_mask"].bool()
-        ratio = torch.exp(torch.where(trained, current - inputs["behaviour_logps"], 0.0))
-        if mode == "truncate":
-            weight = ratio.clamp(max=cap)
-        else:
-            weight = torch.where((ratio >= 1 / cap) & (ratio <= cap), ratio, 0.0)
-        inputs["advantages"] = inputs["advantages"] * weight
-        if trained.any():
-            self._note("importance/mean", float(ratio[trained].mean()))
-            self._note("importance/max", float(ratio[trained].max()))
-            self._note("importance/bounded", float((weight != ratio)[trained].float().mean()))
-
-    def _logps(self, model: Any, inputs: Inputs) -> torch.Tensor:
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        with self._at_temperatures(inputs):
-            logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))
-        return logps
-
-    def _reference_logps(self, inputs: Inputs) -> torch.Tensor:
-        if self.ref_model is not None:
-            return self._logps(self.ref_model, inputs)
-        model = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-            return self._logps(self.model, inputs)
+        current = inputs["old_per_token_logps"] = self.logps(self.model, inputs)
+        if mode != "none":
+            for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
+                self._note(name, value)
 
     # ---- Loss ----
 
-    def _at_temperatures(self, inputs: Inputs) -> Any:
-        from contextlib import ExitStack
-
-        stack = ExitStack()
-        for one in self._temperatures:
-            stack.enter_context(one.of(inputs["temperature"]))
-        return stack
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        rows = self._temperatures[0].rows
-        if rows is not None and not self._temperatures[0].fused(rows):
-            with self.accelerator.autocast():
-                logps, entropies, aux = plain_logps(
-                    model, input_ids, attention_mask, logits_to_keep, rows, router_logits=compute_aux_loss
-                )
-            return logps, entropies if compute_entropy else None, aux
-        return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
-            model,
-            input_ids,
-            attention_mask,
-            logits_to_keep,
-            batch_size=batch_size,
-            compute_entropy=compute_entropy,
-            compute_aux_loss=compute_aux_loss,
-            **kwargs,
-        )
+    def default_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        """The method's loss of a micro-batch, a scalar: TRL's, to which a method may add."""
+        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
-        with self._at_temperatures(inputs):
-            default: Loss = super()._compute_loss
+        with self.at_temperatures(inputs):
             if self.custom_loss_function is None:
-                loss = default(model, inputs)
+                loss = self.default_loss(model, inputs)
             else:
-                loss = self.custom_loss_function(self, model, inputs, default)
+                loss = self.custom_loss_function(self, model, inputs, self.default_loss)
         return loss * inputs["row_share"] if self.loss_type in _ROW_MEAN_LOSSES else loss
 
-    @torch.no_grad()
-    def kl_to_base(self, inputs: Inputs) -> float | None:
-        """Exact KL(policy || base) on a micro-batch's own replies, at temperature 1; called on every process.
-
-        Returns:
-            Mean over at most `gate_tokens` trained tokens per process, in nats; `None` without a base to compare with.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        if not is_peft_model(model) and self.ref_model is None:
-            return None
-        width = max(1, min(inputs["completion_ids"].size(1), self.args.gate_tokens // len(inputs["completion_ids"])))
-        arguments = {
-            "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :width]], dim=1),
-            "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :width]], dim=1),
-            "logits_to_keep": width + 1,
-            "use_cache": False,
-        }
-        training = self.model.training
-        self.model.eval()
-        policy = self.model(**arguments).logits[:, :-1].float().log_softmax(-1)
-        if self.ref_model is not None:
-            base = self.ref_model(**arguments).logits[:, :-1].float().log_softmax(-1)
-        else:
-            with model.disable_adapter():
-                base = self.model(**arguments).logits[:, :-1].float().log_softmax(-1)
-        self.model.train(training)
-        mask = inputs["tool_mask"][:, :width].bool()
-        divergence = (policy.exp() * (policy - base)).sum(-1)
-        totals = torch.stack([divergence[mask].sum(), mask.sum().float()])
-        totals = self.accelerator.reduce(totals, reduction="sum")
-        return float(totals[0] / totals[1].clamp(min=1.0))
-
     # ---- Policy versions ----
+
+    @property
+    def policy_version(self) -> int:
+        """The policy version in memory; 0, the base model, without a ledger."""
+        return 0 if self.line is None else self.line.version
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train until the source ends or `max_steps` are done.
@@ -394,88 +311,13 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises:
             UserError: If the folder is none of the run's versions, or the disk is full.
         """
-        if self.publisher is not None:
+        if self.line is not None:
             if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() not in ("true", "false"):
-                self._go_back_to(Path(resume_from_checkpoint))
-            resume_from_checkpoint = self._recover()
+                self.line.go_back_to(Path(resume_from_checkpoint))
+            resume_from_checkpoint = self.line.recover()
         elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
             resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-
-    def _go_back_to(self, folder: Path) -> None:
-        """Let the version in a folder of this run serve, so that training goes on from it.
-
-        Raises:
-            UserError: If the folder is none of this run's versions.
-        """
-        publisher = self._with_publisher()
-        version = version_of(folder.name)
-        if version is None or publisher.store.folder(version) != folder.absolute():
-            raise UserError(
-                f"{folder} is no policy version of this run: a run with a ledger goes on by itself, or from one of "
-                f"{publisher.store.root}/policy-v<N>."
-            )
-        if self.accelerator.is_main_process and self._line_now() != version:
-            rollback(publisher.ledger, to=version)
-        self.accelerator.wait_for_everyone()
-
-    def _recover(self) -> str | None:
-        publisher = self._with_publisher()
-        if self.accelerator.is_main_process:
-            with publisher.ledger.reader() as tx:
-                known = [policy.version for policy in policies.all(tx)]
-            for name in publisher.store.clean_up(known):
-                logger.info("removed %s, the remains of an interrupted update", name)
-            self._publish_waiting()
-        version = self._line()
-        self._hold(version)
-        if version == 0:
-            return None
-        state = publisher.store.training_state(version)
-        if state is None:
-            read_weights(self, publisher.store.folder(version))
-        return None if state is None else str(state)
-
-    def _publish_waiting(self) -> None:
-        """Try again to publish a candidate that waits for the engine; on the main process."""
-        publisher = self._with_publisher()
-        with publisher.ledger.reader() as tx:
-            latest = policies.latest(tx)
-        if latest.state == "candidate":
-            publisher.publish(Candidate(latest.version, publisher.store.folder(latest.version)))
-
-    def _line(self) -> int:
-        """The version training goes on from, on every process."""
-        return int(self._shared(self._line_now() if self.accelerator.is_main_process else None))
-
-    def _line_now(self) -> int:
-        """The newest version while it waits to be served, else the one that serves."""
-        with self._with_publisher().ledger.reader() as tx:
-            latest = policies.latest(tx)
-            return latest.version if latest.state == "candidate" else policies.serving(tx).version
-
-    def _follow(self) -> None:
-        """Go back to the version that the ledger says is current, if it is not the one in memory."""
-        version = self._line()
-        if version == self.policy_version:
-            return
-        logger.info("training goes on from policy version %d, not %d", version, self.policy_version)
-        self._load(version)
-
-    def _load(self, version: int) -> None:
-        store = self._with_publisher().store
-        if version == 0:
-            self._initial.restore(self.accelerator.unwrap_model(self.model))
-            read_training_state(self, None)
-        else:
-            read_weights(self, store.folder(version))
-            read_training_state(self, store.training_state(version))
-        self._hold(version)
-
-    def _hold(self, version: int) -> None:
-        self.policy_version = version
-        if isinstance(self.source, LedgerSource):
-            self.source.version = version
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         path = Path(resume_from_checkpoint)
@@ -496,10 +338,8 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def before_batch(self) -> None:
         """Follow a rollback, and publish what waits, before the next batch is leased."""
-        if self.publisher is not None:
-            if self.accelerator.is_main_process:
-                self._publish_waiting()
-            self._follow()
+        if self.line is not None:
+            self.line.follow()
 
     def batch_started(self, batch: SampleBatch) -> None:
         """Forget what an interrupted batch left behind."""
@@ -513,91 +353,24 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Drop a batch of which no sample trains anything."""
         if batch.batch_id is None or not isinstance(self.source, LedgerSource):
             logger.warning("a batch of %d samples trains nothing and is skipped", len(batch.samples))
-            return
-        if self.accelerator.is_main_process:
-            with self.source.ledger.transaction() as tx:
-                batches.release(tx, batch.batch_id, "no sample trains anything")
-                for sample in batch.samples:
-                    samples.drop(tx, sample.sample_id, "nothing to train")
+        elif self.accelerator.is_main_process:
+            self.source.give_up(batch, "nothing to train")
 
     def source_ended(self) -> None:
         """Let the training loop end."""
         self.control.should_training_stop = True
 
     def step_ended(self) -> None:
-        """Publish, when the step that ended was the last of a batch."""
+        """Make a policy version of it, when the step that ended was the last of a batch."""
         batch, self._finishing = self._finishing, None
-        if batch is not None and self.publisher is not None:
-            self._publish(batch)
-
-    def _publish(self, batch: SampleBatch) -> None:
-        publisher = self._with_publisher()
-        store = publisher.store
+        if batch is None or self.line is None:
+            return
         assert self._last_inputs is not None
-        kl = self.kl_to_base(self._last_inputs)
+        kl = kl_to_base(self, self._last_inputs)
         if kl is not None:
             self._note("kl_to_base", kl)
-        version = None
-        if self.accelerator.is_main_process:
-            with publisher.ledger.reader() as tx:
-                version = policies.next_version(tx)
-            store.begin(version)
-        version = int(self._shared(version))
-        folder = store.root / f".tmp-{store.folder(version).name}"
-        ids = [] if batch.batch_id is None else [batch.batch_id]
-        facts = {"version": version, "parent": self.policy_version, "batches": ids, "step": self.state.global_step}
-        write_policy(self, folder, facts)
-        self.accelerator.wait_for_everyone()
-        outcome = None
-        if self.accelerator.is_main_process:
-            outcome = self._commit(version, ids, len(batch.samples), kl)
-        outcome = self._shared(outcome)
-        if outcome in ("rejected", "discarded"):
-            self._load(self._line())
-        else:
-            self._hold(version)
+        self.line.advance(batch, kl)
         self._note("policy_version", self.policy_version)
-        if self.accelerator.is_main_process:
-            self._prune()
-
-    def _commit(self, version: int, batch_ids: list[str], size: int, kl: float | None) -> str:
-        publisher = self._with_publisher()
-        final = publisher.store.finish(version)
-        row = Policy(
-            version=version,
-            parent=self.policy_version,
-            path=str(final),
-            sha256=publisher.store.sha256(version),
-            kind="adapter" if is_peft_model(self.accelerator.unwrap_model(self.model)) else "full",
-            metrics={"step": self.state.global_step, "samples": size},
-        )
-        try:
-            with publisher.ledger.transaction() as tx:
-                batches.commit(tx, batch_ids, row)
-        except AlreadyTrained as error:
-            logger.warning("the update is thrown away: %s", error)
-            shutil.rmtree(final)
-            return "discarded"
-        return publisher.publish(Candidate(version, final, kl, self.model))
-
-    def _prune(self) -> None:
-        publisher = self._with_publisher()
-        with publisher.ledger.reader() as tx:
-            serving = policies.serving(tx).version
-            alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
-        publisher.store.prune({serving, self.policy_version, *alive[-self.args.keep_training_states :]})
-
-    def _shared(self, value: Any) -> Any:
-        """The main process's value, on every process."""
-        if self.accelerator.num_processes == 1:
-            return value
-        message = [value]
-        broadcast_object_list(message)
-        return message[0]
-
-    def _with_publisher(self) -> Publisher:
-        assert self.publisher is not None
-        return self.publisher
 
     # ---- Saving ----
 
@@ -607,13 +380,3 @@ class AsyncGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         here = output_dir is None or Path(output_dir).absolute() == Path(self.args.output_dir).absolute()
         if here and not _internal_call:
             self.create_model_card(model_name=Path(self.args.output_dir).name)
-
-
-class _PublishCallback(TrainerCallback):  # type: ignore[misc]
-    """Tells the trainer when an optimizer step has ended."""
-
-    def __init__(self, trainer: AsyncGRPOTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.step_ended()

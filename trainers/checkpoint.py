@@ -3,6 +3,9 @@
 The weights lie at the top, in the form engines and PEFT load; everything else that training needs to go on exactly
 as if it had never stopped (optimizer, scheduler, random state, step count) lies in `training_state/`. Writing and
 reading the state go through `transformers.Trainer`, so sharded optimizers are handled by who knows them.
+
+An adapter that the engine can't serve as one is also merged into a whole model, in a folder of its own inside. The
+adapter stays what is trained and what a checkpoint is.
 """
 
 import json
@@ -15,28 +18,37 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
+from peft import PeftConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 
+from clawrl_trl.engines.kinds import MERGED
 from clawrl_trl.errors import UserError
 from clawrl_trl.policies.versions import TRAINING_STATE
 
 FACTS = "policy.json"
 
 
-def write_policy(trainer: Any, folder: Path, facts: dict[str, Any]) -> None:
+def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: bool = False) -> None:
     """Fill a policy folder; called on every process.
 
     Args:
         trainer: The trainer.
         folder: An empty folder with an empty `training_state/`.
         facts: What to note beside the state, as JSON.
+        merged: Whether to merge the adapter into a whole model for the engine, too.
 
     Raises:
-        UserError: If the disk is full.
+        UserError: If the disk is full, or the adapter can't be merged.
     """
     state = folder / TRAINING_STATE
     with _disk_errors(folder):
         _write_weights(trainer, folder)
+    whole = _merge(trainer, folder) if merged and trainer.accelerator.is_main_process else None
+    with _disk_errors(folder):
+        if whole is not None:
+            whole.save_pretrained(folder / MERGED)
+            trainer.processing_class.save_pretrained(folder / MERGED)
         trainer._save_optimizer_and_scheduler(str(state))
         trainer._save_scaler(str(state))
         trainer._save_rng_state(str(state))
@@ -58,6 +70,33 @@ def _write_weights(trainer: Any, folder: Path) -> None:
     else:
         model.save_pretrained(folder)
         trainer.processing_class.save_pretrained(folder)
+
+
+def _merge(trainer: Any, folder: Path) -> Any:
+    """The adapter that lies in a folder, merged into its base model.
+
+    Both are read from disk: the model that is being trained is left alone, and what the engine will serve is what was
+    saved.
+    """
+    config = PeftConfig.from_pretrained(str(folder))
+    source = config.base_model_name_or_path
+    if not source:
+        raise UserError("The base model came from memory, so the adapter can't be merged for vLLM: load it by name.")
+    base_class = type(trainer.accelerator.unwrap_model(trainer.model).get_base_model())
+    base = base_class.from_pretrained(source, revision=config.revision, dtype=trainer.model.dtype)
+    model = PeftModel.from_pretrained(base, str(folder), config=config).merge_and_unload()
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if model.config.get_text_config().tie_word_embeddings and not torch.equal(head.weight, embeddings.weight):
+        raise UserError(
+            "The adapter changes one of two tied layers (embeddings, lm_head), which vLLM can't serve: leave both out "
+            "of its target modules and modules to save."
+        )
+    return model
+
+
+def adapted_modules(model: Any) -> list[str]:
+    """Paths of the modules that a PEFT model's adapter changes."""
+    return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
 @contextmanager

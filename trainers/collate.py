@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from trl.trainer.utils import pad
 
-from clawrl_trl.credit import CreditedSample
+from clawrl_trl.credit import CreditedSample, TrainingSample
 
 Inputs = dict[str, Any]
 
@@ -35,7 +35,8 @@ def collate(
     Returns:
         `prompt_ids`, `prompt_mask` (int64 [B, P], padded left), `completion_ids`, `completion_mask`, `tool_mask`
         (int64 [B, T], padded right), `advantages`, `behaviour_logps` (floats [B, T], 0 where not trained) and
-        `temperature` (floats [B]).
+        `temperature` (floats [B]). When a teacher's term is to be trained, also `topk_ids` (int64 [B, T, K], -1 in an
+        empty slot), `topk_logps` (floats [B, T, K]) and `topk_weight` (floats [B, T], 0 where there is no term).
     """
     if not rows:
         return _nothing(pad_token_id, dtype)
@@ -51,7 +52,7 @@ def collate(
     samples = [row.sample for row in rows]
     advantages = [row.effective_advantages for row in rows]
     trained = [np.isfinite(one) for one in advantages]
-    return {
+    inputs = {
         "prompt_ids": integers([one.prompt_ids for one in samples], "left", pad_token_id),
         "prompt_mask": integers([np.ones_like(one.prompt_ids) for one in samples], "left", 0),
         "completion_ids": integers([one.completion_ids for one in samples], "right", pad_token_id),
@@ -61,6 +62,20 @@ def collate(
         "behaviour_logps": floats([np.where(m, one.logprobs, 0.0) for m, one in zip(trained, samples, strict=True)]),
         "temperature": torch.tensor([one.temperature for one in samples], dtype=dtype),
     }
+    weights = floats([row.effective_distilled for row in rows])
+    return inputs | _candidates(samples, weights) if weights.any() else inputs
+
+
+def _candidates(samples: Sequence[TrainingSample], weights: torch.Tensor) -> Inputs:
+    given = [(one.topk_ids, one.topk_logprobs) for one in samples]
+    width = max(ids.shape[1] for ids, _ in given if ids is not None)
+    all_ids = torch.full((*weights.shape, width), -1, dtype=torch.long)
+    all_logps = torch.zeros((*weights.shape, width), dtype=weights.dtype)
+    for row, (ids, logps) in enumerate(given):
+        if ids is not None and logps is not None:
+            all_ids[row, : len(ids), : ids.shape[1]] = torch.from_numpy(ids)
+            all_logps[row, : len(ids), : ids.shape[1]] = torch.from_numpy(np.nan_to_num(logps, nan=0.0))
+    return {"topk_ids": all_ids, "topk_logps": all_logps, "topk_weight": weights}
 
 
 def _nothing(pad_token_id: int, dtype: torch.dtype) -> Inputs:

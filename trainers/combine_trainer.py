@@ -17,7 +17,8 @@ class CombineTrainer(OPDTrainer):
     [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
     The advantage of a token is `w_rl A^rl_t + w_opd A^opd_t`. Either term may be absent: a reply with a score and no
-    hint is trained by its score alone, one with a hint and no score by the teacher alone.
+    hint is trained by its score alone, one with a hint and no score by the teacher alone. With `opd_top_k` the
+    teacher's part is `w_opd` times a term of the loss, as in [`OPDTrainer`].
 
     Args and usage are those of [`AsyncGRPOTrainer`].
     """
@@ -29,6 +30,11 @@ class CombineTrainer(OPDTrainer):
     needs: ClassVar[tuple[str, ...]] = ("score", "teacher")
 
     args: CombineConfig
+
+    @property
+    def teacher_weight(self) -> float:
+        """`w_opd`."""
+        return self.args.w_opd
 
     def advantages(self, samples: Sequence[TrainingSample]) -> list[FloatArray]:
         """Weighted sum of both terms, token by token; NaN where both are absent."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader, IterableDataset
+from transformers import TrainerCallback
 from trl.trainer.utils import identity
 
 from clawrl_trl.credit import CreditedSample, ListSource, SampleBatch, Source, TrainingSample
@@ -45,6 +46,19 @@ class Consumer(Protocol):
 
     def source_ended(self) -> None:
         """Called when no batch will come any more."""
+
+    def step_ended(self) -> None:
+        """Called after each optimizer step."""
+
+
+class StepEnds(TrainerCallback):  # type: ignore[misc]
+    """Tells a trainer when an optimizer step has ended."""
+
+    def __init__(self, trainer: Consumer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.step_ended()
 
 
 class SampleStream(IterableDataset[MicroBatch]):

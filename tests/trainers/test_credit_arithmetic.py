@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import make_samples
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from made_up import make_samples
 
 from clawrl_trl.credit import CreditedSample, TrainingSample, binary, combine, merge, opd
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import fill, make_samples
+from made_up import fill, make_samples
 from peft import LoraConfig
 
 from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import PolicyStore, Publisher
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, checkpoint, line
 
 
 def _die(*args: Any, **kwargs: Any) -> None:
@@ -35,10 +35,10 @@ DEATHS: dict[str, Callable[[Any], None]] = {
     "while the weights are written": lambda patch: patch(checkpoint, "_write_weights", _die),
     "before the state is written": lambda patch: patch(AsyncGRPOTrainer, "_save_rng_state", _die),
     "before the rename": lambda patch: patch(PolicyStore, "finish", _die),
-    "between rename and commit": lambda patch: patch(async_grpo_trainer.batches, "commit", _die),
+    "between rename and commit": lambda patch: patch(line.batches, "commit", _die),
     "inside the commit": lambda patch: patch(batches, "commit", _then_die(batches.commit)),
     "between commit and publication": lambda patch: patch(Publisher, "publish", _die),
-    "after publication": lambda patch: patch(AsyncGRPOTrainer, "_prune", _die),
+    "after publication": lambda patch: patch(line.PolicyLine, "_prune", _die),
     "in the optimizer": lambda patch: patch(torch.optim.AdamW, "step", _then_die(torch.optim.AdamW.step)),
 }
 
@@ -92,11 +92,11 @@ def test_each_sample_is_trained_once_whatever_dies(tiny: Path, tmp_path: Path) -
     ledger = Ledger.open(tmp_path / "ledger.db")
     with ledger.reader() as tx:
         rows = policies.all(tx)
-        line = policies.serving(tx)
+        serving = policies.serving(tx)
         assert {sample.state for sample in tx.query(Sample)} == {"trained"}
         trained = {batch.trained_into: batch.sample_ids for batch in tx.query(Batch).where(Batch.state == "trained")}
     parents = {policy.version: policy.parent for policy in rows}
-    surviving, version = [], line.version
+    surviving, version = [], serving.version
     while version is not None:
         surviving.append(version)
         version = parents[version]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_samples
+from made_up import make_samples
 from peft import LoraConfig
 from transformers import Qwen3ForCausalLM
 
@@ -96,10 +96,15 @@ def logps_of(model: Any, sample: TrainingSample, width: int) -> torch.Tensor:
 
 
 def reference_loss(
-    model: Any, samples: list[TrainingSample], method: str, mode: str, loss_type: str, width: int
+    model: Any,
+    samples: list[TrainingSample],
+    credited: list[list[float | None]],
+    mode: str,
+    loss_type: str,
+    width: int,
 ) -> torch.Tensor:
     rows = []
-    for sample, advantages in zip(samples, plain_advantages(samples, method), strict=True):
+    for sample, advantages in zip(samples, credited, strict=True):
         logps = logps_of(model, sample, width)
         with model.disable_adapter(), torch.no_grad():
             base = logps_of(model, sample, width)
@@ -165,7 +170,7 @@ def test_loss_and_gradients(tiny: Path, tmp_path: Path, method: str, mode: str, 
     width = trainer._prepare_inputs(micro)["prompt_ids"].size(1)
     model.zero_grad()
 
-    expected = reference_loss(model, samples, method, mode, loss_type, width)
+    expected = reference_loss(model, samples, plain_advantages(samples, method), mode, loss_type, width)
     expected.backward()
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)
     for name, parameter in model.named_parameters():

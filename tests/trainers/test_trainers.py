@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_samples
+from made_up import make_samples
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -20,6 +20,7 @@ from clawrl_trl.trainers import (
     OPDConfig,
     OPDTrainer,
 )
+from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.logprobs import plain_logps
 
 
@@ -165,7 +166,7 @@ class TestAsyncGRPOTrainer(Common):
         (micro,) = trainer.get_train_dataloader()
         inputs = trainer._prepare_inputs(micro)
         with torch.no_grad():
-            fused = trainer._logps(trainer.model, inputs)
+            fused = trainer.logps(trainer.model, inputs)
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
             plain, _, _ = plain_logps(trainer.model, ids, mask, fused.size(1), inputs["temperature"])
@@ -212,9 +213,9 @@ class TestAsyncGRPOTrainer(Common):
         trainer = self.build(tiny, tmp_path, make_samples(4))
         (micro,) = trainer.get_train_dataloader()
         inputs = trainer._prepare_inputs(micro)
-        assert trainer.kl_to_base(inputs) == pytest.approx(0.0, abs=1e-6)
+        assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
-        assert trainer.kl_to_base(inputs) > 0.01
+        assert kl_to_base(trainer, inputs) > 0.01
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)

@@ -4,18 +4,25 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from made_up import fill, make_samples
+from peft import LoraConfig
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
+from clawrl_trl.credit import LedgerSource
 from clawrl_trl.engines.client import SyncEngineClient
+from clawrl_trl.engines.kinds import adapter_obstacle
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
-from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.ledger.schema import Policy, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, name_of, rollback, version_of
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 
 
 def write_adapter(store: PolicyStore, version: int, value: float = 1.0) -> Path:
@@ -111,6 +118,7 @@ class TestFirstGate:
 
 class _Engine(http.server.BaseHTTPRequestHandler):
     loaded: list[str]
+    exchanged: list[tuple[str, Path]]
     refuse = 0
 
     def do_POST(self) -> None:
@@ -125,15 +133,52 @@ class _Engine(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args: Any) -> None: ...
 
 
-@pytest.fixture
-def engine() -> Iterator[tuple[type[_Engine], SyncEngineClient]]:
-    handler = type("Engine", (_Engine,), {"loaded": []})
+@contextmanager
+def _serving(handler: type[_Engine]) -> Iterator[SyncEngineClient]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with SyncEngineClient(f"http://127.0.0.1:{server.server_port}", timeout=10) as client:
-        yield handler, client
+        yield client
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def engine() -> Iterator[tuple[type[_Engine], SyncEngineClient]]:
+    handler = type("Engine", (_Engine,), {"loaded": []})
+    with _serving(handler) as client:
+        yield handler, client
+
+
+class _VLLM(_Engine):
+    """What a vLLM server says about itself; `in_place` is `None` for one that can't exchange its model."""
+
+    in_place: int | None = 0
+
+    def do_GET(self) -> None:
+        answers: dict[str, Any] = {"/v1/models": {"data": [{"id": "base", "owned_by": "vllm"}]}}
+        if self.in_place is not None:
+            answers["/v1/policy"] = {"policy": "base", "version": self.in_place}
+        self.send_response(200 if self.path in answers else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(answers.get(self.path, {})).encode())
+
+    def do_POST(self) -> None:
+        if self.path != "/v1/policy":
+            super().do_POST()
+            return
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.exchanged.append((body["name"], Path(body["folder"])))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
+@pytest.fixture(params=[0, None])
+def vllm(request: pytest.FixtureRequest) -> Iterator[tuple[type[_VLLM], SyncEngineClient]]:
+    handler = type("VLLM", (_VLLM,), {"loaded": [], "exchanged": [], "in_place": request.param})
+    with _serving(handler) as client:
+        yield handler, client
 
 
 class TestPublisher:
@@ -173,6 +218,149 @@ class TestPublisher:
         handler, client = engine
         handler.refuse = 400
         assert Publisher(ledger, store, engine=client).publish(add(ledger, store, 1, 0)) == "rejected"
+
+
+class TestWholeModels:
+    """A vLLM server holds one model; what it can't serve as an adapter becomes one."""
+
+    def test_a_whole_model_is_exchanged(
+        self, ledger: Ledger, store: PolicyStore, vllm: tuple[type[_VLLM], SyncEngineClient]
+    ) -> None:
+        handler, client = vllm
+        folder = store.begin(1)
+        save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
+        (folder / "config.json").write_text("{}")
+        final = store.finish(1)
+        with ledger.transaction() as tx:
+            policies.add(tx, Policy(version=1, parent=0, path=str(final), sha256=store.sha256(1), kind="full"))
+        state = Publisher(ledger, store, engine=client).publish(Candidate(1, final))
+        assert handler.loaded == []
+        if handler.in_place is None:
+            assert state == "rejected" and handler.exchanged == []
+            with ledger.reader() as tx:
+                refused = policies.get(tx, 1)
+                assert refused is not None and "--worker-extension-cls" in str(refused.reason)
+        else:
+            assert state == "serving" and handler.exchanged == [("policy-v1", final)]
+
+    @pytest.mark.parametrize(
+        ("lora", "reason"),
+        [
+            ({"use_dora": True}, "DoRA"),
+            ({"bias": "all"}, "biases"),
+            ({"modules_to_save": ["norm"]}, "modules_to_save"),
+        ],
+    )
+    def test_what_is_no_plain_adapter_is_merged(
+        self,
+        tiny: Path,
+        tmp_path: Path,
+        ledger: Ledger,
+        vllm: tuple[type[_VLLM], SyncEngineClient],
+        lora: dict[str, Any],
+        reason: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        handler, client = vllm
+        fill(ledger, make_samples(4))
+        if handler.in_place is None:
+            with pytest.raises(UserError, match=f"{reason}.*--worker-extension-cls"):
+                train(tiny, tmp_path, ledger, client, LoraConfig(target_modules="all-linear", **lora))
+            return
+        trainer = train(tiny, tmp_path, ledger, client, LoraConfig(r=4, target_modules="all-linear", **lora))
+        assert [line for line in caplog.messages if reason in line and "merged" in line]
+        folder = tmp_path / "policies" / "policy-v2"
+        assert (folder / "adapter_model.safetensors").is_file()
+        served = AutoModelForCausalLM.from_pretrained(folder / "merged")
+        ids = torch.tensor([[2, 3, 4]])
+        with torch.no_grad():
+            torch.testing.assert_close(served(ids).logits, trainer.model.eval()(ids).logits, atol=1e-4, rtol=1e-4)
+            assert not torch.allclose(served(ids).logits, AutoModelForCausalLM.from_pretrained(tiny)(ids).logits)
+        with ledger.reader() as tx:
+            assert {policy.kind for policy in policies.all(tx)} == {"base", "full"}
+
+    def test_a_plain_adapter_is_served_as_one(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, vllm: tuple[type[_VLLM], SyncEngineClient]
+    ) -> None:
+        handler, client = vllm
+        fill(ledger, make_samples(2))
+        train(tiny, tmp_path, ledger, client, LoraConfig(r=4, target_modules="all-linear"))
+        assert handler.loaded == ["policy-v1"] and handler.exchanged == []
+        assert not (tmp_path / "policies" / "policy-v1" / "merged").exists()
+
+    def test_training_all_weights_needs_an_engine_that_takes_them(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, vllm: tuple[type[_VLLM], SyncEngineClient]
+    ) -> None:
+        handler, client = vllm
+        fill(ledger, make_samples(2))
+        if handler.in_place is None:
+            with pytest.raises(UserError, match="--worker-extension-cls"):
+                train(tiny, tmp_path, ledger, client, None)
+            return
+        train(tiny, tmp_path, ledger, client, None)
+        assert handler.exchanged == [("policy-v1", tmp_path / "policies" / "policy-v1")]
+
+    def test_the_embedded_engine_takes_any_adapter(
+        self, ledger: Ledger, store: PolicyStore, engine: tuple[type[_Engine], SyncEngineClient]
+    ) -> None:
+        handler, client = engine
+        handler.do_GET = embedded  # type: ignore[attr-defined]
+        dora = {"peft_type": "LORA", "use_dora": True}
+        assert Publisher(ledger, store, engine=client).why_merge(dora, []) is None
+        assert Publisher(ledger, store).why_merge(dora, []) is None
+        with SyncEngineClient("http://127.0.0.1:9", timeout=1) as nobody:
+            assert Publisher(ledger, store, engine=nobody).why_merge(dora, []) is not None
+
+    @pytest.mark.parametrize(
+        ("config", "modules", "reason"),
+        [
+            ({}, ["model.layers.0.self_attn.q_proj"], None),
+            ({"use_rslora": True, "rank_pattern": {"q_proj": 8}}, [], None),
+            ({"peft_type": "IA3"}, [], "IA3"),
+            ({"r": 1024}, [], "rank is 1024"),
+            ({}, ["base_model.model.lm_head"], "lm_head"),
+            ({}, ["model.embed_tokens"], "embed_tokens"),
+            ({}, ["model.visual.blocks.0.attn.qkv"], "visual"),
+        ],
+    )
+    def test_what_vllm_serves_as_an_adapter(
+        self, config: dict[str, Any], modules: list[str], reason: str | None
+    ) -> None:
+        found = adapter_obstacle({"peft_type": "LORA", "bias": "none", "r": 8, **config}, modules)
+        assert found is None if reason is None else reason in str(found)
+
+
+def embedded(self: http.server.BaseHTTPRequestHandler) -> None:
+    """What the embedded engine says about itself."""
+    self.send_response(200 if self.path == "/v1/models" else 404)
+    self.end_headers()
+    self.wfile.write(json.dumps({"data": [{"id": "base", "owned_by": "clawrl-trl"}]}).encode())
+
+
+def train(tiny: Path, run: Path, ledger: Ledger, engine: SyncEngineClient, peft_config: LoraConfig | None) -> Any:
+    """Train on what is in the ledger, two samples a version, and publish to an engine."""
+    source = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0)
+    source.stop = lambda: not left(ledger)
+    trainer = AsyncGRPOTrainer(
+        model=str(tiny),
+        args=AsyncGRPOConfig(
+            output_dir=str(run),
+            per_device_train_batch_size=2,
+            use_cpu=True,
+            disable_tqdm=True,
+            learning_rate=1e-2,
+        ),
+        source=source,
+        publisher=Publisher(ledger, PolicyStore(run / "policies"), engine=engine, gate=FirstGate(max_kl=None)),
+        peft_config=peft_config,
+    )
+    trainer.train()
+    return trainer
+
+
+def left(ledger: Ledger) -> int:
+    with ledger.reader() as tx:
+        return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count()
 
 
 class TestRollback:

@@ -1,4 +1,4 @@
-"""Run under torchrun by test_two_ranks.py: two processes train from one ledger."""
+"""Run under torchrun by test_two_ranks.py: processes train from one ledger in each of the run folders named."""
 
 import json
 import sys
@@ -11,27 +11,34 @@ from peft import LoraConfig
 from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Sample
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+from clawrl_trl.trainers import CombineConfig, CombineTrainer
+from clawrl_trl.trainers.process_group import leave_process_group
+
+STEP = 4
+"""Samples per optimizer step, over all processes."""
 
 
-class Recording(AsyncGRPOTrainer):
+class Recording(CombineTrainer):
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         ids = [row.sample.sample_id for row in generation_batch["rows"]]
         self.__dict__.setdefault("recorded", []).append(ids)
         return super()._prepare_inputs(generation_batch)
 
 
-def main(tiny: Path, run: Path) -> None:
+def main(tiny: Path, run: Path, ranks: int, top_k: int) -> None:
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     ledger = Ledger.open(run / "ledger.db")
 
     def empty() -> bool:
         with ledger.reader() as tx:
             return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count() == 0
 
-    args = AsyncGRPOConfig(
+    args = CombineConfig(
         output_dir=str(run),
-        per_device_train_batch_size=2,
+        per_device_train_batch_size=STEP // ranks,
+        loss_type=run.name,
+        opd_top_k=top_k,
         learning_rate=0.05,
         optim="sgd",
         max_grad_norm=0.0,
@@ -49,7 +56,12 @@ def main(tiny: Path, run: Path) -> None:
     total = sum(float(p.detach().double().sum()) for p in trainer.model.parameters() if p.requires_grad)
     facts = {"rows": trainer.recorded, "version": trainer.policy_version, "weights": total}
     (run / f"rank{trainer.accelerator.process_index}.json").write_text(json.dumps(facts))
+    ledger.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    for folder in sys.argv[4:]:
+        main(Path(sys.argv[1]), Path(folder), ranks=int(sys.argv[2]), top_k=int(sys.argv[3]))
+    leave_process_group()
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    assert not [name for name in names if "gloo" in name], names

@@ -1,0 +1,48 @@
+"""How far the policy has moved from the base model, as the gate wants to know it before a version may serve."""
+
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+
+from clawrl_trl.trainers.collate import Inputs
+
+
+@torch.no_grad()
+def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
+    """Exact KL(policy || base) on a micro-batch's own replies, at temperature 1; called on every process.
+
+    Args:
+        trainer: The trainer. Its `gate_tokens` bounds the work: trained tokens per process.
+        inputs: The micro-batch.
+
+    Returns:
+        Mean over the trained tokens of all processes, in nats; `None` without a base to compare with.
+    """
+    accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
+    if not is_peft_model(model) and trainer.ref_model is None:
+        return None
+    width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
+    arguments = {
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :width]], dim=1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :width]], dim=1),
+        "logits_to_keep": width + 1,
+        "use_cache": False,
+    }
+
+    def log_probs(one: Any) -> torch.Tensor:
+        return one(**arguments).logits[:, :-1].float().log_softmax(-1)  # type: ignore[no-any-return]
+
+    training = trainer.model.training
+    trainer.model.eval()
+    policy = log_probs(trainer.model)
+    if trainer.ref_model is not None:
+        base = log_probs(trainer.ref_model)
+    else:
+        with model.disable_adapter():
+            base = log_probs(trainer.model)
+    trainer.model.train(training)
+    mask = inputs["tool_mask"][:, :width].bool()
+    divergence = (policy.exp() * (policy - base)).sum(-1)
+    totals = accelerator.reduce(torch.stack([divergence[mask].sum(), mask.sum().float()]), reduction="sum")
+    return float(totals[0] / totals[1].clamp(min=1.0))

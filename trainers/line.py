@@ -1,0 +1,218 @@
+"""The line of policy versions that training moves along.
+
+With a ledger, what is in memory is always some version of the ledger's: training starts from the current one, each
+batch adds one, and a rollback or a rejection is followed before the next batch. A version is written to a folder,
+then committed together with its batch in one transaction, then published; so a trainer that dies anywhere comes
+back to a line without gaps and without a sample trained twice. All processes call every method together; the main
+process alone reads and writes ledger and folders.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list, is_peft_model
+
+from clawrl_trl.credit import LedgerSource, SampleBatch
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import AlreadyTrained, batches, policies
+from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.policies import Candidate, Publisher, rollback, version_of
+from clawrl_trl.trainers.checkpoint import (
+    InitialWeights,
+    adapted_modules,
+    read_training_state,
+    read_weights,
+    write_policy,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyLine:
+    """Keeps a trainer's weights and a ledger's versions together.
+
+    Args:
+        trainer: The trainer, with the model it begins with.
+        publisher: Takes new versions to the engine.
+    """
+
+    def __init__(self, trainer: Any, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self.version = 0
+        """The version in memory."""
+        self._trainer = trainer
+        self._initial = InitialWeights(self._model)
+        self._merges = self._merges_for_engine()
+
+    def _merges_for_engine(self) -> bool:
+        """Whether the engine gets whole models because it can't serve the adapter.
+
+        Raises:
+            UserError: If the engine can't serve what is trained in any way.
+        """
+        if not is_peft_model(self._model):
+            if self._main:
+                self.publisher.check_whole_models()
+            return False
+        config = self._model.active_peft_config.to_dict() | {"peft_type": self._model.peft_type.value}
+        reason = self.publisher.why_merge(config, adapted_modules(self._model)) if self._main else None
+        if reason is not None:
+            logger.warning("vLLM can't serve this adapter (%s): each version is merged into a whole model.", reason)
+        return reason is not None
+
+    # ---- Finding the place ----
+
+    def go_back_to(self, folder: Path) -> None:
+        """Let the version in a folder of this run serve, so that training goes on from it.
+
+        Raises:
+            UserError: If the folder is none of this run's versions.
+        """
+        store = self.publisher.store
+        version = version_of(folder.name)
+        if version is None or store.folder(version) != folder.absolute():
+            raise UserError(
+                f"{folder} is no policy version of this run: a run with a ledger goes on by itself, or from one of "
+                f"{store.root}/policy-v<N>."
+            )
+        if self._main and self._current_now() != version:
+            rollback(self.publisher.ledger, to=version)
+        self._trainer.accelerator.wait_for_everyone()
+
+    def recover(self) -> str | None:
+        """Hold the current version when training begins, after removing what an interrupted update left behind.
+
+        Returns:
+            The folder of the training state to resume from, if there is one; else the weights are loaded already.
+        """
+        store = self.publisher.store
+        if self._main:
+            with self.publisher.ledger.reader() as tx:
+                known = [policy.version for policy in policies.all(tx)]
+            for name in store.clean_up(known):
+                logger.info("removed %s, the remains of an interrupted update", name)
+            self._publish_waiting()
+        version = self._current()
+        self._hold(version)
+        if version == 0:
+            return None
+        state = store.training_state(version)
+        if state is None:
+            read_weights(self._trainer, store.folder(version))
+        return None if state is None else str(state)
+
+    def follow(self) -> None:
+        """Publish what waits, and go to the version that the ledger says is current, if it is another."""
+        if self._main:
+            self._publish_waiting()
+        version = self._current()
+        if version != self.version:
+            logger.info("training goes on from policy version %d, not %d", version, self.version)
+            self._load(version)
+
+    def _publish_waiting(self) -> None:
+        """Try again to publish a candidate that waits for the engine."""
+        with self.publisher.ledger.reader() as tx:
+            latest = policies.latest(tx)
+        if latest.state == "candidate":
+            self.publisher.publish(Candidate(latest.version, self.publisher.store.folder(latest.version)))
+
+    def _current(self) -> int:
+        return int(self._shared(self._current_now() if self._main else None))
+
+    def _current_now(self) -> int:
+        """The newest version while it waits to be served, else the one that serves."""
+        with self.publisher.ledger.reader() as tx:
+            latest = policies.latest(tx)
+            return latest.version if latest.state == "candidate" else policies.serving(tx).version
+
+    def _load(self, version: int) -> None:
+        store = self.publisher.store
+        if version == 0:
+            self._initial.restore(self._model)
+            read_training_state(self._trainer, None)
+        else:
+            read_weights(self._trainer, store.folder(version))
+            read_training_state(self._trainer, store.training_state(version))
+        self._hold(version)
+
+    def _hold(self, version: int) -> None:
+        self.version = version
+        if isinstance(self._trainer.source, LedgerSource):
+            self._trainer.source.version = version
+
+    # ---- Going on ----
+
+    def advance(self, batch: SampleBatch, kl: float | None) -> None:
+        """Make what is in memory a version of its own, trained on a batch, and publish it.
+
+        Args:
+            batch: What it was trained on.
+            kl: KL divergence to the base model, for the gate.
+        """
+        store, step = self.publisher.store, self._trainer.state.global_step
+        version = int(self._shared(self._begin() if self._main else None))
+        ids = [] if batch.batch_id is None else [batch.batch_id]
+        facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
+        write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
+        self._trainer.accelerator.wait_for_everyone()
+        outcome = self._shared(self._commit(version, ids, len(batch.samples), kl) if self._main else None)
+        if outcome in ("rejected", "discarded"):
+            self._load(self._current())
+        else:
+            self._hold(version)
+        if self._main:
+            self._prune()
+
+    def _begin(self) -> int:
+        with self.publisher.ledger.reader() as tx:
+            version = policies.next_version(tx)
+        self.publisher.store.begin(version)
+        return version
+
+    def _commit(self, version: int, batch_ids: list[str], size: int, kl: float | None) -> str:
+        store = self.publisher.store
+        final = store.finish(version)
+        row = Policy(
+            version=version,
+            parent=self.version,
+            path=str(final),
+            sha256=store.sha256(version),
+            kind="adapter" if is_peft_model(self._model) and not self._merges else "full",
+            metrics={"step": self._trainer.state.global_step, "samples": size},
+        )
+        try:
+            with self.publisher.ledger.transaction() as tx:
+                batches.commit(tx, batch_ids, row)
+        except AlreadyTrained as error:
+            logger.warning("the update is thrown away: %s", error)
+            shutil.rmtree(final)
+            return "discarded"
+        return self.publisher.publish(Candidate(version, final, kl, self._trainer.model))
+
+    def _prune(self) -> None:
+        with self.publisher.ledger.reader() as tx:
+            serving = policies.serving(tx).version
+            alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
+        kept = alive[-self._trainer.args.keep_training_states :]
+        self.publisher.store.prune({serving, self.version, *kept})
+
+    # ---- Processes ----
+
+    @property
+    def _main(self) -> bool:
+        return bool(self._trainer.accelerator.is_main_process)
+
+    @property
+    def _model(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+
+    def _shared(self, value: Any) -> Any:
+        """The main process's value, on every process."""
+        if self._trainer.accelerator.num_processes == 1:
+            return value
+        message = [value]
+        broadcast_object_list(message)
+        return message[0]

@@ -1,0 +1,83 @@
+"""TRL's GRPO trainer with every sample scored at the temperature it was sampled at."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from trl import GRPOTrainer
+from trl.trainer.utils import use_adapter
+
+from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.logprobs import RowTemperatures, plain_logps
+
+
+class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """
+    [`~trl.GRPOTrainer`] whose inputs carry a `temperature` for each row.
+
+    Args and usage are those of [`~trl.GRPOTrainer`]. Inside `at_temperatures` all log-probabilities, of the policy and
+    of the reference, are at those of the micro-batch; outside, at the config's.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._temperatures = [
+            RowTemperatures(one.get_base_model() if is_peft_model(one) else one, self.temperature)
+            for one in (self.accelerator.unwrap_model(self.model), self.ref_model)
+            if one is not None
+        ]
+
+    @contextmanager
+    def at_temperatures(self, inputs: Inputs) -> Iterator[None]:
+        """Score at the temperatures of a micro-batch inside the block."""
+        with ExitStack() as stack:
+            for one in self._temperatures:
+                stack.enter_context(one.of(inputs["temperature"]))
+            yield
+
+    def logps(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        """[B, T] log-probabilities of a micro-batch's replies, each at its own temperature."""
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        with self.at_temperatures(inputs):
+            logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))
+        return logps
+
+    def reference_logps(self, inputs: Inputs) -> torch.Tensor:
+        """The same under the reference: the model given as such, or the base without the adapter."""
+        if self.ref_model is not None:
+            return self.logps(self.ref_model, inputs)
+        model = self.accelerator.unwrap_model(self.model)
+        with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+            return self.logps(self.model, inputs)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        rows = self._temperatures[0].rows
+        if rows is not None and not self._temperatures[0].fused(rows):
+            with self.accelerator.autocast():
+                logps, entropies, aux = plain_logps(
+                    model, input_ids, attention_mask, logits_to_keep, rows, router_logits=compute_aux_loss
+                )
+            return logps, entropies if compute_entropy else None, aux
+        return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
+            model,
+            input_ids,
+            attention_mask,
+            logits_to_keep,
+            batch_size=batch_size,
+            compute_entropy=compute_entropy,
+            compute_aux_loss=compute_aux_loss,
+            **kwargs,
+        )

@@ -1,0 +1,29 @@
+"""One line for each update: the version, what it was trained on, and how far it is from the base model."""
+
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+SHOWN = {
+    "samples": "{:.0f} samples",
+    "score": "mean score {:+.2f}",
+    "loss": "loss {:.3f}",
+    "kl_to_base": "KL {:.3f}",
+}
+
+
+class UpdateLines(TrainerCallback):  # type: ignore[misc]
+    """Prints a line when a policy version was trained, on the main process."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero and logs and "policy_version" in logs:
+            facts = [form.format(logs[name]) for name, form in SHOWN.items() if name in logs]
+            tqdm.write(f"policy-v{logs['policy_version']:.0f}: {', '.join(facts)}")
