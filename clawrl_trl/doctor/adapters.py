@@ -1,0 +1,101 @@
+"""Does the engine serve the adapters that training will publish?
+
+Two made-up adapters are loaded beside each other and the base model is asked at the same time: each reply's
+log-probs must be those that transformers and PEFT compute with that very adapter. Then they are unloaded, and a
+request under their name must be refused, not answered by the base model.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from clawrl_trl.doctor.finding import Finding, Skip
+from clawrl_trl.doctor.logprobs import Row, bound_of, verdict
+from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.replies import completion
+from clawrl_trl.doctor.tokens import TEXT
+from clawrl_trl.engines.client import EngineError
+from clawrl_trl.gateway.capture import Choice
+
+SWAP, UNLOAD = "adapters", "adapter unloading"
+TOKENS = 32
+ALLOW = "start vLLM with --enable-lora --max-lora-rank R --max-loras N and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+SHARE = "let the engine see the run folder under the same path (a shared file system)"
+
+
+async def swap(patient: Patient) -> list[Finding]:
+    """Load, ask, compare, unload."""
+    if patient.settings.vllm_max_lora_rank == 0:
+        raise Skip("the engine serves no adapters (--vllm_max_lora_rank 0)")
+    reply = await patient.reply({**TEXT, "temperature": 1.0})
+    prompt, completion = reply.prompt_ids, reply.token_ids
+    if not prompt or not completion:
+        raise Skip("the ids of a reply did not arrive")
+    tag = secrets.token_hex(3)
+    with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as place:
+        names = [f"doctor-{tag}-{number}" for number in (1, 2)]
+        make = patient.reference.make_adapter
+        folders = {name: make(name, Path(place), seed, prompt, completion) for seed, name in enumerate(names)}
+        try:
+            replies = await _ask_all(patient, folders, prompt)
+        except EngineError as error:
+            fix = ALLOW if patient.beside else SHARE
+            return [Finding(SWAP, "fail", f"an adapter can't be served: {error.message[:200]}", fix)]
+        finally:
+            for name in folders:
+                with contextlib.suppress(EngineError):
+                    await patient.engine.unload_adapter(name)
+        return [_compare(patient, prompt, replies), await _gone(patient, next(iter(folders)), prompt)]
+
+
+async def _ask_all(patient: Patient, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
+    for name, folder in folders.items():
+        await patient.engine.load_adapter(name, folder)
+
+    async def ask(name: str | None) -> Choice:
+        body = {"model": name or patient.base, "prompt": prompt, "max_tokens": TOKENS, "seed": 7}
+        return await completion(patient.engine, body)
+
+    names = [None, *folders]
+    return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
+
+
+def _compare(patient: Patient, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
+    rows: list[Row] = []
+    to_base: list[float] = []
+    for name, one in replies.items():
+        if obstacle := one.obstacle():
+            return Finding(SWAP, "fail", f"a reply under an adapter can't be trained on: {obstacle}")
+        rows.append((one.logprobs, patient.reference.logprobs(prompt, one.token_ids, adapter=name)))
+        if name is not None:
+            to_base += _gaps(one.logprobs, patient.reference.logprobs(prompt, one.token_ids))
+    bound = bound_of(patient)
+    bound = replace(bound, mean=2 * bound.mean)  # a made-up adapter is rougher than a trained one
+    found = verdict(SWAP, rows, bound, "transformers with PEFT")
+    if found.status != "ok" and fmean(to_base) <= bound.mean:
+        return Finding(SWAP, "fail", "adapters are loaded, and replies come from the base model all the same", ALLOW)
+    if found.status != "ok":
+        return found
+    detail = f"2 and the base at once: {found.detail}; they move a log-prob by {fmean(to_base):.2g}"
+    return Finding(SWAP, "ok", detail)
+
+
+def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(first, second, strict=True)]
+
+
+async def _gone(patient: Patient, name: str, prompt: list[int]) -> Finding:
+    body = {"model": name, "prompt": prompt, "max_tokens": 1}
+    try:
+        await completion(patient.engine, body)
+    except EngineError as error:
+        if error.status == 404:
+            return Finding(UNLOAD, "ok", "a request under an unloaded name is refused with 404")
+        return Finding(UNLOAD, "warn", f"a request under an unloaded name is answered {error.status}, not 404")
+    detail = "a request under an unloaded adapter's name is still answered"
+    return Finding(UNLOAD, "fail", detail, "use an engine that answers 404, or versions could be mistaken silently")

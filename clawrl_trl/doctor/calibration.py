@@ -1,0 +1,155 @@
+"""Does the judge judge as people would?
+
+A small set of turns labelled by hand, made for this check and for no training: praise, corrections, polite requests
+for change, moving on, tool results, and next messages that tell nothing. Reported are accuracy, abstentions and
+wrong signs (the costly ones: they train the opposite), and where the judge's threshold lies on this set.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clawrl_trl.doctor.finding import Finding, Skip
+from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.judge.prm import LLMJudge
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+
+CASES = Path(__file__).with_name("cases.json")
+VOTED = 8
+"""Cases put to a language model, every third of the set: a vote takes seconds on a processor."""
+GOOD, TOLERABLE = 0.8, 0.1
+"""Least share judged right and largest share judged the wrong way round of a judge to rely on."""
+OTHERWISE = "use --judge rules, a larger --judge_model, or an own reward (--custom_rm_path)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One labelled turn."""
+
+    turn: JudgedTurn
+    label: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Shares of the cases, and the judgements they were counted from."""
+
+    accuracy: float
+    abstained: float
+    wrong: float
+    judgements: Sequence[Judgement]
+
+    @classmethod
+    def of(cls, cases: Sequence[Case], judgements: Sequence[Judgement]) -> "Tally":
+        """An abstention counts as 0: right where nothing was to be told."""
+        pairs = [(case.label, one.score or 0) for case, one in zip(cases, judgements, strict=True)]
+        return cls(
+            accuracy=sum(label == score for label, score in pairs) / len(pairs),
+            abstained=sum(score == 0 for _, score in pairs) / len(pairs),
+            wrong=sum(label * score < 0 for label, score in pairs) / len(pairs),
+            judgements=judgements,
+        )
+
+
+async def rules(patient: Patient) -> Finding:
+    """The rules judge, offline; it also decides explicit feedback for the other judges."""
+    from clawrl_trl.judge.classifier import MARGIN
+    from clawrl_trl.judge.rules import RulesJudge
+
+    cases = load()
+    tally = await _tally(RulesJudge(), cases)
+    low, high = best_margins(cases, tally.judgements)
+    where = f"threshold {MARGIN:g}, best on this set {low:.2f} to {high:.2f}"
+    return _finding("rules judge", tally, len(cases), where)
+
+
+async def language_model(patient: Patient) -> Finding:
+    """The llm judge, with the run's own settings."""
+    settings = patient.settings
+    if settings.custom_rm_path:
+        raise Skip("an own reward is set (--custom_rm_path)")
+    if settings.judge != "llm":
+        raise Skip(f"not asked for (--judge {settings.judge})")
+    if settings.judge_url:
+        raise Skip("the judge is another server (--judge_url): point --engine at it to look at that")
+    judge = LLMJudge(
+        patient.engine,
+        model=settings.judge_model or patient.base,
+        votes=settings.judge_votes,
+        majority=settings.judge_majority,
+        temperature=settings.judge_temperature,
+        max_tokens=settings.judge_max_tokens,
+        timeout=settings.judge_timeout,
+    )
+    cases = load()[::3][:VOTED]
+    try:
+        tally = await _tally(judge, cases)
+    except NotNow as error:
+        return Finding("llm judge", "fail", error.reason, "raise --judge_timeout, or use --judge rules")
+    votes = [vote for one in tally.judgements for vote in one.votes]
+    valid = sum(vote["score"] is not None for vote in votes)
+    return _finding("llm judge", tally, len(cases), f"{valid} of {len(votes)} votes valid")
+
+
+async def _tally(judge: Judge, cases: Sequence[Case]) -> Tally:
+    return Tally.of(cases, [await judge.judge(case.turn) for case in cases])
+
+
+def _finding(name: str, tally: Tally, count: int, more: str) -> Finding:
+    shares = f"{tally.accuracy:.0%} right, {tally.abstained:.0%} abstained, {tally.wrong:.0%} wrong sign"
+    detail = f"{shares} on {count} labelled turns; {more}"
+    if tally.accuracy >= GOOD and tally.wrong <= TOLERABLE:
+        return Finding(name, "ok", detail)
+    return Finding(name, "fail" if tally.wrong > tally.accuracy else "warn", detail, OTHERWISE)
+
+
+def best_margins(cases: Sequence[Case], judgements: Sequence[Judgement]) -> tuple[float, float]:
+    """The range of margins between P(+1) and P(-1) that would do best on these cases.
+
+    A right sign counts 1, a wrong one -1, an abstention 0. Only turns decided by words have a margin.
+
+    Returns:
+        Lowest and highest best margin, in [0, 1].
+    """
+    scored = [(case.label, gap) for case, one in zip(cases, judgements, strict=True) if (gap := _gap(one)) is not None]
+    steps = [step / 100 for step in range(101)]
+    values = [sum(_worth(label, gap) for label, gap in scored if abs(gap) >= step) for step in steps]
+    best = [step for step, value in zip(steps, values, strict=True) if value == max(values)]
+    return best[0], best[-1]
+
+
+def _worth(label: int, gap: float) -> int:
+    return 1 if label * gap > 0 else -1
+
+
+def _gap(judgement: Judgement) -> float | None:
+    rows = judgement.detail.get("probabilities")
+    if not rows:
+        return None
+    minus, zero, plus = min(rows, key=lambda row: row[2] - row[0])
+    return float(plus - minus) if max(minus, plus) > zero else None
+
+
+def load() -> list[Case]:
+    """The labelled set."""
+    rows: list[Mapping[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))
+    return [_case(number, row) for number, row in enumerate(rows)]
+
+
+def _case(number: int, row: Mapping[str, Any]) -> Case:
+    source = row.get("from", "owner")
+    message = {"role": "tool" if source == "tool" else "user", "content": row["next"]}
+    turn = JudgedTurn(
+        turn_id=f"doctor-{number}",
+        session_id="doctor",
+        messages=({"role": "user", "content": row["request"]},),
+        tools=None,
+        response={"role": "assistant", "content": row["reply"]},
+        next_state=(message,),
+        next_state_provenance=(source,),
+        feedback=(),
+        policy_version=0,
+    )
+    return Case(turn, row["label"])

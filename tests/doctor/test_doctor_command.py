@@ -1,0 +1,110 @@
+"""`clawrl doctor` as a person and a program call it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_rig import KEY, Fault, Json, broken
+from rich.console import Console
+
+from clawrl_trl.doctor.finding import Finding, exit_code
+from clawrl_trl.doctor.report import Page
+
+pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.timeout(300)]
+
+GROUPS = {"Machine", "Engine", "Model", "Judge"}
+
+
+def _doctor(*words: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clawrl_trl.cli", "doctor", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_bundled_model_on_its_own_engine_is_sound(tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    done = _doctor("--json", "--port", "0", CLAWRL_RUN=str(tmp_path / "run"))
+    findings = [Finding(**one) for one in json.loads(done.stdout)]
+    assert done.returncode == 0, done.stdout
+    assert {one.group for one in findings} == GROUPS
+    statuses = {one.name: one.status for one in findings}
+    assert statuses.pop("llm judge") == "skipped"
+    assert set(statuses.values()) == {"ok"}, statuses
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_broken_engine_gives_exit_code_one(engine: str) -> None:
+    def without_ids(path: str, body: Json, reply: Json) -> Json:
+        for choice in reply.get("choices") or () if body.get("stream") else ():
+            choice.pop("token_ids", None)
+        return reply
+
+    with broken(engine, Fault(answer=without_ids)) as url:
+        done = _doctor("--engine", url, "--port", "0", CLAWRL_ENGINE_KEY=KEY)
+    assert done.returncode == 1, done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "engine: token ids:" in line]
+    assert line.startswith("fail") and "return_token_ids" in line
+    assert "2 failed" in done.stdout.splitlines()[-1]
+
+
+def test_an_engine_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
+    done = _doctor("--engine", "http://127.0.0.1:9", "--port", "0", "--json")
+    findings = [Finding(**one) for one in json.loads(done.stdout)]
+    assert done.returncode == 1
+    assert [one.name for one in findings if one.status == "fail"] == ["answers"]
+    skipped = [one for one in findings if one.group == "Engine" and one.name != "answers"]
+    assert skipped and all((one.status, one.detail) == ("skipped", "no engine answers") for one in skipped)
+
+
+def test_a_wrong_key_is_told(engine: str) -> None:
+    done = _doctor("--engine", engine, "--port", "0", CLAWRL_ENGINE_KEY="wrong")
+    assert done.returncode == 1 and "CLAWRL_ENGINE_KEY" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--run", "/nowhere/run"), "holds no run"),
+        (("--model_name_or_path", "/nowhere/model"), "--model_name_or_path"),
+        (("--engine", "nonsense"), "--engine"),
+    ],
+)
+def test_a_mistake_of_the_user_gives_exit_code_two(words: tuple[str, ...], says: str) -> None:
+    done = _doctor(*words)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+FINDINGS = [
+    Finding("versions", "ok", "torch 2.13.0", "not shown", "Machine"),
+    Finding("disk", "warn", "3.1 GiB free", "free some space", "Machine"),
+    Finding("token ids", "fail", "streamed: no [ids]", "use vLLM 0.31", "Engine"),
+    Finding("llm judge", "skipped", "not asked for", None, "Judge"),
+]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_page(terminal: bool) -> None:
+    out = io.StringIO()
+    page = Page(Console(file=out, force_terminal=terminal, width=80, color_system=None, legacy_windows=False))
+    for one in FINDINGS:
+        page.show(one)
+    page.close(FINDINGS, 3.4)
+    shown = out.getvalue()
+    assert exit_code(FINDINGS) == 1 and exit_code(FINDINGS[:2]) == 0
+    assert "not shown" not in shown and "free some space" in shown and "no [ids]" in shown
+    assert shown.splitlines()[-1] == "1 ok, 1 warned, 1 failed, 1 skipped in 3 s"
+    assert all(len(line) <= 80 for line in shown.splitlines()) or not terminal
+    if terminal:
+        assert "✗" in shown and "Machine" in shown.splitlines()
+    else:
+        assert [line.split()[0] for line in shown.splitlines()[:4]] == ["ok", "warn", "fail", "skipped"]

@@ -1,0 +1,71 @@
+"""The machine's half of the doctor, with a machine that is not fit."""
+
+import shutil
+import socket
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from doctor_rig import examined
+
+from clawrl_trl.doctor import machine
+from clawrl_trl.doctor.command import BEFORE
+from clawrl_trl.doctor.finding import Finding
+from clawrl_trl.settings import KEY_ENVIRONMENT
+
+CHECKS = {check.name: check for check in BEFORE}
+Usage = namedtuple("Usage", "total used free")
+
+
+async def _asked(name: str, **settings: Any) -> Finding:
+    (found,) = await examined(CHECKS[name], None, **settings)
+    return found
+
+
+@pytest.mark.parametrize(("free", "status"), [(10 * 2**20, "fail"), (200 * 2**20, "warn"), (50 * 2**30, "ok")])
+async def test_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, status: str) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100 * 2**30, 0, free))
+    found = await _asked("disk", run=str(tmp_path / "not" / "there" / "yet"))
+    assert found.status == status and "GiB free" in found.detail
+
+
+@pytest.mark.parametrize(("total", "free", "status"), [(1, 1, "fail"), (8, 1, "warn"), (8, 8, "ok")])
+async def test_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: int, free: int, status: str) -> None:
+    held = SimpleNamespace(total=total * 2**30, available=free * 2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: held)
+    monkeypatch.setattr(machine, "_card", lambda: None)
+    found = await _asked("memory", run=str(tmp_path))
+    assert found.status == status and "training" in found.detail
+
+
+async def test_a_busy_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        number = busy.getsockname()[1]
+        found = await _asked("port", port=number, run=str(tmp_path))
+    assert found.status == "fail" and str(number) in found.detail and "--port" in str(found.fix)
+    assert (await _asked("port", port=number, run=str(tmp_path))).status == "ok"
+
+
+async def test_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in KEY_ENVIRONMENT["chat"]:
+        monkeypatch.delenv(variable, raising=False)
+    assert (await _asked("keys")).status == "ok"
+    opened = await _asked("keys", host="0.0.0.0")
+    assert opened.status == "fail" and "CLAWRL_API_KEY" in str(opened.fix)
+    clear = await _asked("keys", judge_url="http://judge.example:8000/v1")
+    assert clear.status == "warn" and "unencrypted" in clear.detail
+    monkeypatch.setenv("CLAWRL_API_KEY", "secret")
+    assert (await _asked("keys", host="0.0.0.0")).status == "ok"
+
+
+async def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await _asked("versions")).status == "ok"
+    declared = ["numpy>=99", "no-such-package-of-ours>=1", "vllm>=0.31; extra == 'vllm'", "httpx>=0.1"]
+    monkeypatch.setattr(machine, "requires", lambda package: declared)
+    found = await _asked("versions")
+    assert found.status == "fail"
+    assert "numpy" in found.detail and "no-such-package-of-ours is missing" in found.detail
+    assert "vllm" not in found.detail and "httpx" not in found.detail

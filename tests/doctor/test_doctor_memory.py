@@ -1,0 +1,108 @@
+"""The arithmetic of memory, held against the models themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from clawrl_trl.doctor.memory import BYTES, GIB, PLANS, QWEN3, Plan, Shape, activations, estimate, tables
+from clawrl_trl.tiny import MODEL_PATH
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "Qwen3-0.6B": {"layers": 28, "hidden": 1024, "inner": 3072, "heads": 16, "tied": True},
+    "Qwen3-1.7B": {"layers": 28, "hidden": 2048, "inner": 6144, "heads": 16, "tied": True},
+    "Qwen3-4B": {"layers": 36, "hidden": 2560, "inner": 9728, "heads": 32, "tied": True},
+    "Qwen3-8B": {"layers": 36, "hidden": 4096, "inner": 12288, "heads": 32, "tied": False},
+    "Qwen3-14B": {"layers": 40, "hidden": 5120, "inner": 17408, "heads": 40, "tied": False},
+    "Qwen3-32B": {"layers": 64, "hidden": 5120, "inner": 25600, "heads": 64, "tied": False},
+}
+
+
+def _config(layers: int, hidden: int, inner: int, heads: int, tied: bool, **more: Any) -> Qwen3Config:
+    numbers = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936} | more
+    return Qwen3Config(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_attention_heads=heads,
+        tie_word_embeddings=tied,
+        **numbers,
+    )
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_parameters_are_those_of_the_architecture(name: str) -> None:
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(_config(**NUMBERS[name]))
+    assert QWEN3[name].parameters == sum(one.numel() for one in model.parameters())
+
+
+def test_any_model_is_counted_from_its_config() -> None:
+    model = Qwen3ForCausalLM.from_pretrained(MODEL_PATH)
+    shape = Shape.of(MODEL_PATH)
+    assert shape.parameters == model.num_parameters()
+    numbers = {"layers": 4, "hidden": 256, "intermediate": 768, "heads": 4, "kv_heads": 2, "head_dim": 64}
+    assert shape == Shape.decoder(**numbers, vocab=2048, tied=True)
+    adapted = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
+    assert shape.adapter(16) == sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+
+
+def test_the_cache_is_what_transformers_keeps() -> None:
+    model = Qwen3ForCausalLM.from_pretrained(MODEL_PATH, dtype=torch.bfloat16)
+    with torch.no_grad():
+        cache = model(input_ids=torch.zeros(1, 10, dtype=torch.long), use_cache=True).past_key_values
+    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+    assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == held / 10
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_within_a_factor_of_two_of_what_is_saved(checkpointing: bool) -> None:
+    """Saved tensors of a forward pass without its head, counted; a layer's inside comes on top with recomputation."""
+    numbers = {"layers": 6, "hidden": 128, "inner": 512, "heads": 4, "tied": True}
+    config = _config(**numbers, num_key_value_heads=2, head_dim=32, vocab_size=256)
+    model = Qwen3ForCausalLM(config).model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    tokens = 64
+    embedded = torch.randn(1, tokens, 128, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kept = model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+    assert kept.requires_grad
+    shape = Shape.decoder(
+        layers=6, hidden=128, intermediate=512, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True
+    )
+    plan = Plan(trainer="float32", micro_tokens=tokens, checkpointing=checkpointing)
+    inside = shape.inside * tokens * 4 if checkpointing else 0
+    assert 0.5 < activations(shape, plan) / (sum(saved.values()) + inside) < 2
+
+
+def test_four_bits_are_four_and_a_half() -> None:
+    assert BYTES["4bit"] * 8 == 4.5
+
+
+def test_parts_add_up() -> None:
+    need = estimate(QWEN3["Qwen3-4B"], PLANS["LoRA, bf16"])
+    assert need.total == sum(need.engine.values()) + sum(need.trainer.values())
+    assert need.cache_in(need.total + 1000 * need.cached_token) == 1000
+    assert need.cache_in(0) < 0
+    full = estimate(QWEN3["Qwen3-4B"], PLANS["full"])
+    assert full.trainer["optimizer"] == 8 * QWEN3["Qwen3-4B"].parameters
+    assert full.total / GIB > 60
+
+
+def test_the_documentation_shows_these_tables() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    for title, table in tables().items():
+        assert table in page, f"print the table anew: {title}"
