@@ -32,14 +32,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def run(folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool) -> dict[str, Any]:
+def run(
+    folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool, engine: str
+) -> dict[str, Any]:
     """Run one cell, or read its result if it is there."""
     result = folder / "metrics.json"
     if not result.exists():
         command = [
             sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--port", "0",
             "--persona", persona, "--method", method, "--seed", str(seed), "--interactions", str(interactions),
-            "--output_dir", str(folder),
+            "--output_dir", str(folder), "--engine", engine,
         ]  # fmt: skip
         if control:
             command += ["--custom_rm_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_sign"]
@@ -91,6 +93,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--interactions", type=int, default=36)
     parser.add_argument("--controls", nargs="*", type=int, default=(0, 1, 2), help="seeds of the control runs")
+    parser.add_argument("--engine", default="transformers")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     arguments = parser.parse_args()
     cells = [(p, m, s, False) for p in arguments.personas for m in arguments.methods for s in arguments.seeds]
@@ -99,23 +102,25 @@ def main() -> int:
     def play(cell: tuple[str, str, int, bool]) -> dict[str, Any]:
         persona, method, seed, control = cell
         folder = arguments.runs / f"{persona}-{method}{'-control' if control else ''}-{seed}"
-        return run(folder, persona, method, seed, arguments.interactions, control)
+        return run(folder, persona, method, seed, arguments.interactions, control, arguments.engine)
 
     started = time.monotonic()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         rows = list(tqdm(pool.map(play, cells), total=len(cells), desc="runs"))
     minutes = (time.monotonic() - started) / 60
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "personas.json").write_text(json.dumps(rows, indent=1) + "\n")
+    name = "personas" if arguments.engine == "transformers" else f"personas_{arguments.engine}"
+    (arguments.out / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     learned = [row for row in rows if "random" not in row["method"]]
     page = (
         f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
+        f"engine {arguments.engine}. "
         f"{arguments.interactions} interactions a run, 50 held-out problems before and after, sampled at the "
         f"serving temperature, {arguments.jobs} run(s) at a time. `python benchmarks/personas.py`, "
         f"{minutes:.0f} minutes.\n\n"
         f"{summary(learned)}\n\n{table(rows)}\n"
     )
-    (arguments.out / "personas.md").write_text(page)
+    (arguments.out / f"{name}.md").write_text(page)
     print(page)
     failed = [row for row in learned if shortfalls(row)]
     passed_controls = [row for row in rows if row not in learned and not shortfalls(row)]
