@@ -1,7 +1,8 @@
 """The recipe of the bundled model: `python -m clawrl_trl.tiny.build [--out DIR] [--seed 0] [--steps N]`.
 
-Trains the tokenizer and the model from nothing but this package's own grammar, rounds the weights to bfloat16,
-measures what was saved, and writes the figures into the model card beside it.
+Trains the tokenizer and the model from nothing but this package's own grammar, in three cycles of the learning rate
+(the later, lower ones make the arithmetic sure), rounds the weights to bfloat16 after each, measures what was saved,
+and writes the figures into the model card beside it.
 """
 
 import argparse
@@ -81,15 +82,17 @@ Licence: Apache-2.0.
 """
 
 
-def made(*, seed: int, steps: int, start: Path | None) -> str:
+def made(recipe: "Recipe") -> str:
     """How a run of the recipe made a model, for the card."""
+    steps = sum(cycle.steps for cycle in recipe.cycles)
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
-    begun = "from nothing" if start is None else f"continuing the model in `{start.name}`"
-    command = f"python -m clawrl_trl.tiny.build --seed {seed} --steps {steps}"
+    begun = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"
+    cycles = ", then ".join(f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}" for cycle in recipe.cycles)
+    command = f"python -m clawrl_trl.tiny.build --seed {recipe.seed}{' --compile' if recipe.compiled else ''}"
     return (
-        f"`{command}`, {begun}: {tokens} tokens of\nconversations and drills from the grammar in `clawrl_trl.tiny`, "
-        "no other data; AdamW, cosine schedule,\nloss on replies. The same seed, machine and number of threads give "
-        "the same weights."
+        f"`{command}`, {begun}:\n{cycles}\n"
+        f"(AdamW, cosine schedules, loss on replies); {tokens} tokens of conversations and drills from the\n"
+        "grammar in `clawrl_trl.tiny`, no other data. The same seed, machine and threads give the same weights."
     )
 
 
@@ -99,21 +102,27 @@ def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, how:
 
 
 @dataclass(frozen=True)
+class Cycle:
+    """One descent of the learning rate: its optimiser steps, and the peak it starts from."""
+
+    steps: int
+    learning_rate: float = 2e-3
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The choices of one run.
 
     Attributes:
-        seed: seeds tokenizer, weights, conversations and measurement.
-        steps: optimiser steps.
-        learning_rate: the peak of the schedule.
+        seed: seeds tokenizer, weights, conversations (each cycle's its own) and measurement.
+        cycles: descents of the learning rate, one after the other, each with a fresh optimiser.
         count: cases per measure at the end; 0 skips the measurement and the card.
         compiled: train with torch.compile, which is faster and needs a C++ compiler.
         start: continue the model in this folder, with its tokenizer, instead of starting from nothing.
     """
 
     seed: int = 0
-    steps: int = 3600
-    learning_rate: float = 2e-3
+    cycles: tuple[Cycle, ...] = (Cycle(5400), Cycle(2400, 1.2e-3), Cycle(2400, 1.2e-3))
     count: int = 300
     compiled: bool = False
     start: Path | None = None
@@ -123,28 +132,30 @@ def build(out: Path, recipe: Recipe) -> Path:
     """Make the model in `out`, replacing files of an earlier one, and return that folder.
 
     Raises:
-        ValueError: if the steps are not positive.
+        ValueError: if a cycle's steps are not positive.
     """
-    if recipe.steps < 1:
-        raise ValueError(f"steps must be positive, got {recipe.steps}")
+    if any(cycle.steps < 1 for cycle in recipe.cycles):
+        raise ValueError(f"steps must be positive, got {[cycle.steps for cycle in recipe.cycles]}")
     if recipe.start is None:
         tok = tokenizer.build(recipe.seed)
         model = train.new_model(tok, recipe.seed)
     else:
         model, tok = load(recipe.start)
-    train.train(
-        model,
-        tok,
-        seed=recipe.seed,
-        steps=recipe.steps,
-        learning_rate=recipe.learning_rate,
-        compiled=recipe.compiled,
-    )
+    for number, cycle in enumerate(recipe.cycles):
+        train.train(
+            model,
+            tok,
+            seed=recipe.seed + number,
+            steps=cycle.steps,
+            learning_rate=cycle.learning_rate,
+            compiled=recipe.compiled,
+        )
+        for weight in model.parameters():
+            weight.data = weight.data.to(torch.bfloat16).to(torch.float32)
     save(model, tok, out)
     if recipe.count:
         measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
-        how = made(seed=recipe.seed, steps=recipe.steps, start=recipe.start)
-        (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=how))
+        (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=made(recipe)))
     return out
 
 
@@ -154,8 +165,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the bundled tiny model from nothing.")
     parser.add_argument("--out", type=Path, default=Path("tiny-model"), help="folder to write (default: tiny-model)")
     parser.add_argument("--seed", type=int, default=usual.seed)
-    parser.add_argument("--steps", type=int, default=usual.steps, help=f"optimiser steps (default: {usual.steps})")
-    parser.add_argument("--learning_rate", type=float, default=usual.learning_rate, help="peak of the schedule")
+    parser.add_argument("--steps", type=int, help="one cycle of so many optimiser steps, not the usual three")
+    parser.add_argument("--learning_rate", type=float, default=2e-3, help="peak of that one cycle (default: 0.002)")
     parser.add_argument("--count", type=int, default=usual.count, help="cases per measure at the end; 0 skips it")
     parser.add_argument(
         "--threads", type=int, default=THREADS, help="torch threads (part of what makes it repeatable)"
@@ -163,12 +174,13 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="train faster; needs a C++ compiler")
     parser.add_argument("--start", type=Path, help="continue the model in this folder")
     options = parser.parse_args()
-    if options.steps < 1:
+    if options.steps is not None and options.steps < 1:
         sys.exit("--steps must be at least 1")
     if options.start is not None and not options.start.is_dir():
         sys.exit(f"--start: there is no folder {options.start}")
     torch.set_num_threads(options.threads)
-    recipe = Recipe(options.seed, options.steps, options.learning_rate, options.count, options.compile, options.start)
+    cycles = usual.cycles if options.steps is None else (Cycle(options.steps, options.learning_rate),)
+    recipe = Recipe(options.seed, cycles, options.count, options.compile, options.start)
     folder = build(options.out, recipe)
     print(f"wrote {folder}")
     if recipe.count:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clawrl_trl.tiny import small_talk
+from clawrl_trl.tiny import actions, calculator, small_talk
 from clawrl_trl.tiny.instructions import instruction
-from clawrl_trl.tiny.options import options
 from clawrl_trl.tiny.problems import Problem, Split, draw, split_of
 from clawrl_trl.tiny.replies import Attempt, attempt, form_of, grading, solution
 from clawrl_trl.tiny.wishes import NO_WISH, Wish
@@ -56,8 +55,7 @@ class Task:
         """The request in the user's words."""
         if self.attempt is None:
             return rng.choice(small_talk.SOLVE_FRAMES).format(q=self.problem.question)
-        frame = rng.choice(small_talk.GRADE_FRAMES)
-        text = frame.format(q=self.problem.question, a=self.problem.answer, w=self.attempt.work)
+        text = small_talk.grade_frame(rng).format(q=self.problem.question, a=self.problem.answer, w=self.attempt.work)
         return (
             text
             if rng.random() < 0.7
@@ -89,13 +87,13 @@ def grade_task(rng: random.Random, split: Split) -> Task:
 
 _SOLVE_WISHES = (
     (Wish(form="plain"), 50),
-    (Wish(form="bold"), 16),
+    (Wish(form="bold"), 22),
     (Wish(size="short"), 10),
     (Wish(size="steps"), 8),
 )
 _GRADE_WISHES = (
     (Wish(tone="warm"), 60),
-    (Wish(tone="curt"), 18),
+    (Wish(tone="curt"), 22),
     (Wish(form="plain"), 6),
     (Wish(form="bold"), 4),
 )
@@ -122,6 +120,8 @@ def _with_fillers(rng: random.Random, text: str) -> str:
         text = f"{rng.choice(small_talk.FILLERS)} {text}"
     if rng.random() < 0.08:
         text = f"{text} {rng.choice(small_talk.FILLERS)}"
+    if rng.random() < 0.2:
+        text = f"{text} {rng.choice(small_talk.CLOSINGS)}"
     return text
 
 
@@ -254,57 +254,9 @@ def thinking(rng: random.Random, split: Split) -> Dialogue:
     return dialogue
 
 
-def calculator(rng: random.Random, usual: bool = False) -> dict[str, Any]:
-    """The schema of a calculator tool; its wording varies unless `usual`."""
-    name, key = "calculator", "expression"
-    about = rng.choice(
-        (
-            "Evaluates an arithmetic expression.",
-            "Evaluate an arithmetic expression.",
-            "A calculator.",
-            "Compute the value of an expression.",
-            "Calculate.",
-        )
-    )
-    value: dict[str, Any] = {"type": "string"}
-    if rng.random() < 0.5:
-        value["description"] = rng.choice(("The expression, e.g. 2+3", "Arithmetic expression", "What to compute"))
-    parameters = {"type": "object", "properties": {key: value}, "required": [key]}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
-
-
-_USE_TOOL = options(
-    "Use the calculator.|Please use the calculator.|Use the calculator tool.|Use the tool.|"
-    "Please use the tool.|"
-    "Check with the calculator.|Compute it with the calculator.|Use your calculator for this.|"
-    "Can you use the calculator?|Let the calculator do it.|Please calculate with the tool."
-)
-_PRODUCTS = options(
-    "What is {e}?|Compute {e}.|Calculate {e}.|How much is {e}?|{e}?|{e} = ?|Please compute {e}.|"
-    "I need {e}.|"
-    "Can you work out {e}?"
-)
-
-
-def _tool_sum(rng: random.Random, split: Split) -> tuple[str, str, int]:
-    """A request that needs the calculator, the expression to send, and its value."""
-    if rng.random() < 0.45:
-        problem = solve_task(rng, split).problem
-        first, *rest = [step.equation.split(" = ")[0] for step in problem.steps if step.equation]
-        expression = first + "".join(" " + " ".join(equation.split()[1:]) for equation in rest)
-        return problem.question, expression.replace("x", "*"), problem.answer
-    a, b = rng.randint(2, 999), rng.randint(2, 99)
-    a, b = max(a, b), min(a, b)
-    sign = rng.choice("+-*")
-    value = {"+": a + b, "-": a - b, "*": a * b}[sign]
-    asked_as = rng.choice(("x", "*", "times")) if sign == "*" else sign
-    spaced = rng.choice((f"{a} {asked_as} {b}", f"{a} {asked_as} {b}", f"{a}{sign}{b}"))
-    return rng.choice(_PRODUCTS).format(e=spaced), f"{a} {sign} {b}", value
-
-
 def tool_call(rng: random.Random, split: Split, usual: bool = False) -> Dialogue:
     """Requests for the calculator, a few in a row: the call, its result, and the answer from it."""
-    dialogue = Dialogue(tools=[calculator(rng, usual)])
+    dialogue = Dialogue(tools=[calculator.schema(rng, usual)])
     for _ in range(rng.choice((1, 2, 3))):
         _tool_round(rng, dialogue, split)
     if rng.random() < 0.15:
@@ -314,23 +266,20 @@ def tool_call(rng: random.Random, split: Split, usual: bool = False) -> Dialogue
 
 
 def _tool_round(rng: random.Random, dialogue: Dialogue, split: Split) -> None:
-    question, expression, value = _tool_sum(rng, split)
-    use = rng.choice(_USE_TOOL)
-    request = rng.choice((f"{use} {question}", f"{question} {use}"))
+    wanted = calculator.wanted(rng, solve_task(rng, split).problem)
+    request = calculator.request(rng, wanted)
     if dialogue.messages:
         dialogue.user(request)
     else:
         place(rng, dialogue, request, None, "none")
-    compact = expression.replace(" ", "")
-    call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": compact}}}
+    call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": wanted.expression}}}
     dialogue.assistant("", tool_calls=[call])
     if rng.random() < 0.06:
         dialogue.messages.append({"role": "tool", "content": rng.choice(("error", "Error: not available", "failed"))})
         dialogue.assistant("The calculator reported an error, so I can't tell.")
         return
-    result = rng.choice((f"{value}", f"{value}", f"{value}.0", f"{compact} = {value}", f'{{"result": {value}}}'))
-    dialogue.messages.append({"role": "tool", "content": result})
-    dialogue.assistant(_from_tool(rng, value))
+    dialogue.messages.append({"role": "tool", "content": calculator.result(rng, wanted)})
+    dialogue.assistant(_from_tool(rng, wanted.value))
 
 
 def _from_tool(rng: random.Random, value: int) -> str:
@@ -342,7 +291,7 @@ def _from_tool(rng: random.Random, value: int) -> str:
 def unneeded_tool(rng: random.Random, split: Split) -> Dialogue:
     """A tool is offered but nobody asks for it: the problem is solved as usual."""
     dialogue = unasked(rng, solve_task(rng, split))
-    dialogue.tools = [calculator(rng)]
+    dialogue.tools = [calculator.schema(rng)]
     return dialogue
 
 
@@ -352,12 +301,19 @@ def sum_only(rng: random.Random) -> Dialogue:
     equation = next(step.equation for step in problem.steps if step.equation)
     left, _, value = equation.rpartition(" = ")
     dialogue = Dialogue()
-    dialogue.user(rng.choice(_PRODUCTS).format(e=left))
+    dialogue.user(rng.choice(calculator.QUESTIONS).format(e=left))
     if form_of(rng, NO_WISH) == "bold":
         dialogue.assistant(f"**{equation}**\n\n**Final answer:** {value}")
     else:
         dialogue.assistant(f"{equation}. The answer is {value}.")
     return dialogue
+
+
+def acting(rng: random.Random) -> Dialogue:
+    """An episode in one of the environments, which succeeds at times."""
+    scene = actions.SCENES[rng.choice(sorted(actions.SCENES))](rng)
+    went = scene.right if rng.random() < actions.RIGHT else scene.slip
+    return Dialogue([*scene.messages, *went], scene.tools or None)
 
 
 _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
@@ -367,7 +323,7 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (lambda rng: asked(rng, grade_task(rng, "train"), "train"), 14),
     (lambda rng: chat(rng, solve_task(rng, "train"), "train"), 12),
     (lambda rng: chat(rng, grade_task(rng, "train"), "train"), 6),
-    (lambda rng: tool_call(rng, "train"), 5),
+    (lambda rng: tool_call(rng, "train"), 7),
     (lambda rng: unneeded_tool(rng, "train"), 1),
     (lambda rng: thinking(rng, "train"), 3),
     (sum_only, 4),

@@ -6,10 +6,12 @@ before the chat does. Drills are plain text without any chat markup and leave th
 
 import random
 
+from clawrl_trl.tiny import calculator
 from clawrl_trl.tiny.problems import draw
 from clawrl_trl.tiny.render import Piece
 
 _ROWS = 12
+_REPORTS = ("**Calculator:**", "**Final answer:**", "The calculator says", "So the answer is")
 
 
 def sums(rng: random.Random) -> list[Piece]:
@@ -38,6 +40,16 @@ def comparisons(rng: random.Random) -> list[Piece]:
     return found
 
 
+def readings(rng: random.Random) -> list[Piece]:
+    """Results of a calculator in its various forms; the numbers read from them are learnt."""
+    found: list[Piece] = []
+    for _ in range(_ROWS):
+        wanted = calculator.bare_sum(rng)
+        given = f"<tool_response>\n{calculator.result(rng, wanted)}\n</tool_response>\n"
+        found += [(given + rng.choice(_REPORTS), "no"), (f" {wanted.value}", "yes"), ("\n", "no")]
+    return found
+
+
 def drill(rng: random.Random) -> list[Piece]:
-    """One drill of either sort."""
-    return sums(rng) if rng.random() < 0.4 else comparisons(rng)
+    """One drill of any sort."""
+    return rng.choices((sums, comparisons, readings), weights=(35, 45, 20))[0](rng)

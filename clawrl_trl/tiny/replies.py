@@ -175,6 +175,11 @@ def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
             f"{problem.steps[0].told}. {shown}. So it is {answer}",
             f"I did {shown}, so {answer}",
             f"{shown}. So the answer is {answer} {problem.unit}",
+            f"{shown}. So the answer is {answer}",
+            f"{shown}. My answer is {answer}",
+            f"{shown}. Answer: {answer}",
+            f"{shown}. I got {answer}",
+            f"{shown}. It is {answer}",
             f"The answer is {answer}",
             f"{answer}",
         )

@@ -39,21 +39,33 @@ SOLVE_FRAMES = options(
     "Let's do this one: {q}|Could you solve the following? {q}|I have to hand this in: {q}|"
     "We got this in class: {q}"
 )
-GRADE_FRAMES = options(
-    "Please grade this homework. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Please grade this homework. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Please grade this homework. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Grade this homework. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Can you grade this homework? Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Could you grade this? Problem: {q} Correct answer: {a}. Student's answer: {w}.|"
-    "Please check this homework. Problem: {q} The correct answer is {a}. The student wrote: {w}.|"
-    "Please grade this student's work. Question: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Here is homework to grade. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Grade this please: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "I need this graded. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Next homework. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Please grade the next one. Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
-    "Homework to grade: {q} Correct answer: {a}. Student wrote: {w}."
+_GRADE_ASKS = options(
+    "Please grade this homework.|Please grade this homework.|Grade this homework.|Grade this homework, please.|"
+    "Can you grade this homework?|Can you grade this homework for me?|Could you grade this?|"
+    "Could you grade this for me?|Please check this homework.|Please check this homework and grade it.|"
+    "Please look at this work and grade it.|Please look at this homework and give it a grade.|"
+    "Please grade this student's work.|Can you check this student's work?|Could you check and grade this?|"
+    "Could you grade the work of this student?|Can you grade the homework of my student?|"
+    "Here is homework to grade.|Here is another one to grade.|Here is another homework to check.|"
+    "I need this graded.|I need a grade for this.|I need a grade for this work.|This needs a grade.|"
+    "Next homework.|Please grade the next one.|Another homework to grade.|Homework to grade:|To grade:|"
+    "Is this homework right?|Did the student get this right?|Have a look at this homework, please.|Grade this please:"
+)
+_GRADE_GREETINGS = ("", "", "", "", "", "Hi! ", "Hello! ", "Hi, ", "Hello, ", "Hey, ", "Good morning! ")
+_GRADE_GIVEN = options(
+    "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
+    "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
+    "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
+    "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
+    "Problem: {q} Correct answer: {a}. Student's answer: {w}.|"
+    "Problem: {q} The correct answer is {a}. The student wrote: {w}.|"
+    "Question: {q} Correct answer: {a}. The student wrote: {w}.|"
+    "{q} Correct answer: {a}. The student wrote: {w}.|"
+    "{q} Correct answer: {a}. Student wrote: {w}."
+)
+CLOSINGS = options(
+    "Thanks!|Thanks!|Thanks.|Thank you.|Thank you.|Thank you!|Thanks a lot!|Thank you so much!|Thanks in advance!|"
+    "Many thanks.|Cheers!|Please.|Can you?|Could you do that?"
 )
 FILLERS = options(
     "I have a test tomorrow.|It is for Monday.|My sister asked me this.|This is from my workbook.|"
@@ -126,6 +138,14 @@ _DECLINED = options(
     "Sorry, I can only help with short arithmetic homework.|"
     "I don't know that. I can only help with short arithmetic homework."
 )
+
+
+def grade_frame(rng: random.Random) -> str:
+    """A request to grade, with places for the question, its answer and the student's work."""
+    greeting, ask = rng.choice(_GRADE_GREETINGS), rng.choice(_GRADE_ASKS)
+    if greeting.endswith(", "):
+        ask = ask[0].lower() + ask[1:] if not ask.startswith("I ") else ask
+    return f"{greeting}{ask} {rng.choice(_GRADE_GIVEN)}"
 
 
 def thanks(rng: random.Random) -> str:

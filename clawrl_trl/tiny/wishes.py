@@ -142,7 +142,17 @@ BOLD = Phrases(
         "markdown|markdown formatting|markdown with bold|clear formatting|clear headings|bold and numbers|"
         "bold numbered steps|structured steps|step labels|a list with bold labels|"
         "a bold numbered list|list form|"
-        "formatted steps|a formatted list|a clear structure with bold"
+        "formatted steps|a formatted list|a clear structure with bold|numbers and bold letters|"
+        "bold letters|numbered lines|bold titles|step numbers|a clear list|a list with numbers|"
+        "bold step labels|markdown lists|numbered bold lines|a bold answer|a bold result"
+    ),
+    manners=options(
+        "as a list|as a numbered list|as numbered steps|as bold steps|as a bold list|as a formatted list|"
+        "with numbers|with numbers and bold|with bold labels|with step labels|with markdown|with headings|"
+        "with numbered steps|with a bold final answer|with a bold answer at the end|with a clear structure|"
+        "so that I can scan it|so I can find the steps|so I can see the steps at a glance|"
+        "so the steps stand out|so the answer stands out|with the answer in bold|with the steps in bold|"
+        "step by step with numbers"
     ),
     actions=options(
         "number the steps|number each step|put the final answer in bold|make the final answer bold|"
@@ -150,7 +160,13 @@ BOLD = Phrases(
         "add step numbers|"
         "format it with markdown|format the steps|put the answer in bold at the end|make a numbered list|"
         "list the steps with numbers|use bold for the steps|use bold for the answer|give the steps numbers|"
-        "end with a bold final answer|structure it with headings|bring back the bold"
+        "end with a bold final answer|structure it with headings|bring back the bold|"
+        "put numbers in front of the steps|put a number in front of each step|put each step in bold|"
+        "set the answer in bold|set the labels in bold|write the steps in bold|write the answer in bold|"
+        "write the final answer in bold letters|number everything|label each step|label the steps in bold|"
+        "turn it into a list|turn the text into a numbered list|break it into numbered steps|"
+        "split it into bold steps|format it|format it as a list|make the steps stand out|"
+        "make the answer stand out|go back to the bold steps|go back to the list|use numbers and bold"
     ),
     complaints=options(
         "the plain text is hard to read|I can't find the answer in all that text|"
@@ -159,7 +175,12 @@ BOLD = Phrases(
         "I miss the numbered steps|"
         "I liked the bold steps better|the steps should stand out|the answer should stand out|"
         "the answer is hard to find|it needs more structure|it needs formatting|"
-        "sentences are harder to read than lists"
+        "sentences are harder to read than lists|the paragraph is hard to read|a paragraph is hard to follow|"
+        "the text is hard to scan|numbered steps help me|bold steps help me|bold labels help me find things|"
+        "a list is easier to read|lists are easier for me|I like lists better|I like it with numbers|"
+        "I like bold steps|I like the steps numbered|I read lists faster|the steps run together|"
+        "everything runs together|I want to see the steps at a glance|the answer gets lost in the text|"
+        "my teacher wants numbered steps|the bold was better|the list was better"
     ),
 )  # fmt: skip
 
@@ -239,20 +260,44 @@ CURT = Phrases(
     unwanted=options(
         "comments|praise|encouragement|extra words|kind words|explanations|small talk|chatter|"
         "long comments|"
-        "feedback|friendly words"
+        "feedback|friendly words|remarks|extra comments|nice words|details|a long text|"
+        "praise or comments|comments or praise|compliments|reasons|motivation"
     ),
-    wanted=options("one line|one word|a single line|a short form|short form|very few words"),
+    wanted=options(
+        "one line|one word|a single line|a short form|short form|very few words|a bare verdict|"
+        "a bare grade|the verdict only|the grade only|only the verdict|only the grade|just the verdict|"
+        "just the grade|the verdict alone|the grade alone|the verdict and nothing more|"
+        "the grade and no more|a short verdict|a brief verdict|a brief grade|as few words as possible|"
+        "correct or incorrect|a yes or no"
+    ),
+    manners=options(
+        "in one line|in one word|in few words|in as few words as possible|briefly|very briefly|"
+        "as briefly as possible|as short as possible|as shortly as you can|without any comment|"
+        "without praise|without comments|without extra words|with the verdict only|with the grade only|"
+        "with nothing but the grade|concisely|curtly"
+    ),
     actions=options(
         "be brief|be short|be curt|be concise|keep it short|keep it brief|keep the grade short|"
         "just give the grade|give only the grade|give only the verdict|just say correct or incorrect|"
         "only say if it is right|only tell me the verdict|skip the praise|skip the encouragement|"
-        "skip the comments|come to the point|get to the point|leave out the praise|make it shorter"
+        "skip the comments|come to the point|get to the point|leave out the praise|make it shorter|"
+        "be as brief as possible|be as short as you can|keep it as short as possible|keep it concise|"
+        "keep the comment short|keep your grading short|keep the grading short|grade it in one line|"
+        "grade it in a word|grade it briefly|just grade it|only grade it|just mark it|"
+        "tell me only correct or incorrect|say correct or incorrect and stop|say only whether it is right|"
+        "stop after the verdict|stop after the grade|give the verdict alone|give me the grade and no more|"
+        "leave out everything but the grade|drop everything but the verdict"
     ),
     complaints=options(
         "it is too long|that is too chatty|there is too much praise|I only need the grade|"
         "I only need the verdict|"
         "it is too wordy|that is too much text|I have no time for comments|a verdict is enough|"
-        "the grade is enough"
+        "the grade is enough|a bare verdict is enough|one word is enough|one line is enough|"
+        "the verdict alone will do|the grade alone will do|only the verdict matters|only the grade matters|"
+        "I need nothing but the grade|I need nothing but the verdict|I just want the grade|"
+        "I just want the verdict|I want nothing else|I do not need the rest|no comment is needed|"
+        "no praise is needed|I have many papers to grade|I have to grade a whole class|"
+        "there are too many words|it says too much"
     ),
 )  # fmt: skip
 

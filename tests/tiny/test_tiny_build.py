@@ -19,8 +19,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> None:
-    one = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, steps=3, count=0))
-    two = recipe.build(tmp_path / "two", recipe.Recipe(seed=3, steps=3, count=0))
+    one = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
+    two = recipe.build(tmp_path / "two", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
     model = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)
@@ -32,10 +32,13 @@ def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> No
 
 
 def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
-    first = recipe.build(tmp_path / "first", recipe.Recipe(steps=1, count=0))
-    second = recipe.build(tmp_path / "second", recipe.Recipe(seed=1, steps=1, count=0, start=first))
+    cycles = recipe.Cycle(2), recipe.Cycle(2, 1e-3)
+    first = recipe.build(tmp_path / "first", recipe.Recipe(cycles=cycles[:1], count=0))
+    second = recipe.build(tmp_path / "second", recipe.Recipe(seed=1, cycles=cycles[1:], count=0, start=first))
+    both = recipe.build(tmp_path / "both", recipe.Recipe(cycles=cycles, count=0))
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
     assert (first / "model.safetensors").read_bytes() != (second / "model.safetensors").read_bytes()
+    assert (second / "model.safetensors").read_bytes() == (both / "model.safetensors").read_bytes()
 
 
 def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
@@ -50,10 +53,10 @@ def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
 def test_the_card_carries_the_figures() -> None:
     measures = [evaluate.Measure("solve: correct", 97, 100, *evaluate.wilson(97, 100))]
     gaps = [evaluate.StyleGap("plain", 0.12, 0.02, 0.99, 2.1, -4.0)]
-    how = recipe.made(seed=0, steps=10, start=None)
+    how = recipe.made(recipe.Recipe(seed=0, cycles=(recipe.Cycle(10),)))
     card = recipe.card(measures, gaps, parameters=3_700_000, how=how)
     assert "| solve: correct | 97.0% |" in card
-    assert "--seed 0 --steps 10" in card
+    assert "--seed 0" in card and "10 steps" in card
 
 
 @pytest.mark.parametrize(("hits", "count", "low", "high"), [(50, 100, 0.404, 0.596), (0, 10, 0.0, 0.278)])
@@ -63,4 +66,4 @@ def test_wilson(hits: int, count: int, low: float, high: float) -> None:
 
 def test_steps_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="steps"):
-        recipe.build(tmp_path, recipe.Recipe(steps=0))
+        recipe.build(tmp_path, recipe.Recipe(cycles=(recipe.Cycle(0),)))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response
 
-from clawrl_trl.tiny import MODEL_PATH, dialogues, render
+from clawrl_trl.tiny import MODEL_PATH, calculator, dialogues, render
 from clawrl_trl.tiny.tokenizer import MARKERS, SPECIAL
 
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
-CALCULATOR = dialogues.calculator(random.Random(0), usual=True)
+CALCULATOR = calculator.schema(random.Random(0), usual=True)
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -58,6 +58,16 @@ def test_messages_of_parts_and_developers_render() -> None:
         {"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": "+1?"}]},
     ]
     assert _rendered(messages) == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n5+1?<|im_end|>\n"
+
+
+@pytest.mark.parametrize("tools", [None, [CALCULATOR]])
+def test_a_message_of_one_part_renders_as_its_text(tools: list[dict[str, Any]] | None) -> None:
+    """Some servers (vLLM) turn every message's text into a part before they render."""
+    chat = [(role, f"What the {role} says.") for role in ("system", "user", "assistant", "tool", "user")]
+    plain = [{"role": role, "content": text} for role, text in chat]
+    parts = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat]
+    assert _rendered(parts, tools=tools) == _rendered(plain, tools=tools)
+    assert all(text in _rendered(plain, tools=tools) for _, text in chat)
 
 
 @pytest.mark.parametrize("thought", [None, "12 * 7 = 84."])
