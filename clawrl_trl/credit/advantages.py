@@ -16,7 +16,9 @@ EPSILON = 1e-6
 
 
 def binary(
-    scores: Sequence[float | None], groups: Sequence[Hashable | None] | None = None
+    scores: Sequence[float | None],
+    groups: Sequence[Hashable | None] | None = None,
+    measures: Sequence[tuple[float, float] | None] | None = None,
 ) -> tuple[FloatArray, BoolArray]:
     """Scalar advantages of one batch from its scores.
 
@@ -26,6 +28,8 @@ def binary(
     Args:
         scores: One score per sample; `None` or NaN where there is none.
         groups: One key per sample, `None` for a group of its own. Default: all groups of one.
+        measures: One `(mean, std)` per sample where its whole group has been measured already, `None` where the
+            batch itself is measured. Default: the batch is.
 
     Returns:
         `([N] advantages, [N] flags)`: NaN where there is no score; the flag is true in a group of two or more whose
@@ -39,7 +43,10 @@ def binary(
     constant = np.zeros(len(values), dtype=np.bool_)
     members: dict[Hashable, list[int]] = {}
     for index, key in enumerate(keys):
-        if key is not None and np.isfinite(values[index]):
+        if measures is not None and (measured := measures[index]) is not None:
+            mean, std = measured
+            advantages[index] = (values[index] - mean) / (std + EPSILON)
+        elif key is not None and np.isfinite(values[index]):
             members.setdefault(key, []).append(index)
     for indices in members.values():
         if len(indices) < 2:

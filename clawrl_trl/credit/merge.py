@@ -7,6 +7,7 @@ The tokens in between belong to nobody: they are attended to, never trained.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,13 @@ class CreditedSample:
     Args:
         sample: The reply or, after a merge, the sequence of replies.
         advantages: `[T]`, NaN on tokens that get no credit and are left out of the loss.
+        distilled: `[T]` weight of the teacher's term over the sample's candidates, 0 where there is none. Default:
+            none anywhere.
     """
 
     sample: TrainingSample
     advantages: FloatArray
+    distilled: FloatArray | None = None
 
     @property
     def trained_tokens(self) -> int:
@@ -36,11 +40,19 @@ class CreditedSample:
         mask = self.sample.completion_mask
         return self.advantages if mask is None else np.where(mask, self.advantages, np.nan)
 
+    @property
+    def effective_distilled(self) -> FloatArray:
+        """`[T]` weights of the teacher's term, 0 on tokens that are not trained."""
+        if self.distilled is None:
+            return np.zeros(len(self.advantages))
+        return np.where(np.isfinite(self.effective_advantages), self.distilled, 0.0)
+
 
 def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
     """Join samples whose prompt extends another sample of the batch, repeatedly.
 
-    Every token keeps its advantage, its behaviour log-probability and so its importance ratio; only samples of the
+    Every token keeps its advantage, its behaviour log-probability and so its importance ratio, and the teacher's
+    candidates, which depend on nothing but the token's own context; only samples of the
     same temperature are joined, since the loss divides a sequence's logits by one temperature. The joined sequence
     carries the first sample's prompt and the last one's id and policy version.
 
@@ -74,6 +86,7 @@ def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
     first, last = earlier.sample, later.sample
     between = last.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
     gap = len(between)
+    lengths = (len(first.completion_ids), gap, len(last.completion_ids))
 
     def mask(one: TrainingSample) -> np.ndarray:
         return np.ones(len(one.completion_ids), dtype=bool) if one.completion_mask is None else one.completion_mask
@@ -86,5 +99,25 @@ def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
         logprobs=np.concatenate([first.logprobs, np.zeros(gap), last.logprobs]),
         teacher_logprobs=None,
         plain_logprobs=None,
+        topk_ids=_stacked(first.topk_ids, last.topk_ids, lengths, -1),
+        topk_logprobs=_stacked(first.topk_logprobs, last.topk_logprobs, lengths, np.nan),
     )
-    return CreditedSample(joined, np.concatenate([earlier.advantages, np.full(gap, np.nan), later.advantages]))
+    return CreditedSample(
+        joined,
+        np.concatenate([earlier.advantages, np.full(gap, np.nan), later.advantages]),
+        np.concatenate([earlier.effective_distilled, np.zeros(gap), later.effective_distilled]),
+    )
+
+
+def _stacked(first: Any, last: Any, lengths: tuple[int, int, int], empty: float) -> Any:
+    """`[T, K]` of three stretches of tokens, the middle one and missing ones without candidates."""
+    if first is None and last is None:
+        return None
+    width = max(one.shape[1] for one in (first, last) if one is not None)
+    stretches = []
+    for rows, length in zip((first, None, last), lengths, strict=True):
+        stretch = np.full((length, width), empty)
+        if rows is not None:
+            stretch[:, : rows.shape[1]] = rows
+        stretches.append(stretch)
+    return np.concatenate(stretches)

@@ -6,7 +6,7 @@ iterable of these, or of JSON rows with the same keys, can feed a trainer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,13 @@ class TrainingSample:
             temperature 1. NaN where the teacher gave none.
         plain_logprobs (`[T]` floats, *optional*): Log-probabilities of the same tokens under the sampling policy and
             the plain prompt, at temperature 1.
+        topk_ids (`[T, K]` ints, *optional*): Candidates for each token, most likely first, without repetition; -1 in
+            an empty slot.
+        topk_logprobs (`[T, K]` floats, *optional*): The teacher's log-probabilities of the candidates, at
+            temperature 1; NaN in an empty slot.
         group (`str`, *optional*): Rollouts of one task share it; their scores are normalised together.
+        baseline (`float`, *optional*): Mean of the scores this one is compared with, where that is known already.
+        scale (`float`, *optional*): Their standard deviation; known when the baseline is.
         weight (`float`): Factor on the sample's advantages.
 
     Raises:
@@ -53,7 +59,11 @@ class TrainingSample:
     score: float | None = None
     teacher_logprobs: FloatArray | None = None
     plain_logprobs: FloatArray | None = None
+    topk_ids: IntArray | None = None
+    topk_logprobs: FloatArray | None = None
     group: str | None = None
+    baseline: float | None = None
+    scale: float | None = None
     weight: float = field(default=1.0)
 
     def __post_init__(self) -> None:
@@ -68,6 +78,9 @@ class TrainingSample:
         if self.logprobs is None:
             raise ValueError(f"sample {self.sample_id!r}: logprobs are missing")
         self._set("completion_mask", self._per_token("completion_mask", np.bool_))
+        self._set_candidates()
+        if (self.baseline is None) != (self.scale is None):
+            raise ValueError(f"sample {self.sample_id!r}: baseline and scale come together")
         if not self.temperature > 0:
             raise ValueError(f"sample {self.sample_id!r}: temperature {self.temperature} is not above 0")
 
@@ -84,6 +97,43 @@ class TrainingSample:
                 f"sample {self.sample_id!r}: {name} has shape {array.shape}, not {self.completion_ids.shape}"
             )
         return array
+
+    def _set_candidates(self) -> None:
+        if self.topk_ids is None and self.topk_logprobs is None:
+            return
+        ids = np.asarray([] if self.topk_ids is None else self.topk_ids, dtype=np.int64)
+        logprobs = np.asarray([] if self.topk_logprobs is None else self.topk_logprobs, dtype=np.float64)
+        if ids.ndim != 2 or ids.shape != logprobs.shape or len(ids) != len(self.completion_ids):
+            raise ValueError(
+                f"sample {self.sample_id!r}: topk_ids {ids.shape} and topk_logprobs {logprobs.shape} must both have "
+                f"shape ({len(self.completion_ids)}, K)"
+            )
+        known = (ids >= 0) & np.isfinite(logprobs)
+        ids, logprobs = np.where(known, ids, -1), np.where(known, logprobs, np.nan)
+        ordered = np.sort(ids, axis=1)
+        if np.any((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)):
+            raise ValueError(f"sample {self.sample_id!r}: a token has the same candidate twice")
+        self._set("topk_ids", ids)
+        self._set("topk_logprobs", logprobs)
+
+    @property
+    def measure(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the scores that this one is compared with, where they are known."""
+        return None if self.baseline is None or self.scale is None else (self.baseline, self.scale)
+
+    @property
+    def covered(self) -> BoolArray:
+        """`[T]` whether the teacher knows any candidate for the token."""
+        if self.topk_ids is None:
+            return np.zeros(len(self.completion_ids), dtype=np.bool_)
+        return np.asarray((self.topk_ids >= 0).any(axis=1))
+
+    def with_candidates(self, k: int) -> "TrainingSample":
+        """The same sample with at most `k` candidates for each token."""
+        if self.topk_ids is None or self.topk_logprobs is None or self.topk_ids.shape[1] <= k:
+            return self
+        kept = (self.topk_ids[:, :k], self.topk_logprobs[:, :k]) if k else (None, None)
+        return replace(self, topk_ids=kept[0], topk_logprobs=kept[1])
 
     @property
     def plain_at_temperature_one(self) -> FloatArray | None:

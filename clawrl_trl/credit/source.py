@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, batches, events, samples
-from clawrl_trl.ledger.columns import Floats
+from clawrl_trl.ledger.columns import Floats, Ids
 from clawrl_trl.ledger.errors import DigestMismatch
 from clawrl_trl.ledger.schema import Batch, Sample, Turn
 
@@ -156,6 +156,14 @@ class LedgerSource:
     def ended(self) -> bool:
         return self.stop()
 
+    def give_up(self, batch: SampleBatch, reason: str) -> None:
+        """Release a leased batch and drop its samples, with the reason."""
+        assert batch.batch_id is not None
+        with self.ledger.transaction() as tx:
+            batches.release(tx, batch.batch_id, f"its samples are given up: {reason}")
+            for sample in batch.samples:
+                samples.drop(tx, sample.sample_id, reason)
+
     def __iter__(self) -> Iterator[SampleBatch]:
         """Batches until `stop`. The one that was yielded comes again unless it was committed meanwhile."""
         while not self.ended():
@@ -246,13 +254,22 @@ def training_sample(sample: Sample, turn: Turn) -> TrainingSample:
         score=sample.score,
         teacher_logprobs=_doubles(sample.teacher_logprobs),
         plain_logprobs=_doubles(sample.plain_logprobs),
+        topk_ids=_rows(sample.topk_ids, len(turn.completion_ids)),
+        topk_logprobs=_rows(sample.topk_logprobs, len(turn.completion_ids)),
         group=sample.group,
+        baseline=sample.baseline,
+        scale=sample.scale,
         weight=sample.weight,
     )
 
 
 def _doubles(array: Floats | None) -> FloatArray | None:
     return None if array is None else array.astype(np.float64)
+
+
+def _rows(array: Ids | Floats | None, length: int) -> Any:
+    """`[T, K]` out of the ledger's `[T * K]`."""
+    return None if array is None else array.reshape(length, -1)
 
 
 def as_source(source: Any, *, batch_size: int) -> Source:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from clawrl_trl.engines.client import BASE_MODEL, EngineAddress, EngineClient
 from clawrl_trl.errors import run_main
@@ -56,6 +56,27 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
     return RulesJudge()
 
 
+@contextlib.asynccontextmanager
+async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIterator[Judge]:
+    """The judge that the settings ask for, with what it needs, for as long as the context lasts.
+
+    Raises:
+        UserError: If a custom reward can't be loaded.
+    """
+    if not settings.judge_url:
+        yield make_judge(settings, engine, None)
+        return
+    url = settings.judge_url
+
+    def locate() -> EngineAddress:
+        ours = RunFolder(settings.run).announced("judge_engine") or {}
+        key = ours.get("key") if ours.get("base_url") == url else None
+        return EngineAddress.of(url, os.environ.get(JUDGE_KEY) or key)
+
+    async with EngineClient(locate, timeout=settings.judge_timeout) as own:
+        yield make_judge(settings, engine, own)
+
+
 async def judge_run(settings: ServeSettings) -> int:
     """Judge the turns of a run until SIGTERM or SIGINT."""
     folder = RunFolder(settings.run)
@@ -66,11 +87,9 @@ async def judge_run(settings: ServeSettings) -> int:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(ledger.close)
         engine = await stack.enter_async_context(EngineClient.of_run(folder, settings, settings.judge_timeout))
-        own = None
-        if settings.judge_url:
-            address = EngineAddress.of(settings.judge_url, os.environ.get(JUDGE_KEY))
-            own = await stack.enter_async_context(EngineClient(lambda: address, timeout=settings.judge_timeout))
-        loop = JudgeLoop(ledger, settings, Teacher(engine, settings.judge_timeout), make_judge(settings, engine, own))
+        judge = await stack.enter_async_context(open_judge(settings, engine))
+        teacher = Teacher(engine, settings.judge_timeout, settings.teacher_top_k)
+        loop = JudgeLoop(ledger, settings, teacher, judge)
         folder.announce("judge", base_url="")
         logger.info("judging %s", folder.path)
         await loop.run(stop)

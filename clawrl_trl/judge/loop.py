@@ -234,5 +234,7 @@ def sample_of(claim: Claim, judgement: Judgement, taught: Taught | None) -> sche
         score=score,
         teacher_logprobs=taught.teacher if taught else None,
         plain_logprobs=taught.plain if taught else None,
+        topk_ids=None if taught is None or taught.topk_ids is None else taught.topk_ids.ravel(),
+        topk_logprobs=None if taught is None or taught.topk_logprobs is None else taught.topk_logprobs.ravel(),
         policy_version=turn.policy_version,
     )

@@ -3,10 +3,12 @@
 The response is scored, not written again: the hinted prompt is rendered by the engine's own chat template, the
 stored completion ids follow it, and the engine returns one log-prob for each of them, aligned by position. Both
 sides of the gap are taken at temperature 1. If the engine can't render the stored prompt from the stored messages
-exactly, then it can't render the hinted one either, and there is no teacher for that turn.
+exactly, then it can't render the hinted one either, and there is no teacher for that turn. With `top_k` the teacher
+also scores, at each position, the tokens that the policy found most likely (see `candidates`).
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError
+from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, PromptLogprobs
 from clawrl_trl.judge import hints
+from clawrl_trl.judge.candidates import candidates, widths
 from clawrl_trl.judge.turn import NotNow
 from clawrl_trl.ledger.schema import Turn
 
+logger = logging.getLogger(__name__)
+
 MAX_CANDIDATES = 3
+"""Hints that are tried on one turn."""
 ATTEMPTS = 8
 """How often an engine that answers with faults of its own is asked about one turn."""
 
@@ -32,13 +38,18 @@ class Taught:
         hint: The hint that was chosen.
         teacher: Log-probs of the completion under base model and hint, shape `(completion,)`, temperature 1.
         plain: Log-probs under the policy that sampled it, without the hint, same shape.
-        detail: `overlap` and `gain` of each candidate.
+        detail: `overlap` and `gain` of each candidate hint.
+        topk_ids: The policy's most likely tokens at each position, shape `(completion, K)`, -1 in empty slots;
+            `None` when none were asked for.
+        topk_logprobs: Log-probs of those under base model and hint, same shape, NaN in empty slots.
     """
 
     hint: str
     teacher: NDArray[np.float32]
     plain: NDArray[np.float32]
     detail: dict[str, Any]
+    topk_ids: NDArray[np.int32] | None = None
+    topk_logprobs: NDArray[np.float32] | None = None
 
 
 class NoTeacher(Exception):
@@ -51,14 +62,17 @@ class Teacher:
     Args:
         engine: The engine that holds the base model and the policies.
         timeout: Longest wait for one call, seconds.
+        top_k: Candidates per token to score beside the sampled one (K); 0 for none.
     """
 
-    def __init__(self, engine: EngineClient, timeout: float = 60.0) -> None:
+    def __init__(self, engine: EngineClient, timeout: float = 60.0, top_k: int = 0) -> None:
         self._engine = engine
         self._timeout = timeout
+        self._top_k = top_k
+        self._widths = widths(top_k)
 
-    async def teach(self, turn: Turn, candidates: Sequence[str]) -> Taught:
-        """Score the turn's completion under the best of the candidate hints.
+    async def teach(self, turn: Turn, suggested: Sequence[str]) -> Taught:
+        """Score the turn's completion under the best of the suggested hints.
 
         Raises:
             NoTeacher: If there can't be one: template not reproducible, prompt too long, no hint qualifies.
@@ -68,7 +82,7 @@ class Teacher:
             raise NoTeacher("the turn has no token ids")
         try:
             return await self._teach(
-                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), candidates
+                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested
             )
         except TimeoutError as error:
             raise NotNow("teacher: time-out") from error
@@ -80,25 +94,31 @@ class Teacher:
             patience = None if error.status in (503, 504, 429) else ATTEMPTS
             raise NotNow(f"teacher: {error}"[:300], patience=patience) from error
 
-    async def _teach(self, turn: Turn, prompt: list[int], completion: list[int], candidates: Sequence[str]) -> Taught:
+    async def _teach(self, turn: Turn, prompt: list[int], completion: list[int], suggested: Sequence[str]) -> Taught:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
-        plain = await self._plain(turn, prompt, completion)
-        tried, scores = [], []
-        for hint in candidates[:MAX_CANDIDATES]:
+        plain, likely = await self._plain(turn, prompt, completion)
+        tried, scores, contexts = [], [], []
+        for hint in suggested[:MAX_CANDIDATES]:
             try:
                 messages = hints.hinted(turn.messages, hint)
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
-            context = await self._render(turn, messages)
-            scores.append(await self._score(context, completion, BASE_MODEL))
+            contexts.append(await self._render(turn, messages))
+            scores.append(_floats((await self._score(contexts[-1], completion, BASE_MODEL)).logprobs))
             tried.append(
                 {"hint": hint, "overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain)}
             )
         best = hints.choose(scores, plain)
         if best is None:
             raise NoTeacher("under every hint the teacher is too far from the response")
-        return Taught(candidates[best], scores[best], plain, {"candidates": tried})
+        detail: dict[str, Any] = {"candidates": tried}
+        if not self._top_k:
+            return Taught(suggested[best], scores[best], plain, detail)
+        wide = await self._score_widely(contexts[best], completion)
+        ids, logprobs = candidates(likely, wide, completion, self._top_k)
+        detail["known"] = float((ids >= 0).mean())
+        return Taught(suggested[best], _floats(wide.logprobs), plain, detail, ids, logprobs)
 
     async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         body: dict[str, Any] = {"model": BASE_MODEL, "messages": list(messages), "add_generation_prompt": True}
@@ -109,18 +129,52 @@ class Teacher:
         async with asyncio.timeout(self._timeout):
             return await self._engine.tokenize(body)
 
-    async def _plain(self, turn: Turn, prompt: list[int], completion: list[int]) -> NDArray[np.float32]:
-        if turn.logprobs is not None and len(turn.logprobs) == len(completion) and plainly_sampled(turn.sampling):
-            return np.asarray(turn.logprobs, dtype=np.float32)
-        return await self._score(prompt, completion, policy_name(turn.policy_version))
+    async def _plain(
+        self, turn: Turn, prompt: list[int], completion: list[int]
+    ) -> tuple[NDArray[np.float32], list[dict[int, float]] | None]:
+        """The sampled tokens' log-probs under the policy, and its most likely tokens where it can be asked.
 
-    async def _score(self, context: list[int], completion: list[int], model: str) -> NDArray[np.float32]:
+        It can't when several versions sampled the turn, or when the engine has let go of the one that did.
+        """
+        stored = None
+        if turn.logprobs is not None and len(turn.logprobs) == len(completion) and plainly_sampled(turn.sampling):
+            stored = _floats(turn.logprobs)
+        if turn.token_versions is not None:
+            if stored is None:
+                raise NoTeacher("several policy versions sampled it, not at temperature 1")
+            return stored, None
+        if stored is not None and not self._top_k:
+            return stored, None
+        try:
+            scored = await self._score(prompt, completion, policy_name(turn.policy_version), self._top_k)
+        except EngineError as error:
+            if stored is None or error.status != 404:
+                raise
+            return stored, None
+        return (_floats(scored.logprobs) if stored is None else stored), scored.top
+
+    async def _score_widely(self, context: list[int], completion: list[int]) -> PromptLogprobs:
+        """The teacher's scores with as many of its most likely tokens as the engine is ready to name."""
+        for width in self._widths:
+            try:
+                wide = await self._score(context, completion, BASE_MODEL, width)
+            except EngineError as error:
+                if error.status != 400 or width == self._widths[-1]:
+                    raise
+            else:
+                if width < self._widths[0]:
+                    logger.warning("the engine names %d tokens, not %d: fewer candidates", width, self._widths[0])
+                    self._widths = self._widths[self._widths.index(width) :]
+                return wide
+        raise AssertionError("there is at least one width")
+
+    async def _score(self, context: list[int], completion: list[int], model: str, top_k: int = 0) -> PromptLogprobs:
         async with asyncio.timeout(self._timeout):
-            scored = await self._engine.prompt_logprobs(context, completion, model=model)
-        result = np.asarray(scored.logprobs, dtype=np.float32)
-        if len(result) != len(completion):
-            raise NoTeacher(f"{len(completion)} tokens were sent, {len(result)} were scored")
-        return result
+            return await self._engine.prompt_logprobs(context, completion, model=model, top_k=top_k)
+
+
+def _floats(values: Any) -> NDArray[np.float32]:
+    return np.asarray(values, dtype=np.float32)
 
 
 def plainly_sampled(sampling: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ with ledger.reader() as tx:
 ```
 """
 
-from clawrl_trl.ledger import batches, events, policies, samples, schema, states, turns
+from clawrl_trl.ledger import batches, episodes, events, policies, samples, schema, states, turns
 from clawrl_trl.ledger.errors import AlreadyTrained, DigestMismatch, LedgerError, LedgerWriteError
 from clawrl_trl.ledger.states import IllegalTransition
 from clawrl_trl.ledger.store import Ledger
@@ -29,6 +29,7 @@ __all__ = [
     "LedgerWriteError",
     "LedgerWriter",
     "batches",
+    "episodes",
     "events",
     "policies",
     "samples",

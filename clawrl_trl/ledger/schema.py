@@ -30,7 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_co
 from clawrl_trl.ledger import states
 from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON, Words
 
-REVISION = "0001"
+REVISION = "0003"
 """The schema's version: the newest migration that this code knows."""
 
 Message = dict[str, Any]
@@ -91,7 +91,10 @@ class _Stateful(Base):
 
 
 class Session(Base):
-    """A conversation. `owner` is the fingerprint of the API key; sessions of two owners never join."""
+    """A conversation. `owner` is the fingerprint of the API key; sessions of two owners never join.
+
+    `group` names the rollouts of one task that it is compared with; people's chats have none.
+    """
 
     __tablename__ = "sessions"
     __table_args__ = (UniqueConstraint("owner", "external_id"),)
@@ -103,6 +106,7 @@ class Session(Base):
     started_at: Mapped[float] = mapped_column(default_factory=time.time)
     last_at: Mapped[float] = mapped_column(default_factory=time.time, index=True)
     done: Mapped[bool] = mapped_column(default=False)
+    group: Mapped[str | None] = mapped_column(default=None, index=True)
 
 
 class Turn(_Stateful):
@@ -110,6 +114,8 @@ class Turn(_Stateful):
 
     `prompt_ids` and `completion_ids` are what the engine reported, never text tokenised again; `logprobs[i]`
     is the log-probability with which `completion_ids[i]` was sampled, after temperature and truncation.
+    `token_versions[i]` is the policy version that sampled it, where an update in place fell into the reply;
+    elsewhere it is empty and `policy_version` holds for every token.
     """
 
     __tablename__ = "turns"
@@ -150,6 +156,7 @@ class Turn(_Stateful):
     trainable: Mapped[bool] = mapped_column(default=False)
     untrainable_reason: Mapped[str | None] = mapped_column(default=None)
     policy_version: Mapped[int | None] = mapped_column(default=None)
+    token_versions: Mapped[Ids | None] = mapped_column(IdArray, default=None)
     model: Mapped[str] = mapped_column(default="")
     engine: Mapped[str] = mapped_column(default="")
     timings: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
@@ -167,11 +174,9 @@ class Turn(_Stateful):
 
     def compute_digest(self) -> str:
         """sha256 over what was sampled: ids, log-probs, policy version and response."""
-        arrays = (
-            _blob(self.prompt_ids, "<i4"),
-            _blob(self.completion_ids, "<i4"),
-            _blob(self.logprobs, "<f4"),
-        )
+        arrays = [_blob(self.prompt_ids, "<i4"), _blob(self.completion_ids, "<i4"), _blob(self.logprobs, "<f4")]
+        if self.token_versions is not None:
+            arrays.append(_blob(self.token_versions, "<i4"))
         facts = json.dumps([self.policy_version, self.response], sort_keys=True, separators=(",", ":"))
         return _sha256((*arrays, facts.encode()))
 
@@ -211,7 +216,12 @@ class Verdict(Base):
 
 
 class Sample(_Stateful):
-    """The ingredients of one turn's training signal; both arrays are as long as the turn's completion."""
+    """The ingredients of one turn's training signal.
+
+    `teacher_logprobs` and `plain_logprobs` are as long as the turn's completion. `topk_ids` and `topk_logprobs` hold
+    K candidates for each of its tokens, row by row, and the teacher's log-probs of them. `baseline` and `scale` are
+    the mean and the standard deviation of the scores it is compared with, where its group has more than one.
+    """
 
     __tablename__ = "samples"
     transitions = states.SAMPLE
@@ -232,7 +242,11 @@ class Sample(_Stateful):
     score: Mapped[float | None] = mapped_column(default=None)
     teacher_logprobs: Mapped[Floats | None] = mapped_column(FloatArray, default=None)
     plain_logprobs: Mapped[Floats | None] = mapped_column(FloatArray, default=None)
+    topk_ids: Mapped[Ids | None] = mapped_column(IdArray, default=None)
+    topk_logprobs: Mapped[Floats | None] = mapped_column(FloatArray, default=None)
     group: Mapped[str | None] = mapped_column(default=None)
+    baseline: Mapped[float | None] = mapped_column(default=None)
+    scale: Mapped[float | None] = mapped_column(default=None)
     weight: Mapped[float] = mapped_column(default=1.0)
     policy_version: Mapped[int]
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"), default=None, index=True)
@@ -242,7 +256,11 @@ class Sample(_Stateful):
         """What a batch's digest is taken over: the ingredients and what the turn sampled."""
         score = None if self.score is None else float(self.score)
         facts = [self.id, score, self.group, float(self.weight), self.policy_version, turn.compute_digest()]
-        arrays = _blob(self.teacher_logprobs, "<f4"), _blob(self.plain_logprobs, "<f4")
+        if self.baseline is not None:
+            facts += [self.baseline, self.scale]
+        arrays = [_blob(self.teacher_logprobs, "<f4"), _blob(self.plain_logprobs, "<f4")]
+        if self.topk_ids is not None:
+            arrays += [_blob(self.topk_ids, "<i4"), _blob(self.topk_logprobs, "<f4")]
         return _sha256((json.dumps(facts).encode(), *arrays)).encode()
 
 

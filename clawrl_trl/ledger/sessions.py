@@ -20,6 +20,7 @@ def get_or_create_session(
     identity_source: str,
     now: float,
     session_id: str | None = None,
+    group: str | None = None,
 ) -> Session:
     """The session of an owner, made if it is new; it counts as seen at `now`.
 
@@ -30,6 +31,7 @@ def get_or_create_session(
         identity_source (`str`): How the session was recognised, kept with a new one.
         now (`float`): Unix time, seconds.
         session_id (`str`, *optional*): The id to look up without an `external_id`, and to give a new session.
+        group (`str`, *optional*): The group of rollouts that a new session belongs to.
 
     Raises:
         ValueError: If `session_id` belongs to another owner.
@@ -43,6 +45,7 @@ def get_or_create_session(
             identity_source=identity_source,
             started_at=now,
             last_at=now,
+            group=group,
         )
         try:
             with tx.begin_nested():
@@ -113,7 +116,8 @@ def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
 
     Returns:
         `list[dict]`: Rows `{turn_id, kind, kind_reason, state, messages, response, next_state, votes, score,
-            hint, policy_version, prompt_tokens, completion_tokens}`; none when there is no such session.
+            hint, detail, policy_version, token_versions, prompt_tokens, completion_tokens}`; none when there is no
+            such session. `detail` is how the verdict came about.
     """
     session = find_session(tx, session_id)
     if session is None:
@@ -139,7 +143,9 @@ def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
         "votes": verdict.votes if verdict else [],
         "score": verdict.score if verdict else None,
         "hint": verdict.hint if verdict else None,
+        "detail": verdict.detail if verdict else {},
         "policy_version": turn.policy_version,
+        "token_versions": None if turn.token_versions is None else list(map(int, turn.token_versions)),
         "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
         "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
     }

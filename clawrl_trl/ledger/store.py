@@ -46,7 +46,9 @@ class Ledger:
         self._read = sessionmaker(self.reader_engine, expire_on_commit=False)
 
     @classmethod
-    def open(cls, url_or_path: str | Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> "Ledger":
+    def open(
+        cls, url_or_path: str | Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, untouched: bool = False
+    ) -> "Ledger":
         """Open a ledger, creating it or bringing its schema up to date when needed.
 
         Opening one that is up to date takes no lock. Several processes may open a new one at once.
@@ -55,6 +57,7 @@ class Ledger:
             url_or_path (`str` or `Path`): A SQLite file, or a database URL such as `sqlite:////data/ledger.db`
                 or `postgresql+psycopg://user@host/name`.
             busy_timeout_s (`float`, defaults to 10): How long to wait for another process's lock, seconds.
+            untouched (`bool`, defaults to `False`): Open it as it is, and refuse one that is absent or not up to date.
 
         Raises:
             UserError: If the ledger is damaged, no ledger, locked for too long, written by a newer version,
@@ -63,7 +66,7 @@ class Ledger:
         url = _parse(url_or_path)
         ledger = cls(url, busy_timeout_s=busy_timeout_s)
         try:
-            ledger._bring_up_to_date()
+            ledger._bring_up_to_date(untouched)
         except BaseException:
             ledger.close()
             raise
@@ -130,9 +133,13 @@ class Ledger:
         line = explain(error, self.where)
         return kind(line) if line else error
 
-    def _bring_up_to_date(self) -> None:
+    def _bring_up_to_date(self, untouched: bool) -> None:
         try:
             if self.revision() != schema.REVISION:
+                if untouched:
+                    raise UserError(
+                        f"{self.where} is no ledger, or an old one: serve its run, or see it with 'clawrl sessions'."
+                    )
                 from clawrl_trl.ledger.migrations import upgrade
 
                 upgrade(self)

@@ -22,6 +22,7 @@ __all__ = [
     "claim_judging",
     "counts",
     "delete_session",
+    "delete_turn",
     "expire",
     "explain",
     "feedback_of",
@@ -69,7 +70,8 @@ def set_next_state(
 ) -> bool:
     """Store what followed a main turn, and give the turn to the judge.
 
-    A turn that was judged already, on explicit feedback, is judged again while its sample is free.
+    A turn of an episode waits for the outcome instead (`clawrl_trl.ledger.episodes`). One that was judged already, on
+    explicit feedback, is judged again while its sample is free.
 
     Returns:
         `bool`: `False` when nothing was changed: the turn is gone, is a side turn or has a next state.
@@ -81,7 +83,8 @@ def set_next_state(
     turn.next_state_provenance = provenance
     turn.next_turn_id = next_turn_id
     turn.next_state_at = now
-    _to_judge(tx, turn)
+    if not _in_episode(tx, turn):
+        _to_judge(tx, turn)
     tx.flush()
     return True
 
@@ -102,6 +105,10 @@ def add_feedback(tx: Transaction, feedback: Feedback) -> Turn:
         _to_judge(tx, turn)
     tx.flush()
     return turn
+
+
+def _in_episode(tx: Transaction, turn: Turn) -> bool:
+    return tx.scalar(select(Session.group).where(Session.id == turn.session_id)) is not None
 
 
 def _to_judge(tx: Transaction, turn: Turn) -> None:
@@ -224,6 +231,20 @@ def by_completion(tx: Transaction, completion_id: str, choice_index: int = 0) ->
     """The turn of a completion id as the client saw it (and a choice of it), or `None`."""
     wanted = select(Turn).where(Turn.completion_id == completion_id, Turn.choice_index == choice_index)
     return tx.scalars(wanted).one_or_none()
+
+
+def delete_turn(tx: Transaction, turn_id: str) -> bool:
+    """Erase a turn with its feedback, verdict and sample, whatever their states; `False` when there is none.
+
+    Later turns of the session keep what their requests repeated of it.
+    """
+    turn = get(tx, turn_id)
+    if turn is None:
+        return False
+    tx.delete(turn)
+    tx.flush()
+    events.log(tx, "turn_deleted", turn_id)
+    return True
 
 
 def of_session(tx: Transaction, session_id: str) -> list[Turn]:

@@ -29,6 +29,11 @@ def logprob(context: list[int], token: int) -> float:
     return -0.01 - ((sum(context[-50:]) * 31 + len(context) * 7 + token) % 97) / 97
 
 
+def ranked(context: list[int]) -> list[int]:
+    """The scripted model's vocabulary, most likely token first."""
+    return sorted(range(128), key=lambda token: -logprob(context, token))
+
+
 @dataclass
 class Scripted:
     """What the server was asked and how it answers."""
@@ -39,6 +44,10 @@ class Scripted:
     broken: dict[str, int] = field(default_factory=dict)
     """Path to HTTP status: this many-hundred answer instead of a good one."""
     structured: bool = True
+    absent: set[str] = field(default_factory=set)
+    """Models it does not serve."""
+    widest: int = 128
+    """Most log-probs per prompt token that it returns."""
 
     def chats(self) -> list[dict[str, Any]]:
         return [body for body in self.requests if body["path"] == "/v1/chat/completions"]
@@ -82,11 +91,26 @@ def build(script: Scripted) -> FastAPI:
         body = await body_of(request)
         if (failed := failure(body["path"])) is not None:
             return failed
-        ids = body["prompt"]
+        if body["model"] in script.absent:
+            return JSONResponse({"error": {"message": "no such model"}}, 404)
+        ids, asked = body["prompt"], body["prompt_logprobs"]
+        if asked > script.widest:
+            return JSONResponse({"error": {"message": f"{asked} is greater than max allowed"}}, 400)
         entries: list[Any] = [None]
         for position in range(1, len(ids)):
-            value = logprob(ids[:position], ids[position])
-            entries.append({str(ids[position]): {"logprob": value, "rank": 1, "decoded_token": ""}})
+            order = ranked(ids[:position]) if asked else []
+            rank = 1 + (order.index(ids[position]) if asked else 0)
+            told = dict.fromkeys([ids[position], *order[:asked]])
+            entries.append(
+                {
+                    str(token): {
+                        "logprob": logprob(ids[:position], token),
+                        "rank": rank if token == ids[position] else 1 + order.index(token),
+                        "decoded_token": "",
+                    }
+                    for token in told
+                }
+            )
         return {"choices": [{"index": 0, "text": "", "prompt_logprobs": entries}]}
 
     return app

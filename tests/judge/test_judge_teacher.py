@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from judge_helpers import Scripted, logprob, put_turn, render
+from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.hints import hinted
@@ -19,9 +19,9 @@ def stored(ledger: Ledger, **values: object) -> schema.Turn:
     return turn
 
 
-async def teach(script: Scripted, turn: schema.Turn, *candidates: str) -> Taught:
+async def teach(script: Scripted, turn: schema.Turn, *hints: str, top_k: int = 0) -> Taught:
     async with EngineClient(script.base_url, timeout=10) as client:
-        return await Teacher(client, timeout=10).teach(turn, candidates or ("No bold please.",))
+        return await Teacher(client, timeout=10, top_k=top_k).teach(turn, hints or ("No bold please.",))
 
 
 def expected(turn: schema.Turn, hint: str | None) -> np.ndarray:
@@ -70,6 +70,79 @@ async def test_tools_and_template_arguments_go_into_the_rendering(script: Script
     assert all(
         body["tools"] == tools and body["chat_template_kwargs"] == {"enable_thinking": True} for body in rendered
     )
+
+
+class TestCandidates:
+    """The policy's likely tokens, scored by the teacher."""
+
+    def check(self, turn: schema.Turn, taught: Taught, k: int, width: int, *, by_teacher: bool = False) -> None:
+        plain, hinted_prompt = render(turn.messages), render(hinted(turn.messages, taught.hint))
+        completion = turn.completion_ids.tolist()  # type: ignore[union-attr]
+        assert taught.topk_ids is not None and taught.topk_logprobs is not None
+        assert taught.topk_ids.dtype == np.int32 and taught.topk_logprobs.dtype == np.float32
+        assert taught.topk_ids.shape == taught.topk_logprobs.shape == (len(completion), k)
+        for position, sampled in enumerate(completion):
+            before = completion[:position]
+            told = {*ranked(hinted_prompt + before)[:width], sampled}
+            likely = ranked((hinted_prompt if by_teacher else plain) + before)[:k]
+            assert taught.topk_ids[position].tolist() == [one if one in told else -1 for one in likely]
+            values = [logprob(hinted_prompt + before, one) if one in told else np.nan for one in likely]
+            np.testing.assert_allclose(taught.topk_logprobs[position], values, atol=1e-6)
+
+    async def test_the_policys_most_likely_tokens_where_the_teacher_told(
+        self, script: Scripted, ledger: Ledger
+    ) -> None:
+        turn = stored(ledger, policy_version=3)
+        taught = await teach(script, turn, "One.", "Two words.", top_k=3)
+        self.check(turn, taught, 3, width=24)
+        known = (taught.topk_ids >= 0).mean()  # type: ignore[operator]
+        assert 0 < known < 1 and taught.detail["known"] == pytest.approx(known)
+        np.testing.assert_allclose(taught.teacher, expected(turn, taught.hint), atol=1e-6)
+        scoring = [body for body in script.requests if body["path"] == "/v1/completions"]
+        assert [(body["model"], body["prompt_logprobs"]) for body in scoring] == [
+            ("policy-v3", 3), ("base", 0), ("base", 0), ("base", 24)
+        ]  # fmt: skip
+
+    async def test_a_tempered_turn_costs_one_call_for_both(self, script: Scripted, ledger: Ledger) -> None:
+        turn = stored(ledger, sampling={"temperature": 0.7}, policy_version=3)
+        taught = await teach(script, turn, top_k=2)
+        self.check(turn, taught, 2, width=20)
+        np.testing.assert_allclose(taught.plain, expected(turn, None), atol=1e-6)
+        assert [b["model"] for b in script.requests if b["path"] == "/v1/completions"].count("policy-v3") == 1
+
+    async def test_an_engine_that_names_fewer_is_asked_for_fewer(self, script: Scripted, ledger: Ledger) -> None:
+        script.widest = 20
+        turn = stored(ledger)
+        self.check(turn, await teach(script, turn, top_k=5), 5, width=20)
+        script.widest = 7
+        self.check(turn, await teach(script, turn, top_k=5), 5, width=5)
+        script.widest = 4
+        with pytest.raises(NoTeacher, match="max allowed"):
+            await teach(script, turn, top_k=5)
+
+    @pytest.mark.parametrize("why", ["several versions", "policy gone"])
+    async def test_the_teacher_names_them_where_the_policy_can_not_be_asked(
+        self, script: Scripted, ledger: Ledger, why: str
+    ) -> None:
+        turn = stored(ledger, policy_version=3)
+        if why == "several versions":
+            turn.token_versions = np.arange(len(turn.completion_ids), dtype=np.int32)  # type: ignore[arg-type]
+        else:
+            script.absent.add("policy-v3")
+        taught = await teach(script, turn, top_k=4)
+        self.check(turn, taught, 4, width=32, by_teacher=True)
+        assert (taught.topk_ids >= 0).all()  # type: ignore[operator]
+
+
+async def test_a_turn_of_several_versions_is_taught_by_what_was_stored(script: Scripted, ledger: Ledger) -> None:
+    turn = stored(ledger, policy_version=3)
+    turn.token_versions = np.full(len(turn.completion_ids), 3, dtype=np.int32)  # type: ignore[arg-type]
+    taught = await teach(script, turn)
+    np.testing.assert_array_equal(taught.plain, turn.logprobs)  # type: ignore[arg-type]
+    assert [body["model"] for body in script.requests if body["path"] == "/v1/completions"] == ["base"]
+    turn.sampling = {"temperature": 0.7}
+    with pytest.raises(NoTeacher, match="several policy versions"):
+        await teach(script, turn)
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])

@@ -20,7 +20,9 @@ INSPECTED = [
     "votes",
     "score",
     "hint",
+    "detail",
     "policy_version",
+    "token_versions",
     "prompt_tokens",
     "completion_tokens",
 ]
@@ -276,12 +278,13 @@ def test_sessions_are_listed_under_the_names_people_know(ledger: Ledger) -> None
 def test_inspect_shows_what_a_person_asks_for(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         home = session(tx, "mine")
-        one = turns.add(tx, turn(home.id, kind_reason="header"))
+        one = turns.add(tx, turn(home.id, kind_reason="header", token_versions=[0, 1]))
         bare = turns.add(
             tx, turn(home.id, trainable=False, prompt_ids=None, completion_ids=None, usage={"prompt_tokens": 7})
         )
         follow(tx, one.id, "fine")
-        verdict = Verdict(turn_id=one.id, judge="rules", votes=[{"score": 1, "raw": "+"}], score=1.0, hint="short")
+        votes = [{"score": 1, "raw": "+"}]
+        verdict = Verdict(turn_id=one.id, judge="rules", votes=votes, score=1.0, hint="short", detail={"by": "votes"})
         turns.record_verdict(tx, verdict, None)
         rows = turns.inspect(tx, "mine")
         assert rows == turns.inspect(tx, home.id)
@@ -299,7 +302,9 @@ def test_inspect_shows_what_a_person_asks_for(ledger: Ledger) -> None:
         "votes": [{"score": 1, "raw": "+"}],
         "score": 1.0,
         "hint": "short",
+        "detail": {"by": "votes"},
         "policy_version": 0,
+        "token_versions": [0, 1],
         "prompt_tokens": 3,
         "completion_tokens": 2,
     }

@@ -1,0 +1,194 @@
+"""Episodes: sessions whose turns wait for an outcome, and the groups they are compared in.
+
+A session that names a group is one rollout of a task. Its turns get no verdict of their own while it runs; when all
+rollouts of the group have ended, one transaction writes the verdicts and samples of all of them, each sample with
+the statistics of its group, so that a batch may hold any part of a group and still measure it by the whole.
+
+A turn's signal is a process score in [-1, 1], told with the outcome by whoever played the episode, under the turn's
+id. A turn without one takes the mean of those it is compared with: what could not be scored is neither praised nor
+blamed.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.ledger import events, turns
+from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
+
+JUDGE = "outcome"
+CONSTANT = "constant group: every rollout got the same"
+SAME = 1e-9
+"""Rewards that are no further apart than this are the same."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """How one rollout ended.
+
+    Attributes:
+        session (`str`): The client's name of its session, or the ledger's.
+        outcome (`float`, *optional*): In [-1, 1]; `None` when the episode is dropped.
+        reason (`str`): Why it is dropped.
+        signals (`Mapping[str, float]`): Process signals of its turns, by their ids, in [-1, 1]; a turn may have none.
+    """
+
+    session: str
+    outcome: float | None
+    reason: str = ""
+    signals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Settled:
+    """What came of a group.
+
+    Attributes:
+        samples (`int`): Samples that may be trained.
+        constant (`int`): Samples dropped because nothing differs within their group.
+        dropped_episodes (`int`): Episodes without an outcome.
+        unknown (`list[str]`): Sessions that left no turn.
+    """
+
+    samples: int = 0
+    constant: int = 0
+    dropped_episodes: int = 0
+    unknown: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Move:
+    """A turn of an episode, on its way to a sample."""
+
+    turn: Turn
+    outcome: float
+    signal: float | None
+    reward: float = 0.0
+
+
+def settle(
+    tx: Transaction,
+    group: str,
+    episodes: Sequence[Episode],
+    *,
+    owner: str | None = None,
+    signal_weight: float = 0.0,
+    stepwise: bool = False,
+) -> Settled:
+    """Give the turns of a group's rollouts their rewards, and make their samples.
+
+    The reward of a turn is `outcome + signal_weight * signal`. Its advantage will be `(reward - baseline) / (scale +
+    1e-6)` with the mean and the sample standard deviation of what it is compared with: the outcomes of the group's
+    rollouts; where signals tell turns apart, the rewards of all turns of the group; `stepwise`, the rewards of the
+    turns at the same step (a turn alone at its step keeps its raw reward). A group of one keeps its raw rewards.
+    Settling a group again adds nothing.
+
+    Args:
+        tx (`Session`): The open transaction.
+        group (`str`): The group's name.
+        episodes (`Sequence[Episode]`): Its rollouts.
+        owner (`str`, *optional*): Whose sessions they must be. Default: anybody's.
+        signal_weight (`float`, defaults to 0): Weight of the process signals.
+        stepwise (`bool`, defaults to `False`): Compare step by step.
+
+    Raises:
+        KeyError: If a session does not belong to the group, or to the owner.
+        ValueError: If an episode has a signal for a turn that is not its own.
+    """
+    settled = Settled()
+    compared: dict[int | None, list[_Move]] = defaultdict(list)
+    outcomes: list[float] = []
+    for episode in episodes:
+        session = _session(tx, group, episode.session, owner)
+        if session is None:
+            settled.unknown.append(episode.session)
+            continue
+        _check_signals(tx, session, episode)
+        session.done = True
+        if episode.outcome is None:
+            settled.dropped_episodes += 1
+            events.log(tx, "episode_dropped", session.id, group=group, reason=episode.reason)
+            continue
+        mine = _waiting(tx, session.id)
+        outcomes += [episode.outcome] * bool(mine)
+        for turn in mine:
+            place = step_of(turn) if stepwise else None
+            compared[place].append(_Move(turn, episode.outcome, episode.signals.get(turn.id)))
+    for moves in compared.values():
+        told = _reward(moves, signal_weight)
+        by_turn = len(outcomes) > 1 and (stepwise or told)
+        measured = [one.reward for one in moves] if by_turn else outcomes
+        for one in moves:
+            _record(tx, one, group, measured, settled)
+    tx.flush()
+    return settled
+
+
+def step_of(turn: Turn) -> int:
+    """Which step of its episode a turn is, from 0: the replies that came before it."""
+    return sum(message.get("role") == "assistant" for message in turn.messages)
+
+
+def _reward(moves: Sequence[_Move], weight: float) -> bool:
+    """Set the rewards of turns that are compared; says whether signals are in them."""
+    known = [one.signal for one in moves if one.signal is not None]
+    usual = statistics.fmean(known) if known else 0.0
+    for one in moves:
+        one.reward = one.outcome + weight * (usual if one.signal is None else one.signal)
+    return bool(known and weight)
+
+
+def _session(tx: Transaction, group: str, name: str, owner: str | None) -> Session | None:
+    session = turns.find_session(tx, name)
+    if session is None:
+        return None
+    if session.group != group or owner not in (None, session.owner):
+        raise KeyError(f"session {name} is no rollout of group {group}")
+    return session
+
+
+def _waiting(tx: Transaction, session_id: str) -> list[Turn]:
+    """The main turns of a rollout that have no verdict yet, in order."""
+    states = ("awaiting_next_state", "expired")
+    wanted = select(Turn).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
+    return list(tx.scalars(wanted.order_by(Turn.seq).with_for_update()))
+
+
+def _check_signals(tx: Transaction, session: Session, episode: Episode) -> None:
+    known = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id))) if episode.signals else set()
+    strange = sorted(set(episode.signals) - known)
+    if strange:
+        raise ValueError(f"session {episode.session} has no turn {strange[0]}, for which there is a signal")
+
+
+def _record(tx: Transaction, move: _Move, group: str, measured: Sequence[float], settled: Settled) -> None:
+    turn = move.turn
+    turn.state = "judging"
+    detail: dict[str, Any] = {"by": "outcome", "group": group, "compared": len(measured), "outcome": move.outcome}
+    if move.signal is not None:
+        detail["signal"] = move.signal
+    verdict = Verdict(turn_id=turn.id, judge=JUDGE, score=move.reward, detail=detail)
+    sample = None
+    if turn.trainable and turn.policy_version is not None:
+        alone = len(measured) < 2
+        sample = Sample(
+            turn_id=turn.id,
+            score=move.reward,
+            group=group,
+            baseline=None if alone else statistics.fmean(measured),
+            scale=None if alone else statistics.stdev(measured),
+            policy_version=turn.policy_version,
+        )
+    turns.record_verdict(tx, verdict, sample)
+    if sample is None:
+        return
+    if len(measured) > 1 and max(measured) - min(measured) <= SAME:
+        sample.state, sample.reason = "dropped", CONSTANT
+        settled.constant += 1
+    else:
+        settled.samples += 1
