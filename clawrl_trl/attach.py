@@ -10,43 +10,47 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from clawrl_trl.engines.vllm import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 from clawrl_trl.supervisor import end_with_parent, last_lines
 
-START_TIMEOUT = 700.0
+START_TIMEOUT = 2000.0
+"""Longer than `clawrl serve` itself waits for its parts, so that it is the one to say what is wrong."""
 STOP_TIMEOUT = 90.0
 
 
 @contextmanager
-def served(settings: ServeSettings) -> Iterator[dict[str, Any]]:
+def served(settings: ServeSettings, progress: Callable[[str], None] = lambda line: None) -> Iterator[dict[str, Any]]:
     """The gateway of a run, for as long as the block lasts.
 
     Args:
         settings (`ServeSettings`): The run, and how to serve it if nobody does.
+        progress (`Callable`, *optional*): Told in a line what is waited for, again and again.
 
     Yields:
         `dict`: What the gateway announced: `base_url` and `pid`.
 
     Raises:
-        UserError: If serving does not start.
+        UserError: If serving does not start, or serves without room for the trainer's adapters.
     """
     folder = RunFolder(settings.run)
     there = folder.announced("gateway")
     if there is not None:
+        _check_room(settings, ServeSettings.load(folder.path))
         yield there
         return
     process = _start(folder, settings)
     try:
-        yield _wait(folder, process)
+        yield _wait(folder, process, progress)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -83,9 +87,19 @@ def _flags(settings: ServeSettings) -> list[str]:
     ]
 
 
-def _wait(folder: RunFolder, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:
+    rank, room = wanted.vllm_max_lora_rank or 0, adapter_rank(running)
+    if running.engine == "vllm" and rank > room:
+        raise UserError(
+            f"{running.run} is served with room for adapters of rank {room}, the trainer's have {rank}: serve it "
+            f"again with --vllm_max_lora_rank {rank}."
+        )
+
+
+def _wait(folder: RunFolder, process: subprocess.Popen[bytes], progress: Callable[[str], None]) -> dict[str, Any]:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
+        progress(_doing(folder))
         there = folder.announced("gateway")
         if there is not None and (folder.announced("judge") or not _judges(folder)):
             return there
@@ -97,6 +111,13 @@ def _wait(folder: RunFolder, process: subprocess.Popen[bytes]) -> dict[str, Any]
             raise UserError(f"Serving ended with code {code}; see {folder.logs / 'serve.log'}.")
         time.sleep(0.05)
     raise UserError(f"Serving was not ready after {START_TIMEOUT:.0f} s; see the logs in {folder.logs}.")
+
+
+def _doing(folder: RunFolder) -> str:
+    if folder.announced("engine") is not None:
+        return "Starting gateway and judge"
+    word = last_lines(folder.logs / "engine.log")
+    return f"Starting the engine: {word}" if word else "Starting the engine"
 
 
 def _judges(folder: RunFolder) -> bool:

@@ -10,8 +10,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
+
+CLOCK_SECONDS = 5.0
+"""By how much two readings of a process's start may differ when the clock is set."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class RunFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    def screenshots_of(self, session: str) -> Path:
+        """Where the screenshots of an episode are kept, if they are."""
+        name = quote(session, safe="").replace(".", "%2E")  # a client names its sessions, and may name one ".."
+        return self.path / "screenshots" / (name or "%")
+
     def make(self) -> "RunFolder":
         """Create the folder and its sub-folders."""
         for folder in (self.path, self.policies, self.logs):
@@ -49,7 +58,8 @@ class RunFolder:
         """Write `<name>.json` with `base_url` and this process's id, readable by the owner alone."""
         path = self.path / f"{name}.json"
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        content = {"base_url": base_url, "pid": os.getpid(), **extra}
+        process = psutil.Process()
+        content = {"base_url": base_url, "pid": process.pid, "started": process.create_time(), **extra}
         temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(content) + "\n")
         temporary.replace(path)
@@ -60,4 +70,13 @@ class RunFolder:
             content: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())
         except (OSError, ValueError):
             return None
-        return content if psutil.pid_exists(int(content["pid"])) else None
+        return content if _lives(int(content["pid"]), content.get("started")) else None
+
+
+def _lives(pid: int, started: float | None) -> bool:
+    """Whether that process is still there, and not another that was given its id."""
+    try:
+        since = psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return started is None or abs(since - started) < CLOCK_SECONDS

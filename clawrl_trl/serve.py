@@ -18,18 +18,21 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
+from rich.markup import escape
 
-from clawrl_trl.engines.launch import engine_command
+from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import LOOPBACK_HOSTS, ServeSettings, api_key
-from clawrl_trl.supervisor import Child, Supervisor
+from clawrl_trl.supervisor import Child, Supervisor, last_lines
 
 logger = logging.getLogger(__name__)
 
-ENGINE_START_TIMEOUT = 600.0
+ENGINE_START_TIMEOUT = 1800.0
+"""Longest wait for an engine: it may have a large model to fetch."""
 START_TIMEOUT = 120.0
+PARTS = ("gateway", "judge", "engine", "judge_engine")
 JUDGE_NICE = 5
 """Added to the judge's priority number: the chat comes first."""
 
@@ -64,7 +67,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
                 supervisor.watch(stop)
         finally:
             supervisor.stop()
-            for name in ("gateway", "judge", "engine"):
+            for name in PARTS:
                 (folder.path / f"{name}.json").unlink(missing_ok=True)
     console.print("Stopped; everything captured is in the ledger.")
     return 0
@@ -95,11 +98,12 @@ def start_all(
     stop: threading.Event,
 ) -> ServeSettings:
     """Start engine, gateway and judge, each when the one before is ready; returns the resolved settings."""
-    for name in ("gateway", "judge", "engine"):
+    for name in PARTS:
         (folder.path / f"{name}.json").unlink(missing_ok=True)
     settings.save()
     run = ["--run", str(folder.path)]
     _start_engine(supervisor, folder, settings, console, stop)
+    settings = _start_judge_engine(supervisor, folder, settings, console, stop)
     gateway = Child("gateway", [sys.executable, "-m", "clawrl_trl.gateway", *run])
     _start(supervisor, folder, gateway, START_TIMEOUT, console, stop)
     announced = folder.announced("gateway")
@@ -127,6 +131,24 @@ def _start_engine(
     _start(supervisor, folder, engine, ENGINE_START_TIMEOUT, console, stop)
 
 
+def _start_judge_engine(
+    supervisor: Supervisor,
+    folder: RunFolder,
+    settings: ServeSettings,
+    console: Console,
+    stop: threading.Event,
+) -> ServeSettings:
+    """Start the llm judge's own server where it has devices of its own; the settings then name it."""
+    if not settings.prm_gpus or settings.judge != "llm" or settings.judge_url:
+        return settings
+    settings = replace(settings, judge_url=f"http://127.0.0.1:{free_port()}")
+    settings.save()
+    os.environ.setdefault(JUDGE_KEY, secrets.token_urlsafe(24))
+    engine = Child("judge_engine", engine_command(settings, judge=True))
+    _start(supervisor, folder, engine, ENGINE_START_TIMEOUT, console, stop)
+    return settings
+
+
 def _start(
     supervisor: Supervisor,
     folder: RunFolder,
@@ -137,9 +159,17 @@ def _start(
 ) -> None:
     if stop.is_set():
         return
+    log = supervisor.logs / f"{child.name}.log"
+    before = log.stat().st_size if log.exists() else 0
     supervisor.start(child)
-    with console.status(f"Starting the {child.name} (log: {supervisor.logs / child.name}.log)"):
-        supervisor.wait_until(lambda: stop.is_set() or folder.announced(child.name) is not None, child, timeout)
+    with console.status(f"Starting the {child.name} (log: {log})") as status:
+
+        def ready() -> bool:
+            doing = f": {last_lines(log)}" if log.stat().st_size > before else ""
+            status.update(escape(f"Starting the {child.name}{doing} (log: {log})"))
+            return stop.is_set() or folder.announced(child.name) is not None
+
+        supervisor.wait_until(ready, child, timeout)
 
 
 def check_bind(settings: ServeSettings) -> None:

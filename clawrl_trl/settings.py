@@ -25,6 +25,9 @@ ENVIRONMENT = {
     "judge_votes": ("PRM_M", "MAJORITY_VOTE_N"),
     "judge_majority": ("MAJORITY_VOTE_THRESHOLD",),
     "judge_workers": ("NUM_JUDGE_WORKERS",),
+    "actor_gpus": ("ACTOR_GPUS",),
+    "rollout_gpus": ("ROLLOUT_GPUS",),
+    "prm_gpus": ("PRM_GPUS",),
 }
 """Environment variables that stand in for a setting's default, first one set wins."""
 
@@ -36,6 +39,10 @@ KEY_ENVIRONMENT = {
 """Where the bearer key of each scope is looked up."""
 
 DEFAULT_RUN = "runs/live"
+BUNDLED_TEMPERATURE = 0.9
+"""A model this small makes slips of the pen at 1: one plain solution in seventy goes wrong on a word that the model
+itself finds next to impossible, at 0.9 one in two hundred."""
+VLLM_DTYPES = ("auto", "bfloat16", "float16", "float32")
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -69,7 +76,7 @@ class ServingArguments:
         "served_model_name", "clawrl", "Model name under which clients reach the newest serving policy."
     )
     max_model_len: int = _setting("max_model_len", 4096, "Longest prompt plus completion, in tokens.")
-    max_running: int = _setting("max_running", 32, "Requests the embedded engine decodes at once.")
+    max_running: int = _setting("max_running", 32, "Requests the engine decodes at once.")
     max_waiting: int = _setting("max_waiting", 256, "Requests that may wait; one more is answered 429.")
     max_body_mb: int = _setting("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
     keep_policies: int = _setting("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
@@ -77,6 +84,24 @@ class ServingArguments:
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
     engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
+    vllm_data_parallel_size: int | None = _setting(
+        "vllm_data_parallel_size", None, "Copies of the model. Default: as many as ROLLOUT_GPUS has room for, else 1."
+    )
+    vllm_max_lora_rank: int | None = _setting(
+        "vllm_max_lora_rank",
+        None,
+        "Largest rank of the adapters to be served, 0 for none. Default: the trainer's, else that of the run's "
+        "policies, else 32.",
+    )
+    vllm_dtype: str = _setting(
+        "vllm_dtype", "auto", "Computing type of vLLM; auto: the model's own on a GPU, float32 on a CPU."
+    )
+    vllm_args: str | None = _setting("vllm_args", None, "Further flags for vLLM's server, in one string.")
+    actor_gpus: int = _setting("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
+    rollout_gpus: int = _setting("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
+    prm_gpus: int = _setting(
+        "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
+    )
     judge: str = _setting("judge", "rules", "Judge: 'rules' (no model), 'llm', or 'off'.")
     judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = _setting(
@@ -93,6 +118,12 @@ class ServingArguments:
     judge_max_tokens: int = _setting("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
     judge_timeout: float = _setting("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
     hints: bool = _setting("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    teacher_top_k: int = _setting(
+        "teacher_top_k",
+        0,
+        "Most likely tokens of the policy that the teacher scores at each position, beside the sampled one (0: none). "
+        "A trainer's --opd_top_k sets it too.",
+    )
     custom_rm_path: str | None = _setting(
         "custom_rm_path",
         None,
@@ -107,13 +138,20 @@ class ServingArguments:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
         if self.judge not in ("rules", "llm", "off"):
             raise UserError(f"--judge {self.judge!r} is unknown: use rules, llm or off.")
+        if not 0 <= self.teacher_top_k <= 128:
+            raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
+        if self.vllm_dtype not in VLLM_DTYPES:
+            raise UserError(f"--vllm_dtype {self.vllm_dtype!r} is unknown: use {', '.join(VLLM_DTYPES)}.")
 
 
 @dataclass(kw_only=True)
 class ServeSettings(ServingArguments):
-    """Settings of `clawrl serve`: the engine, the gateway and the judge of one run folder."""
+    """Settings of `clawrl serve`: the engine, the gateway and the judge of one run folder.
+
+    What it adds to `ServingArguments` a training script has already, in the arguments of its trainer and its model.
+    """
 
     run: str = _setting("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
     model_name_or_path: str | None = _setting(
@@ -121,12 +159,52 @@ class ServeSettings(ServingArguments):
         None,
         "Causal language model to serve: folder or hub id. Default: the bundled model.",
     )
+    temperature: float | None = _setting(
+        "temperature",
+        None,
+        "Sampling temperature of requests that set none. Default: 1, with the bundled model 0.9.",
+    )
     dtype: str = _setting("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
+    max_staleness: int = _setting(
+        "max_staleness",
+        4,
+        "Policy versions a sample may be behind; vLLM keeps room for as many adapters and two more.",
+    )
+    vllm_gpu_memory_utilization: float | None = _setting(
+        "vllm_gpu_memory_utilization",
+        None,
+        "Share of a GPU's memory for vLLM. Default: 0.45 beside a trainer, 0.9 on devices of its own.",
+    )
+    vllm_tensor_parallel_size: int = _setting("vllm_tensor_parallel_size", 1, "GPUs that share one copy of the model.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype not in ("float32", "bfloat16"):
             raise UserError(f"--dtype {self.dtype!r} is unknown: use float32 or bfloat16.")
+        if self.temperature is not None and not 0 < self.temperature <= 2:
+            raise UserError(f"--temperature {self.temperature} is out of range: use a value above 0, up to 2.")
+        self._check_devices()
+
+    @property
+    def served_temperature(self) -> float:
+        """The temperature of requests that set none."""
+        if self.temperature is not None:
+            return self.temperature
+        return BUNDLED_TEMPERATURE if self.model_name_or_path is None else 1.0
+
+    def _check_devices(self) -> None:
+        share = self.vllm_gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise UserError(f"--vllm_gpu_memory_utilization {share} is no share: use a value above 0, up to 1.")
+        split, copies = self.vllm_tensor_parallel_size, self.vllm_data_parallel_size or 1
+        counts = (self.actor_gpus, self.rollout_gpus, self.prm_gpus, self.vllm_max_lora_rank or 0)
+        if split < 1 or copies < 1 or min(counts) < 0:
+            raise UserError("Counts of GPUs, --vllm_*_parallel_size and --vllm_max_lora_rank can't be negative.")
+        if self.rollout_gpus and split * copies > self.rollout_gpus:
+            raise UserError(
+                f"--vllm_tensor_parallel_size {split} times --vllm_data_parallel_size {copies} is more than "
+                f"ROLLOUT_GPUS={self.rollout_gpus}: lower them or give the engine more devices."
+            )
 
     def save(self) -> None:
         """Write the resolved settings to `config.json` in the run folder, atomically."""
@@ -159,3 +237,9 @@ def api_key(scope: str) -> str | None:
         if value:
             return value
     return None
+
+
+def client_key(scope: str) -> str | None:
+    """The key of a scope that our own clients present: the first, where several are set with commas between them."""
+    keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
+    return keys[0] if keys else None

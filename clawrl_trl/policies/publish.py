@@ -1,12 +1,13 @@
 """Publishing: from a candidate in the ledger to the version that serves.
 
 The order is gate, engine, ledger. Serving changes only in the ledger, in one transaction, after the engine holds
-the adapter; requests in flight finish on the version they began with. An engine that is down costs nothing but
+the version; requests in flight finish on the adapter they began with (a whole model in place of another goes on
+with them, and the engine tells which token is whose). An engine that is down costs nothing but
 freshness: the candidate waits, and the next version that is published takes its place.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from clawrl_trl.engines.client import EngineError, SyncEngineClient
+from clawrl_trl.engines.kinds import CANT_EXCHANGE, adapter_obstacle
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, events, policies
 from clawrl_trl.ledger.schema import Policy
@@ -31,7 +33,7 @@ class Publisher:
         store: The run's policy folders.
         engine: Client of the engine that serves; `None` promotes in the ledger alone (training offline).
         gate: What a candidate must pass.
-        attempts: Tries to load an adapter into the engine before the candidate is left waiting.
+        attempts: Tries to load a version into the engine before the candidate is left waiting.
         longest_wait_s: Longest pause between two tries, in seconds; it doubles from 0.2.
     """
 
@@ -51,6 +53,42 @@ class Publisher:
         self.gate = FirstGate() if gate is None else gate
         self.attempts = attempts
         self.longest_wait_s = longest_wait_s
+
+    def why_merge(self, config: Mapping[str, Any], modules: Iterable[str]) -> str | None:
+        """Why an adapter has to be merged into a whole model for the engine, or `None`.
+
+        An engine that can't be asked now may turn out to be a vLLM, so for that the answer is on the safe side.
+
+        Args:
+            config: The adapter's `adapter_config.json`.
+            modules: Paths of the modules it changes.
+
+        Raises:
+            UserError: If the engine can serve neither the adapter nor a whole model.
+        """
+        obstacle = adapter_obstacle(config, modules)
+        if obstacle is None or self.engine is None:
+            return None
+        whole = self._whole_models()
+        if whole == "not":
+            raise UserError(f"The engine can't serve this adapter ({obstacle}), and {CANT_EXCHANGE}.")
+        return None if whole == "by name" else obstacle
+
+    def check_whole_models(self) -> None:
+        """Make sure that the engine can serve a whole model, where it can be asked.
+
+        Raises:
+            UserError: If it can't.
+        """
+        if self._whole_models() == "not":
+            raise UserError(f"All weights are to be trained, but {CANT_EXCHANGE}.")
+
+    def _whole_models(self) -> str | None:
+        """How the engine serves whole models; `None` if that can't be found out now."""
+        try:
+            return None if self.engine is None else self.engine.serving().whole
+        except EngineError:
+            return None
 
     def publish(self, candidate: Candidate) -> str:
         """Check a candidate and let it serve.
@@ -86,7 +124,7 @@ class Publisher:
             reraise=True,
         )
         try:
-            retrying(self.engine.load_adapter, name_of(candidate.version), candidate.folder)
+            retrying(self.engine.load_policy, name_of(candidate.version), candidate.folder)
         except EngineError as error:
             with self.ledger.transaction() as tx:
                 events.log(tx, "policy_not_loaded", str(candidate.version), status=error.status)

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from clawrl_trl.run import RunFolder
 
-START_TIMEOUT = 120.0
+START_TIMEOUT = 600.0
 
 
 def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:

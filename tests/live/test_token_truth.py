@@ -83,7 +83,11 @@ def _ask(live: LiveRun, stream: bool, **body: Any) -> tuple[str, dict[str, Any]]
                 delta = choice["delta"]
                 message["content"] += delta.get("content") or ""
                 message["reasoning_content"] += delta.get("reasoning_content") or ""
-                message["tool_calls"] += delta.get("tool_calls") or []
+                for call in delta.get("tool_calls") or []:
+                    if call["index"] == len(message["tool_calls"]):
+                        message["tool_calls"].append({"function": {"name": "", "arguments": ""}})
+                    for name, piece in call["function"].items():
+                        message["tool_calls"][call["index"]]["function"][name] += piece or ""
         return response.headers["x-clawrl-turn-id"], message
 
 

@@ -42,6 +42,7 @@ def test_ctrl_c_in_a_terminal_ends_everything_with_success(free_folder: Path) ->
     ("flags", "says"),
     [
         (["--persona", "pirate"], "pirate"),
+        (["--env", "chat", "--tasks", "nobody.yaml"], "nobody.yaml"),
         (["--method", "ppo"], "ppo"),
         (["--custom_loss_function_path", "nowhere.py:loss"], "no file"),
         (["--model_name_or_path", "/no/such/model"], "/no/such/model"),
@@ -98,6 +99,8 @@ def test_a_lesson_with_own_callables_is_measured(free_folder: Path) -> None:
     }  # fmt: skip
     assert wanted <= set(metrics)
     assert metrics["interactions"] == 4 and metrics["failed_requests"] == 0
+    assert metrics["episodes"] == 4 and metrics["dropped_episodes"] == 0 and metrics["wall_s"] > 0
+    assert (metrics["success_before"], metrics["success_after"]) == (metrics["score_before"], metrics["score_after"])
     assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
     assert (free_folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert (free_folder / "adapter_config.json").exists()

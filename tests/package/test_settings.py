@@ -6,7 +6,7 @@ import pytest
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.serve import check_bind
-from clawrl_trl.settings import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key
+from clawrl_trl.settings import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
@@ -65,3 +65,11 @@ def test_flags_default_to_the_settings_own_values() -> None:
     (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses([])
     assert parsed == ServeSettings()
     assert parsed.hints is True
+
+
+@pytest.mark.parametrize(("given", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
+def test_our_clients_present_one_of_several_keys(
+    monkeypatch: pytest.MonkeyPatch, given: str, presented: str | None
+) -> None:
+    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", given)
+    assert client_key("feedback") == presented

@@ -1,0 +1,69 @@
+"""The configurations in `examples/configs`: each is read by the script, and names what there is."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from clawrl_trl.errors import UserError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CONFIGS = sorted(EXAMPLES.glob("configs/*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def train() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("train_script", EXAMPLES / "train.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENV_TYPE", "MODEL_PATH", "MAX_STEPS", "TOOLS_CONFIG", "SWE_BENCH_PATH", "PARALLEL_ENVS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def read(train: ModuleType, *argv: str) -> Any:
+    script, _, _, settings = train.parse(list(argv))
+    train.check(script, settings)
+    return script
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_path: Path) -> None:
+    script = read(train, "--config", str(path), "--output_dir", str(tmp_path))
+    assert script.env is not None
+    assert path.stem.split("_")[0] == script.env
+
+
+def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
+    path = EXAMPLES / "configs" / "toolcall.yaml"
+    script = read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
+    assert script.practice(0).num_generations == 3 and script.practice(0).parallel_envs == 4
+
+
+def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
+    flags = ["--env", "toolcall", "--output_dir", str(tmp_path), "--env_options"]
+    script = read(train, *flags, '{"max_calls": 3}')
+    make_env, _ = script.practice(0).worlds("train")
+    env = make_env()
+    assert env.max_calls == 3
+    env.close()
+    for given, says in (('{"max_cals": 3}', "has no 'max_cals'"), ("[1]", "must be a mapping"), ("{", "is no JSON")):
+        with pytest.raises(UserError, match=says):
+            read(train, *flags, given)
+
+
+def test_the_references_variable_names_the_software_tasks(
+    train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = EXAMPLES / "tasks" / "swe" / "heldout.jsonl"
+    monkeypatch.setenv("SWE_BENCH_PATH", str(tasks))
+    script = read(train, "--env", "swe", "--output_dir", str(tmp_path))
+    assert script.practice(0).tasks == tasks
