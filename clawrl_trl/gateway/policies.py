@@ -170,8 +170,21 @@ class Policies:
 
     async def _how_engine_serves(self) -> Serving:
         if self._engine_serves is None:
-            self._engine_serves = await self._engine.serving()
+            await self._learn()
+        assert self._engine_serves is not None
         return self._engine_serves
+
+    async def _learn(self) -> None:
+        """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
+        serves = await self._engine.serving()
+        names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
+        matches = {name: _NAME.fullmatch(name) for name in names}
+        self._loaded = {int(match[1]) for match in matches.values() if match}
+        if not serves.in_place:
+            self._loaded.add(0)
+        bases = [name for name, match in matches.items() if not match]
+        self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
+        self._engine_serves = serves
 
     async def follow(self) -> None:
         """Follow the ledger until cancelled."""
@@ -223,15 +236,9 @@ class Policies:
         self.serving = self._wanted = serving
 
     async def _meet_engine(self) -> None:
-        """Learn from an engine that just (re)started, or is new to us, what it calls its base and has loaded."""
-        self._engine_serves = await self._engine.serving()
-        names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
-        matches = {name: _NAME.fullmatch(name) for name in names}
-        self._loaded = {int(match[1]) for match in matches.values() if match}
-        if not self._engine_serves.in_place:
-            self._loaded.add(0)
-        bases = [name for name, match in matches.items() if not match]
-        self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
+        """Get to know an engine that just (re)started, or is new to us."""
+        async with self._loading:
+            await self._learn()
         self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
         if not self.sampled_logprobs:
             logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
