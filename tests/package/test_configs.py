@@ -45,13 +45,13 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
     path = EXAMPLES / "configs" / "toolcall.yaml"
     script = read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
-    assert script.practice(0).num_generations == 3 and script.practice(0).parallel_envs == 4
+    assert train.practice(script, 0).num_generations == 3 and train.practice(script, 0).parallel_envs == 4
 
 
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
     flags = ["--env", "toolcall", "--output_dir", str(tmp_path), "--env_options"]
     script = read(train, *flags, '{"max_calls": 3}')
-    make_env, _ = script.practice(0).worlds("train")
+    make_env, _ = train.practice(script, 0).worlds("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
@@ -60,10 +60,26 @@ def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> Non
             read(train, *flags, given)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--tasks", "gui"),
+        ("--persona", "student", "--env_options", "{}"),
+        ("--env", "chat", "--difficulty", "1"),
+        ("--env", "chat", "--stepwise", "true"),
+        ("--env", "terminal", "--interactions", "3"),
+    ],
+    ids=" ".join,
+)
+def test_a_flag_without_effect_is_refused(train: ModuleType, flags: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no effect here"):
+        read(train, *flags, "--output_dir", str(tmp_path))
+
+
 def test_the_references_variable_names_the_software_tasks(
     train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = EXAMPLES / "tasks" / "swe" / "heldout.jsonl"
     monkeypatch.setenv("SWE_BENCH_PATH", str(tasks))
     script = read(train, "--env", "swe", "--output_dir", str(tmp_path))
-    assert script.practice(0).tasks == tasks
+    assert train.practice(script, 0).tasks == tasks
