@@ -75,6 +75,7 @@ class ScriptedEngine:
     """An engine of which a test says, request by request, what it does; by default it says "one two three"."""
 
     script: list[Behaviour] = field(default_factory=list)
+    base: str = "base"
     requests: list[dict[str, Any]] = field(default_factory=list)
     others: list[tuple[str, str, bytes]] = field(default_factory=list)
     loaded: dict[str, str] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class ScriptedEngine:
 
     def names(self) -> list[str]:
         """The models that it serves."""
-        return ["base", *self.loaded]
+        return [self.base, *self.loaded]
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({}, 200 if self.healthy else 503)

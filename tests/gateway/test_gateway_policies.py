@@ -6,8 +6,10 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_rig import Rig, ScriptedEngine, pauses, running, wait_until
+from gateway_rig import ENGINE_KEY, Rig, ScriptedEngine, pauses, running, wait_until
 
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.gateway.policies import Policies
 from clawrl_trl.ledger import Ledger, events, policies, schema
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -113,6 +115,20 @@ def test_an_engine_that_forgot_its_adapters_gets_them_back(rig: Rig) -> None:
     assert ask(rig) == "1"
     rig.engine.loaded.clear()
     assert ask(rig, stream=True) == "1"
+
+
+def test_a_foreign_engines_name_for_its_model_is_known_before_the_first_look(tmp_path: Path) -> None:
+    """A request may come before the follower has looked at anything."""
+
+    async def asked(rig: Rig) -> str:
+        async with EngineClient(rig.engine_url, ENGINE_KEY, timeout=30) as engine:
+            made = Policies(rig.ledger, rig.gateway.writer, engine, alias="clawrl", keep=0, folder=tmp_path)
+            made.start()
+            return await made.ensure(made.serving)
+
+    with running(tmp_path, engine=ScriptedEngine(base="somebody/elses-model")) as rig:
+        assert asyncio.run(asked(rig)) == "somebody/elses-model"
+        assert ask(rig) == "0"
 
 
 def test_after_a_restart_the_serving_version_serves_at_once(tmp_path: Path) -> None:
