@@ -12,15 +12,12 @@ python -m clawrl_trl.envs.taskgen.gui examples/tasks/gui
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clawrl_trl.envs.message import Json
-
-SEED = 4
-SPLITS = {"train": 40, "heldout": 20}
-"""Tasks of each step in each split."""
+from clawrl_trl.envs.taskgen.splits import SEED, SPLITS, Maker, make_splits, write_splits
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink", "brown", "orange"]
 WORDS = ["cat", "dog", "bird", "fish", "tree", "book", "cup", "hat", "car", "key", "ball", "box"]
@@ -28,8 +25,6 @@ FOOD = ["milk", "bread", "eggs", "tea", "rice", "apples", "cheese", "soup"]
 NAMES = ["Tom", "Ann", "Ben", "Mia", "Sam", "Eva", "Max", "Lea", "Tim", "Zoe"]
 SIZES = ["small", "medium", "large"]
 CITIES = ["Rome", "Oslo", "Bern", "Lima", "Kyiv", "Cairo"]
-
-Maker = Callable[[random.Random], Json]
 
 
 def click(element: str) -> Json:
@@ -239,43 +234,24 @@ STEPS: dict[int, tuple[Maker, ...]] = {
 """The kinds of tasks of each step, which take turns."""
 
 
-def generate(seed: int = SEED, splits: dict[str, int] | None = None) -> dict[str, list[Json]]:
+def generate(seed: int = SEED, splits: Mapping[str, int] = SPLITS) -> dict[str, list[Json]]:
     """The tasks of each split.
 
     Args:
-        seed (`int`, *optional*): Seeds everything; the same seed gives the same tasks.
-        splits (`dict[str, int]`, *optional*, defaults to [`SPLITS`]): Tasks of each step in each split.
+        seed (`int`, *optional*, defaults to `4`): Seeds everything; the same seed gives the same tasks.
+        splits (`Mapping`, *optional*, defaults to [`SPLITS`]): Tasks of each step in each split.
     """
-    rng = random.Random(seed)
-    seen: set[str] = set()
-    made: dict[str, list[Json]] = {}
-    for split, count in (SPLITS if splits is None else splits).items():
-        made[split] = []
-        for step, makers in STEPS.items():
-            for place in range(count):
-                maker = makers[place % len(makers)]
-                task = _new(rng, maker, seen)
-                named = {"id": f"{split}-{step}-{place:02d}-{maker.__name__.replace('_', '-')}", "difficulty": step}
-                made[split].append({**named, **task, "ends": "over"})
-    return made
+    made = make_splits(STEPS, _shown, _named, seed=seed, splits=splits)
+    return {split: [task | {"ends": "over"} for task in tasks] for split, tasks in made.items()}
 
 
-def _new(rng: random.Random, maker: Maker, seen: set[str]) -> Json:
-    for _ in range(1000):
-        task = maker(rng)
-        said = json.dumps([task["instruction"], task["data"]], sort_keys=True)
-        if said not in seen:
-            seen.add(said)
-            return task
-    raise ValueError(f"{maker.__name__} has no more tasks")
+def _shown(task: Json) -> str:
+    return json.dumps([task["instruction"], task["data"]], sort_keys=True)
 
 
-def write(folder: Path) -> None:
-    """Write a JSONL file for each split into `folder`."""
-    for split, tasks in generate().items():
-        lines = "".join(json.dumps(task) + "\n" for task in tasks)
-        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+def _named(name: str, maker: Maker) -> Json:
+    return {"id": f"{name}-{maker.__name__.replace('_', '-')}"}
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_splits(Path(sys.argv[1]), generate())

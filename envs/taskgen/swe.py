@@ -11,17 +11,13 @@ python -m clawrl_trl.envs.taskgen.swe examples/tasks/swe
 """
 
 import difflib
-import json
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from clawrl_trl.envs.message import Json
-
-SEED = 4
-SPLITS = {"train": 40, "heldout": 20}
-"""Tasks of each step in each split."""
+from clawrl_trl.envs.taskgen.splits import SEED, Maker, make_splits, write_splits
 
 NAMES = ["a", "b", "c", "d"]
 FRUIT = ["apple", "pear", "plum", "lemon", "melon", "peach"]
@@ -29,7 +25,6 @@ OPERATORS = {"+": "sum", "-": "difference", "*": "product"}
 WORDS = {"+": "add", "-": "subtract", "*": "multiply"}
 
 Files = Mapping[str, str]
-Maker = Callable[[random.Random], Json]
 
 
 def diff(before: Files, after: Files) -> str:
@@ -147,42 +142,25 @@ def shop(rng: random.Random) -> Json:
     return row(issue, broken, {module: files[module]}, {"tests/test_shop.py": test}, failing, passing)
 
 
-STEPS: dict[int, Maker] = {1: value, 2: operator, 3: shop}
+STEPS: dict[int, tuple[Maker, ...]] = {1: (value,), 2: (operator,), 3: (shop,)}
 
 
 def generate(seed: int = SEED) -> dict[str, list[Json]]:
-    """The rows of each split.
+    """The tasks of each split.
 
     Args:
         seed (`int`, *optional*, defaults to `4`): The same seed gives the same tasks.
     """
-    rng = random.Random(seed)
-    seen: set[str] = set()
-    splits: dict[str, list[Json]] = {}
-    for split, count in SPLITS.items():
-        rows = splits[split] = []
-        for difficulty, maker in STEPS.items():
-            for number in range(count):
-                named = {"instance_id": f"{split}-{difficulty}-{number:02d}", "difficulty": difficulty}
-                rows.append({**named, **_new(maker, rng, seen)})
-    return splits
+    return make_splits(STEPS, _issue, _named, seed=seed)
 
 
-def _new(maker: Maker, rng: random.Random, seen: set[str]) -> Json:
-    """A task whose issue is none of those before it."""
-    while True:
-        task = maker(rng)
-        if task["problem_statement"] not in seen:
-            seen.add(task["problem_statement"])
-            return task
+def _issue(task: Json) -> str:
+    return str(task["problem_statement"])
 
 
-def write(folder: Path, seed: int = SEED) -> None:
-    """Write a file of JSON lines for each split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in generate(seed).items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+def _named(name: str, maker: Maker) -> Json:
+    return {"instance_id": name}
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_splits(Path(sys.argv[1]), generate())

@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clawrl_trl.envs.task_folder import TaskFolder, save_tasks
+from clawrl_trl.envs.taskgen.splits import SEED, SPLITS, TRIES
 
-SEED = 4
-SPLITS = {"train": 40, "heldout": 20}
-"""Tasks of each step in each split."""
 STEPS = ("easy", "medium", "hard")
 
 LETTERS = "abcdef"
@@ -324,7 +322,7 @@ def generate(seed: int = SEED) -> dict[str, list[TaskFolder]]:
 
 def _fresh(maker: Callable[[random.Random], Made], rng: random.Random, seen: set[Key]) -> Made:
     """A task that differs from all before it in what it says or, beyond the first step, in what it finds."""
-    for _ in range(1000):
+    for _ in range(TRIES):
         made = maker(rng)
         key = (made.instruction, () if maker in MAKERS["easy"] else tuple(sorted(made.files.items())))
         if key not in seen and made.checks:

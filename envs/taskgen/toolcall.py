@@ -12,20 +12,14 @@ python -m clawrl_trl.envs.taskgen.toolcall examples/tasks/toolcall
 import json
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from clawrl_trl.envs.message import Json
-
-SEED = 4
-SPLITS = {"train": 40, "heldout": 20}
-"""Tasks of each step in each split."""
+from clawrl_trl.envs.taskgen.splits import SEED, Maker, make_splits, write_splits
 
 DEVICES = ["light", "fan", "heat"]
 PRICES = {"apple": 3, "pear": 4, "plum": 2, "lemon": 5, "bread": 6, "milk": 7}
 """What the server's shop asks; a test compares."""
-
-Maker = Callable[[random.Random], Json]
 
 
 def call(name: str, **arguments: int | str) -> Json:
@@ -107,7 +101,11 @@ def count_numbers(rng: random.Random) -> Json:
     }
 
 
-STEPS: list[tuple[Maker, ...]] = [(one_device,), (two_devices, one_price), (two_prices, count_numbers)]
+STEPS: dict[int, tuple[Maker, ...]] = {
+    1: (one_device,),
+    2: (two_devices, one_price),
+    3: (two_prices, count_numbers),
+}
 
 
 def generate(seed: int = SEED) -> dict[str, list[Json]]:
@@ -116,34 +114,12 @@ def generate(seed: int = SEED) -> dict[str, list[Json]]:
     Args:
         seed (`int`, *optional*, defaults to `4`): The same seed gives the same tasks.
     """
-    rng = random.Random(seed)
-    asked: set[str] = set()
-    splits: dict[str, list[Json]] = {}
-    for split, count in SPLITS.items():
-        tasks = splits[split] = []
-        for difficulty, makers in enumerate(STEPS, 1):
-            for number in range(count):
-                task = _new(makers[number % len(makers)], rng, asked)
-                tasks.append({"id": f"{split}-{difficulty}-{number:02d}", "difficulty": difficulty, **task})
-    return splits
+    return make_splits(STEPS, _wanted, seed=seed)
 
 
-def _new(maker: Maker, rng: random.Random, asked: set[str]) -> Json:
-    """A task that asks for something else than all before it."""
-    while True:
-        task = maker(rng)
-        wanted = json.dumps(task.get("calls") or task["question"])
-        if wanted not in asked:
-            asked.add(wanted)
-            return task
-
-
-def write(folder: Path, seed: int = SEED) -> None:
-    """Write a file of JSON lines for each split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, tasks in generate(seed).items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+def _wanted(task: Json) -> str:
+    return json.dumps(task.get("calls") or task["question"])
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write_splits(Path(sys.argv[1]), generate())

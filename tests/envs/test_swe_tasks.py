@@ -11,6 +11,7 @@ import pytest
 from clawrl_trl.envs.message import Json
 from clawrl_trl.envs.swe_tasks import read_swe_tasks
 from clawrl_trl.envs.taskgen import swe as taskgen
+from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
@@ -87,13 +88,13 @@ def test_a_wrong_file_is_the_users_mistake(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_shipped_tasks_are_what_the_seed_gives(tmp_path: Path) -> None:
-    taskgen.write(tmp_path)
-    for split in taskgen.SPLITS:
+    write_splits(tmp_path, taskgen.generate())
+    for split in SPLITS:
         assert (tmp_path / f"{split}.jsonl").read_text() == (FOLDER / f"{split}.jsonl").read_text()
 
 
 def test_the_shipped_splits_are_apart_and_the_first_step_is_short() -> None:
-    train, heldout = (read_swe_tasks(FOLDER / f"{split}.jsonl") for split in taskgen.SPLITS)
+    train, heldout = (read_swe_tasks(FOLDER / f"{split}.jsonl") for split in SPLITS)
     assert not {task.problem_statement for task in train} & {task.problem_statement for task in heldout}
     assert (len(train), len(heldout)) == (120, 60)
     assert len(read_swe_tasks(FOLDER / "train.jsonl", difficulty=1)) == 40

@@ -1,0 +1,66 @@
+"""Splits of generated tasks: in each some of every step of difficulty, whose makers take turns, and no task twice."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from clawrl_trl.envs.message import Json
+
+SEED = 4
+SPLITS = {"train": 40, "heldout": 20}
+"""Tasks of each step in each split."""
+TRIES = 1000
+
+Maker = Callable[[random.Random], Json]
+Named = Callable[[str, Maker], Json]
+
+
+def make_splits(
+    steps: Mapping[int, Sequence[Maker]],
+    same: Callable[[Json], str],
+    named: Named = lambda name, maker: {"id": name},
+    *,
+    seed: int = SEED,
+    splits: Mapping[str, int] = SPLITS,
+) -> dict[str, list[Json]]:
+    """The tasks of each split.
+
+    Args:
+        steps (`Mapping`): What makes the tasks of each step.
+        same (`Callable`): What two tasks have in common that are one and the same.
+        named (`Callable`, *optional*): A task's first fields, from its name and maker. Default: `id` alone.
+        seed (`int`, *optional*, defaults to `4`): The same seed gives the same tasks.
+        splits (`Mapping`, *optional*, defaults to [`SPLITS`]): Tasks of each step in each split.
+
+    Raises:
+        ValueError: If a maker can't make as many different tasks.
+    """
+    rng = random.Random(seed)
+    seen: set[str] = set()
+
+    def fresh(maker: Maker) -> Json:
+        for _ in range(TRIES):
+            task = maker(rng)
+            if same(task) not in seen:
+                seen.add(same(task))
+                return task
+        raise ValueError(f"{maker.__name__} can't make as many different tasks as are asked for")
+
+    made: dict[str, list[Json]] = {}
+    for split, count in splits.items():
+        rows = made[split] = []
+        for step, makers in steps.items():
+            for place in range(count):
+                maker = makers[place % len(makers)]
+                first = named(f"{split}-{step}-{place:02d}", maker)
+                rows.append({**first, "difficulty": step, **fresh(maker)})
+    return made
+
+
+def write_splits(folder: Path, splits: Mapping[str, Sequence[Json]]) -> None:
+    """Write a file of JSON lines for each split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
