@@ -1,9 +1,11 @@
 """The environments by name, as `--env` and `clawrl env-server` know them, and where their tasks come from.
 
 A task set is a folder with a file or folder for each split (`train`, `heldout`); the shipped ones lie in
-`examples/tasks`, under the environment's name. Nothing is imported before it is wanted.
+`examples/tasks`, under the environment's name. Of tasks that are not split, a fifth is held out, chosen by their ids:
+what a run is measured on is nothing that it practised. Nothing is imported before it is wanted.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from typing import Any
 from clawrl_trl.errors import UserError
 
 SPLITS = ("train", "heldout")
+HELD_OUT = 5
+"""Where tasks are not split, one of so many is held out."""
 _OURS = ("self", "tasks", "max_steps", "first_task")
 
 
@@ -44,6 +48,8 @@ class Setting:
         """
         path = next((one for one in (source / f"{split}.jsonl", source / split) if one.exists()), source)
         found: Sequence[Any] = _named(self.reader)(path, difficulty=difficulty)
+        if path == source:
+            found = _share(found, split)
         if not found:
             wanted = "tasks" if difficulty is None else f"tasks of difficulty {difficulty}"
             raise UserError(f"{path} has no {wanted}: name another --tasks or --difficulty.")
@@ -77,7 +83,8 @@ class Setting:
                 raise UserError(f"--env_options: {env.__name__} has no {name!r}; it has {', '.join(known)}.")
         chosen: dict[str, Any] = {"max_steps": max_steps or self.max_steps}
         if self.tools:
-            chosen["tools"] = os.environ.get("TOOLS_CONFIG") or source / "tools.json"
+            beside = source if source.is_dir() else source.parent
+            chosen["tools"] = os.environ.get("TOOLS_CONFIG") or beside / "tools.json"
         chosen |= options or {}
         return (lambda: env(tasks, **chosen)), len(tasks)
 
@@ -120,6 +127,15 @@ def task_folder(tasks: str | None, env: str, shipped: Path) -> Path:
             return path.resolve()
     names = ", ".join(sorted(one.name for one in shipped.iterdir())) if shipped.is_dir() else "none"
     raise UserError(f"--tasks {tasks or env}: there is no such file or folder, nor a shipped set ({names}).")
+
+
+def _share(tasks: Sequence[Any], split: str) -> Sequence[Any]:
+    """The tasks of a split, where they are not split: the same ones always, in their order; one task serves both."""
+    if len(tasks) < 2:
+        return tasks
+    ids = sorted((task.id for task in tasks), key=lambda one: hashlib.sha256(one.encode()).digest())
+    heldout = set(ids[: max(1, len(ids) // HELD_OUT)])
+    return [task for task in tasks if (task.id in heldout) == (split == "heldout")]
 
 
 def _named(spec: str) -> Any:

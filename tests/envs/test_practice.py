@@ -83,6 +83,18 @@ def test_every_setting_has_its_tasks(name: str) -> None:
     assert len(kind.tasks(SHIPPED / name, "train")) + len(everything) >= 60
 
 
+def test_tasks_that_are_not_split_are(tmp_path: Path) -> None:
+    kind, own = setting("swe"), tmp_path / "own.jsonl"
+    rows = (SHIPPED / "swe" / "train.jsonl").read_text().splitlines(keepends=True)
+    own.write_text("".join(rows[:11]))
+    train, heldout = ({task.id for task in kind.tasks(own, split)} for split in ("train", "heldout"))
+    assert (len(train), len(heldout)) == (9, 2) and not train & heldout
+    own.write_text("".join(reversed(rows[:11])))
+    assert heldout == {task.id for task in kind.tasks(own, "heldout")}, "whatever the order"
+    own.write_text(rows[0])
+    assert [len(kind.tasks(own, split)) for split in ("train", "heldout")] == [1, 1]
+
+
 def test_what_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="terminal"):
         setting("kitchen")
