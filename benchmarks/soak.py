@@ -151,7 +151,7 @@ def main() -> int:
     ]
     page = (
         f"# Episodes in a row\n\n{date.today()}, {machine()}. `python benchmarks/soak.py`. Counts before "
-        f"the first episode, after {SETTLED}, after the last, and once the environment is closed; every {GIVEN_UP}th is "
+        f"the first episode, after {SETTLED}, after the last, and with the environment closed; every {GIVEN_UP}th is "
         "given up.\n\n"
         "| setting | episodes | dropped | wall s | child processes | open files | temporary | MiB | left |\n"
         "|---|---|---|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n"

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import shlex
-import stat
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
@@ -18,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.sandbox import Bind, Completed, Limits, Sandbox, adopt, remove
+from clawrl_trl.envs.sandbox import Bind, Completed, Limits, Sandbox, adopt, left_in, remove
 from clawrl_trl.envs.task_folder import TaskFolder, put
 
 SETUP_TIMEOUT = 120.0
 """Seconds for a command of a task's set-up, and for its oracle."""
 LOGS = "/logs/verifier"
-MOST = 1 << 20
 """Bytes that are read of what the tests report."""
 _WITHOUT_EFFECT = {"FROM", "LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "USER", "SHELL", "ARG", "HEALTHCHECK"}
 _STARTED = 'mkdir -p "$1" && : > "$1/started" && shift && exec "$@"'
@@ -156,7 +154,7 @@ class TaskWorld:
             done = sandbox.run(argv, timeout=self.task.verifier_timeout)
         if not (logs / "started").is_file():
             raise WorldBroken(f"the tests of {self.task.id} did not start: {done.stderr.strip()[-200:]}")
-        passed = _share_by_pytest(_report(logs / "report.xml")) if by_pytest else _reward(logs)
+        passed = _share_by_pytest(left_in(logs / "report.xml")) if by_pytest else _reward(logs)
         if not 0 <= done.exit_code < 128:  # what was killed, perhaps by what it tested, has not reported
             passed = 0.0
         return Verdict(passed, done.stdout + done.stderr)
@@ -249,16 +247,6 @@ def _variables(said: str) -> dict[str, str]:
     return {name: value for name, _, value in (part.partition("=") for part in parts)}
 
 
-def _report(path: Path) -> bytes:
-    """What untrusted code left in a file: never a link's target, never a pipe to wait for, never too much."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as file:  # noqa: PTH123  (a path would be followed)
-        return file.read(MOST) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-
-
 def _share_by_pytest(report: bytes) -> float:
     try:
         suites = list(ElementTree.fromstring(report).iter("testsuite"))
@@ -276,10 +264,10 @@ def _reward(logs: Path) -> float:
     """What the tests wrote into `reward.txt` (a number) or `reward.json` (`{"reward": number}`); 0 where neither."""
     try:
         if (logs / "reward.json").is_file():
-            said = json.loads(_report(logs / "reward.json"))
+            said = json.loads(left_in(logs / "reward.json"))
             reward = float(said["reward"] if "reward" in said else next(iter(said.values())))
         else:
-            reward = float(_report(logs / "reward.txt"))
+            reward = float(left_in(logs / "reward.txt"))
     except (ValueError, TypeError, AttributeError, StopIteration):
         return 0.0
     return min(1.0, max(0.0, reward)) if math.isfinite(reward) else 0.0

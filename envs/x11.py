@@ -1,7 +1,8 @@
-"""A native window as a screen: a program on an X server of its own, without a monitor.
+"""A native window as a screen: a program in a sandbox, on an X server of its own, without a monitor.
 
-The server (Xvfb) picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline
-is the tree of windows, as X11 knows no more of a program than where its windows are.
+The program sees its work folder and the server's socket; what a policy makes it do stays in there. The server (Xvfb)
+picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline is the tree of
+windows, as X11 knows no more of a program than where its windows are.
 """
 
 import contextlib
@@ -10,12 +11,14 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageGrab
 
 from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.sandbox import Bind, Limits, Sandbox
 from clawrl_trl.envs.screen import Element, Point, ScreenError, Size
 from clawrl_trl.errors import UserError
 
@@ -26,6 +29,7 @@ SETTLED = 0.05
 MAX_SETTLE = 2.0
 """Seconds after which a screen that never stands still is taken as it is."""
 
+_MUTE = ("sh", "-c", 'exec "$0" "$@" </dev/null >/dev/null 2>&1')
 _BUTTONS = {"left": "1", "middle": "2", "right": "3"}
 _WHEEL_STEP = 50
 _KEYS = {
@@ -50,36 +54,31 @@ _KEYS = {
 class X11Screen:
     """An X server with one program on it.
 
-    The program is trusted: it runs with this process's rights, so give it no shell. What the policy sends it is
-    nothing but movements, clicks and keys.
-
     Args:
         program (`Sequence[str]`): The program and its arguments.
         size (`tuple[int, int]`): Width and height of the screen in pixels.
-        cwd (`str`, *optional*): Its working folder.
-        env (`Mapping[str, str]`, *optional*): Further variables of its environment.
+        folder (`Path`): Its work folder, see [`Sandbox`].
+        limits ([`Limits`], *optional*): What it may use.
 
     Raises:
-        UserError: If Xvfb or xdotool is missing.
+        UserError: If Xvfb or xdotool is missing, or there is no sandbox.
         WorldBroken: If the server or the program does not start.
     """
 
-    def __init__(
-        self, program: Sequence[str], size: Size, *, cwd: str | None = None, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, program: Sequence[str], size: Size, folder: Path, *, limits: Limits | None = None) -> None:
         self.size = size
         self.cursor: Point = (0, 0)
         self._refs: dict[int, int] = {}
-        self._program: subprocess.Popen[bytes] | None = None
+        self._sandbox: Sandbox | None = None
         self._server = self._start_server()
         try:
-            self._environment = {**os.environ, **(env or {}), "DISPLAY": self.display}
-            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            self._program = subprocess.Popen(list(program), cwd=cwd, env=self._environment, **quiet)  # type: ignore[call-overload]
+            self._environment = {**os.environ, "DISPLAY": self.display}
+            socket = Path(f"/tmp/.X11-unix/X{self.display[1:]}")
+            self._sandbox = Sandbox(
+                folder, binds=[Bind(socket, str(socket))], env={"DISPLAY": self.display}, limits=limits
+            )
+            self._program = self._sandbox.popen([*_MUTE, *program])
             self._wait_for_window()
-        except OSError as error:
-            self.close()
-            raise WorldBroken(f"{program[0]} does not start: {error.strerror}") from None
         except BaseException:
             self.close()
             raise
@@ -132,14 +131,15 @@ class X11Screen:
         return [element for element, _ in self._windows()]
 
     def close(self) -> None:
-        for process in (self._program, self._server):
-            if process is not None and process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(2)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait(TIMEOUT)
+        if self._sandbox is not None:
+            self._sandbox.close()
+        if self._server.poll() is None:
+            self._server.terminate()
+            try:
+                self._server.wait(2)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait(TIMEOUT)
 
     def _start_server(self) -> "subprocess.Popen[bytes]":
         for tool in ("Xvfb", "xdotool"):
@@ -170,7 +170,7 @@ class X11Screen:
     def _wait_for_window(self) -> None:
         deadline = time.monotonic() + TIMEOUT
         while not self._windows():
-            if self._program is None or self._program.poll() is not None:
+            if self._program.poll() is not None:
                 raise WorldBroken("the program has ended")
             if time.monotonic() > deadline:
                 raise WorldBroken("the program shows no window")

@@ -1,6 +1,5 @@
-"""Tasks in a native window: a program is started in an empty folder, and judged by the files it leaves there."""
+"""Tasks in a native window: a program in a sandbox is judged by the files it leaves in its folder."""
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from clawrl_trl.envs.gui_tasks import Scene
 from clawrl_trl.envs.message import Json
+from clawrl_trl.envs.sandbox import left_in, remove
 from clawrl_trl.envs.screen import Size
 from clawrl_trl.envs.x11 import X11Screen
 
@@ -19,8 +19,7 @@ class X11Task:
     Attributes:
         id (`str`): Its name, unique in its set.
         instruction (`str`): What the agent is asked.
-        program (`tuple[str, ...]`): The program and its arguments; it runs with this process's rights, so give it no
-            shell and no file dialog.
+        program (`tuple[str, ...]`): The program and its arguments, as the sandbox sees them.
         expected (`Mapping[str, str]`): Content of files that the program must have written, by their names; the share
             that is right is the progress.
         oracle (`tuple[dict, ...]`): Arguments of `computer_use` that solve it.
@@ -49,13 +48,14 @@ class X11Scene:
         self._expected = task.expected
         self._folder = Path(tempfile.mkdtemp(prefix="clawrl-x11-"))
         try:
-            self.screen = X11Screen(task.program, task.size, cwd=str(self._folder))
+            self.screen = X11Screen(task.program, task.size, self._folder)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove(self._folder)
             raise
 
     def progress(self) -> float:
-        right = [self._read(name) == content for name, content in self._expected.items()]
+        files = self._expected.items()
+        right = [(self._folder / name).exists() and self._read(name) == content for name, content in files]
         return sum(right) / max(1, len(right))
 
     def over(self) -> bool:
@@ -66,10 +66,7 @@ class X11Scene:
 
     def close(self) -> None:
         self.screen.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove(self._folder)
 
-    def _read(self, name: str) -> str | None:
-        try:
-            return (self._folder / name).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            return None
+    def _read(self, name: str) -> str:
+        return left_in(self._folder / name).decode(errors="replace").strip()

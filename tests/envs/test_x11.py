@@ -1,8 +1,9 @@
 """A native window under Xvfb: a real Tk program, driven by the same actions as a page."""
 
-import sys
+import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -39,7 +40,7 @@ BOX, SAVE = [330, 105], [185, 335]
 TASK = X11Task(
     "note",
     "Write Zoe into the box and press Save.",
-    (sys.executable, "-c", PROGRAM),
+    ("python", "-c", PROGRAM),
     {"note.txt": "Zoe"},
     (
         {"action": "type", "coordinate": BOX, "text": "Max"},
@@ -77,13 +78,46 @@ def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) 
 
 
 def test_a_program_that_ends_is_dropped() -> None:
-    env = GUIEnv([X11Task("gone", "Go.", (sys.executable, "-c", ""), {"a": "b"})])
+    env = GUIEnv([X11Task("gone", "Go.", ("python", "-c", ""), {"a": "b"})])
     try:
         state = env.reset()
         assert state["dropped"] and "ended" in state["reason"]
         assert torch.isnan(act(env, state, {"action": "terminate"})["reward"]).all()
     finally:
         env.close()
+
+
+PRIER = """
+import os, socket, tkinter
+from pathlib import Path
+
+def tried(what):
+    try:
+        return what()
+    except OSError as error:
+        return type(error).__name__
+
+Path("seen.txt").write_text(repr([
+    tried(lambda: len(os.listdir(HOME))),
+    tried(lambda: Path("/usr/mine").write_text("x")),
+    tried(lambda: socket.create_connection(("127.0.0.1", PORT), 5)),
+    os.environ.get("CLAWRL_SECRET"),
+]))
+os.symlink(HOME + "/secret", "link.txt")
+tkinter.Tk().mainloop()
+"""
+
+
+def test_a_program_sees_nothing_but_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("secret")
+    monkeypatch.setenv("CLAWRL_SECRET", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = PRIER.replace("HOME", repr(str(tmp_path))).replace("PORT", str(server.getsockname()[1]))
+        seen = "['FileNotFoundError', 'OSError', 'ConnectionRefusedError', None]"
+        task = X11Task("pry", "Look.", ("python", "-c", program), {"seen.txt": seen, "link.txt": "secret"})
+        with closing(GUIEnv([task])) as env:
+            state = act(env, env.reset(), {"action": "wait", "time": 0})
+            assert state["progress"].item() == 0.5, "what it saw is right, and a link is not followed"
 
 
 def test_specs_and_nothing_left(env: GUIEnv) -> None:
