@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
+
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.browser import chromium_path
 from clawrl_trl.envs.page import FLAGS, TIMEOUT, Page, ProtocolError, network_flag
@@ -26,6 +28,8 @@ R = TypeVar("R")
 _BUTTONS = {"left": 0, "middle": 1, "right": 2}
 _GONE = re.compile(r"disconnected|crashed|closed|no such window|invalid session|not reachable|target frame", re.I)
 DRAG_STEPS = 8
+QUIT = 2
+"""Seconds to wait for a browser to end by itself, several times over."""
 
 
 class SeleniumPage(Page):
@@ -129,13 +133,20 @@ class SeleniumPage(Page):
 
     def close(self) -> None:
         driver, self._driver = self._driver, None
-        if driver is not None:
-            process = driver.service.process
-            with contextlib.suppress(Exception):  # a hung browser goes with its driver's process group
-                driver.quit()
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait(TIMEOUT)
+        if driver is None:
+            return
+        process = driver.service.process
+        alive = process is not None and process.poll() is None
+        started = psutil.Process(process.pid).children(recursive=True) if alive else []
+        driver.command_executor.client_config.timeout = QUIT
+        with contextlib.suppress(Exception):  # what does not end by itself is ended
+            driver.quit()
+        for one in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait(TIMEOUT)
 
     def _prepare(self, driver: "WebDriver") -> None:
         config = driver.command_executor.client_config

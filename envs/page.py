@@ -40,8 +40,11 @@ _TYPED = {"textbox", "searchbox", "spinbutton"}
 _NAMES = {"StaticText": "text", "Date": "date", "InputTime": "time", "ColorWell": "color", "Canvas": "canvas"}
 _STATES = ("focused", "checked", "selected", "pressed", "expanded", "disabled")
 
+# A page that a new tab hides draws nothing.
 _SETTLED = """new Promise(done => {
-  const drawn = () => requestAnimationFrame(() => requestAnimationFrame(() => done(true)));
+  const over = () => done(true);
+  const drawn = () => document.hidden ? over() : requestAnimationFrame(() => requestAnimationFrame(over));
+  addEventListener("visibilitychange", over, {once: true});
   document.readyState === "complete" ? drawn() : addEventListener("load", drawn, {once: true});
 })"""
 _CHOOSE = """function () {

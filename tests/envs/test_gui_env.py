@@ -18,6 +18,7 @@ from clawrl_trl.envs.computer_use import relative
 from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
 from clawrl_trl.envs.gui_oracle import act, said
 from clawrl_trl.envs.gui_tasks import WebTask, read_tasks
+from clawrl_trl.envs.stage import BACKENDS
 from clawrl_trl.errors import UserError
 
 pytestmark = pytest.mark.browser
@@ -35,15 +36,15 @@ for (const kind of ["click", "dblclick", "auxclick", "contextmenu", "mousedown",
 </script>"""
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., GUIEnv]]:
-    """Makes an environment with one task on a page of this content."""
+@pytest.fixture(params=BACKENDS)
+def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., GUIEnv]]:
+    """Makes an environment with one task on a page of this content; what holds for one back end holds for both."""
     made: list[GUIEnv] = []
 
     def build(content: str = ALL, *, env: dict[str, Any] | None = None, **task: Any) -> GUIEnv:
         (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{content}")
         one = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
-        made.append(GUIEnv([one], **(env or {})))
+        made.append(GUIEnv([one], **{"backend": request.param, **(env or {})}))
         return made[-1]
 
     yield build
