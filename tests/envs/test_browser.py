@@ -11,9 +11,10 @@ import torch
 
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.browser import Browser
-from clawrl_trl.envs.gui import GUIEnv
+from clawrl_trl.envs.gui import Backend, GUIEnv
 from clawrl_trl.envs.gui_oracle import act
 from clawrl_trl.envs.gui_tasks import read_tasks
+from clawrl_trl.envs.stage import BACKENDS
 from clawrl_trl.errors import UserError
 
 pytestmark = pytest.mark.browser
@@ -30,17 +31,20 @@ def mine() -> list[psutil.Process]:
     ]
 
 
-def test_a_dead_browser_is_dropped_and_replaced() -> None:
-    env = GUIEnv(TASKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_dead_browser_is_dropped_and_replaced(backend: Backend) -> None:
+    before = {one.pid for one in mine()}
+    env = GUIEnv(TASKS, backend=backend)
     try:
         state = env.reset()
-        (chromium,) = (one for one in mine() if "chrom" in one.name() and "crashpad" not in one.name())
+        (chromium,) = (one for one in mine() if one.name() in ("chromium", "chrome"))
         os.kill(chromium.pid, signal.SIGKILL)
         state = act(env, state, {"action": "left_click", "ref": 1})
         assert state["dropped"] and torch.isnan(state["reward"]).all()
         assert not env.reset()["dropped"]
     finally:
         env.close()
+    assert not [one for one in mine() if one.pid not in before and "crashpad" not in one.name()]
 
 
 def test_nothing_is_left_when_the_last_environment_closes() -> None:
