@@ -45,7 +45,7 @@ def test_any_model_is_counted_from_its_config() -> None:
     shape = Shape.of(MODEL_PATH)
     assert shape.parameters == model.num_parameters()
     numbers = {"layers": 4, "hidden": 256, "intermediate": 768, "heads": 4, "kv_heads": 2, "head_dim": 64}
-    assert shape == Shape.decoder(**numbers, vocab=2048, tied=True)
+    assert shape == Shape.decoder(**numbers, vocab=model.config.vocab_size, tied=True)
     adapted = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
     assert shape.adapter(16) == sum(one.numel() for one in adapted.parameters() if one.requires_grad)
 
