@@ -22,6 +22,7 @@ import termios
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from clawrl_trl.envs.sandbox import Bind, Kept, Sandbox
 
@@ -89,7 +90,7 @@ class Shell:
             return Seen("", running=True)
         if self._process is None:
             self._start()
-        self._room.hand_over(command)
+        self._room.hand_over_command(command)
         self._number += 1
         # Without a fork, and whoever asks for $? gets the last command's.
         keep = f"__code=$? __prompt={self._number}"
@@ -220,18 +221,34 @@ class ShellRoom:
     def __init__(self, *, sandboxed: bool = True) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="clawrl-shell-"))
         self._folder.chmod(0o755)
+        self._command: BinaryIO | None = None
         self.bind = Bind(self._folder, _PLACE)
         self.inside = _PLACE if sandboxed else str(self._folder)
 
-    def hand_over(self, text: str, name: str = "command") -> None:
+    def hand_over(self, text: str, name: str) -> None:
         """Put a text where the shell reads it."""
         file = self._folder / name
-        file.write_bytes(text.encode(errors="surrogateescape" if text.isascii() else "replace"))
+        file.write_bytes(_encoded(text))
         file.chmod(0o644)
+
+    def hand_over_command(self, text: str) -> None:
+        """Put a command there, which ends with a zero byte: to cut a file anew is what costs most of a short one."""
+        if self._command is None:
+            self.hand_over("", "command")
+            self._command = (self._folder / "command").open("r+b")
+        self._command.seek(0)
+        self._command.write(_encoded(text) + b"\0")
+        self._command.flush()
 
     def close(self) -> None:
         """Remove the folder."""
+        if self._command is not None:
+            self._command.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogateescape" if text.isascii() else "replace")
 
 
 _RC = r"""
