@@ -149,7 +149,7 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     from clawrl_trl.trainers import AsyncGRPOConfig, CombineConfig, OPDConfig
 
     @dataclass
-    class ModelArguments(ModelConfig):
+    class ModelArguments(ModelConfig):  # type: ignore[misc]  # TRL has no types
         model_name_or_path: str | None = field(
             default_factory=lambda: os.environ.get("MODEL_PATH") or None,
             metadata={"help": "Causal language model: folder or hub id. Default: the bundled model."},

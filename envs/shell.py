@@ -60,7 +60,7 @@ class Seen:
 
 
 class Shell:
-    """A persistent shell; starts with its first command, and starts anew when it was lost.
+    """A persistent shell; starts when told to or with its first command, and starts anew when it was lost.
 
     Args:
         sandbox ([`Sandbox`]): Where it runs; it is to have the bind of `room`.
@@ -74,7 +74,20 @@ class Shell:
         self._mark = re.compile(b"")
         self._left = b""
         self._number = 0
+        self._starting = False
         self.running = False
+
+    def start(self) -> None:
+        """Have it start, without waiting for that: it comes up while somebody thinks of a command."""
+        token = secrets.token_hex(8)
+        self._mark = re.compile(rb"\x1e" + token.encode() + rb" (\d+) (\d+)\x1e")
+        self._room.hand_over(_RC.format(token=token), "rc")
+        argv = ["bash", "--noprofile", "--rcfile", f"{self._room.inside}/rc", "--noediting", "-i"]
+        self._process = self._sandbox.popen(argv, pty=True)
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        fcntl.ioctl(self._process.stdout, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._left, self._number, self._starting = b"", 0, True
 
     def execute(self, command: str, timeout: float) -> Seen:
         """Run a command, unless one is running.
@@ -88,8 +101,7 @@ class Shell:
         """
         if self.running:
             return Seen("", running=True)
-        if self._process is None:
-            self._start()
+        self._come_up()
         self._room.hand_over_command(command)
         self._number += 1
         # Without a fork, and whoever asks for $? gets the last command's.
@@ -123,7 +135,7 @@ class Shell:
         Args:
             timeout (`float`): Seconds to look at most; it ends early when nothing more comes.
         """
-        if self._process is None:
+        if self._process is None or self._starting:
             return Seen("")
         return self._read(timeout, quiet=QUIET)
 
@@ -144,18 +156,14 @@ class Shell:
         """End the shell with all that runs in it."""
         if self._process is not None:
             self._sandbox.end(self._process)
-        self._process, self._left, self.running = None, b"", False
+        self._process, self._left, self._starting, self.running = None, b"", False, False
 
-    def _start(self) -> None:
-        token = secrets.token_hex(8)
-        self._mark = re.compile(rb"\x1e" + token.encode() + rb" (\d+) (\d+)\x1e")
-        self._room.hand_over(_RC.format(token=token), "rc")
-        argv = ["bash", "--noprofile", "--rcfile", f"{self._room.inside}/rc", "--noediting", "-i"]
-        self._process = self._sandbox.popen(argv, pty=True)
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        fcntl.ioctl(self._process.stdout, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self._left, self._number, self.running = b"", 0, True
+    def _come_up(self) -> None:
+        if self._process is None:
+            self.start()
+        if not self._starting:
+            return
+        self._starting, self.running = False, True
         seen = self._read(START, quiet=None)
         if seen.exit_code is None:
             self.close()

@@ -90,6 +90,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
         self._world = TaskWorld(task, limits=self._limits, backend=self._backend, network=self._network)
         self._world.set_up()
         self._terminal = _Terminal(self._world, self._timeout, sandboxed=self._backend != "none")
+        self._terminal.start()
         system = [{"role": "system", "content": self._system}] if self._system else []
         return Start([*system, {"role": "user", "content": task.instruction}], SCHEMAS)
 
@@ -144,6 +145,10 @@ class _Terminal:
             "write_file": ({"path": "path", "file_path": "path", "content": "content"}, self._write),
         }
         self._tools["shell_write_content_to_file"] = self._tools["write_file"]
+
+    def start(self) -> None:
+        """Have the shell come up while the policy thinks."""
+        self._shell.start()
 
     def call(self, call: Call) -> Answer:
         """Do what a call asks; a mistake in it is answered in words."""

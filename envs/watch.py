@@ -1,7 +1,8 @@
 """The limits that hold for all processes of a sandbox together: memory and the size of the work folder.
 
-One thread looks after all running commands of the program and ends the one that is over its limits; it sleeps
-between looks in proportion to what a look costs, and ends when there is nothing left to watch.
+One thread looks after all running commands of the program and ends the one that is over its limits; it sleeps after
+each look in proportion to what that cost, so that it takes turns with those who work, and ends when there is nothing
+left to watch.
 """
 
 import contextlib
@@ -20,7 +21,9 @@ from clawrl_trl.envs.limits import MB, Limits
 logger = logging.getLogger(__name__)
 
 PERIOD = 0.1
-"""Seconds between looks, at least."""
+"""Seconds between two looks at the same command, at least."""
+REST = 20
+"""How much longer than a look the sleep after it is."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -71,8 +74,10 @@ class Watch:
                     return
                 watched = list(self._watched.values())
             for one in watched:
+                looked = time.monotonic()
                 self._look(one)
-            time.sleep(max(PERIOD, 20 * (time.monotonic() - began)))
+                time.sleep(REST * (time.monotonic() - looked))
+            time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
 
     def _look(self, watched: Watched) -> None:
         try:
