@@ -169,12 +169,9 @@ class Policies:
         self._loaded.add(version.number)
 
     async def _how_engine_serves(self) -> Serving:
-        if self._engine_serves is None:
-            await self._learn()
-        assert self._engine_serves is not None
-        return self._engine_serves
+        return self._engine_serves or await self._learn()
 
-    async def _learn(self) -> None:
+    async def _learn(self) -> Serving:
         """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
         serves = await self._engine.serving()
         names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
@@ -185,6 +182,7 @@ class Policies:
         bases = [name for name, match in matches.items() if not match]
         self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
         self._engine_serves = serves
+        return serves
 
     async def follow(self) -> None:
         """Follow the ledger until cancelled."""
