@@ -120,11 +120,13 @@ def test_a_program_sees_nothing_but_its_folder(tmp_path: Path, monkeypatch: pyte
             assert state["progress"].item() == 0.5, "what it saw is right, and a link is not followed"
 
 
-def test_specs_and_nothing_left(env: GUIEnv) -> None:
+def test_specs_and_nothing_left(env: GUIEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests run beside this one
     before = {one.pid for one in psutil.Process().children(recursive=True)}
-    folders = set(Path(tempfile.gettempdir()).glob("clawrl-x11-*"))
     check_env_specs(env, break_when_any_done="both", seed=0)
+    env.reset()
+    assert list(tmp_path.glob("clawrl-x11-*"))
     env.close()
     left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
-    assert set(Path(tempfile.gettempdir()).glob("clawrl-x11-*")) <= folders
+    assert not list(tmp_path.glob("clawrl-x11-*"))
