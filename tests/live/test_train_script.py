@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pexpect
 import pytest
 from live_run import LiveRun, wait_for
 
+from clawrl_trl.errors import run_main
 from clawrl_trl.run import RunFolder
 
 pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(600)]
@@ -45,13 +47,24 @@ def test_ctrl_c_in_a_terminal_ends_everything_with_success(free_folder: Path) ->
         (["--env", "chat", "--tasks", "nobody.yaml"], "nobody.yaml"),
         (["--method", "ppo"], "ppo"),
         (["--custom_loss_function_path", "nowhere.py:loss"], "no file"),
-        (["--model_name_or_path", "/no/such/model"], "/no/such/model"),
         (["--engine", "sglang"], "sglang"),
         (["--config", "/no/such.yaml"], "/no/such.yaml"),
-        (["--host", "0.0.0.0"], "CLAWRL_API_KEY"),
     ],
 )
-def test_a_mistake_costs_one_line(free_folder: Path, flags: list[str], says: str) -> None:
+def test_a_mistake_costs_one_line(
+    flags: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags])
+    assert run_main(runpy.run_path(str(SCRIPT))["main"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and says in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [(["--model_name_or_path", "/no/such/model"], "/no/such/model"), (["--host", "0.0.0.0"], "CLAWRL_API_KEY")],
+)
+def test_a_mistake_that_stops_serving_costs_one_line(free_folder: Path, flags: list[str], says: str) -> None:
     done = _train("--output_dir", str(free_folder), "--port", "0", *flags)
     assert done.returncode == 2, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
