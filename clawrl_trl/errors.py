@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 EXIT_USER_ERROR = 2
-"""Exit code of a process that ended because of a `UserError`; a supervisor does not restart it."""
+"""Exit code of a process that ended because of a `UserError`; a supervisor does not restart one that never came up."""
 
 
 class UserError(Exception):

@@ -103,7 +103,8 @@ class Supervisor:
         """Restart what dies, until `stop` is set.
 
         Raises:
-            UserError: If a child ends because of a user's mistake, which a restart would only repeat.
+            UserError: If a child never came up because of a user's mistake, which a restart would only repeat. One
+                that worked before is started again, whatever it says: a disk is full for a while.
         """
         while not stop.wait(every):
             for child in self.children:
@@ -129,11 +130,15 @@ class Supervisor:
             code = child.process.poll()
             if code is None:
                 return
+            stable = now - child.started_at > STABLE_AFTER
+            reason = str(code)
             if code == EXIT_USER_ERROR:
-                raise UserError(last_lines(self.logs / f"{child.name}.log").removeprefix("error: "))
-            if now - child.started_at > STABLE_AFTER:
+                reason = last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
+                if not child.restarts and not stable:
+                    raise UserError(reason)
+            if stable:
                 child.delay = FIRST_DELAY
-            logger.warning("%s ended (%s); starting it again in %.2g s", child.name, code, child.delay)
+            logger.warning("%s ended (%s); starting it again in %.2g s", child.name, reason, child.delay)
             child.process, child.restart_at = None, now + child.delay
             child.delay = min(child.delay * 2, LONGEST_DELAY)
         elif now >= child.restart_at:

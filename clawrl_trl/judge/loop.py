@@ -57,6 +57,8 @@ class JudgeLoop:
         self._workers = max(1, settings.judge_workers)
         self._lease_s = 4 * settings.judge_timeout + 30
         self._running: dict[asyncio.Task[None], Claim] = {}
+        self._released = False
+        self._failures = 0
         self.judged = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -64,15 +66,13 @@ class JudgeLoop:
         self._writer = LedgerWriter(self._ledger)
         stopped = asyncio.create_task(stop.wait())
         try:
-            await self._writer.run(release_claims)
             while not stop.is_set():
                 claimed = await self._claim(self._workers - len(self._running))
                 for claim in claimed:
                     self._running[asyncio.create_task(self._handle(claim))] = claim
                 if not claimed:
                     waiting = {stopped, *self._running}
-                    timeout = POLL_S if len(self._running) < self._workers else None
-                    await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(waiting, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
                 self._reap()
         finally:
             stopped.cancel()
@@ -80,13 +80,26 @@ class JudgeLoop:
             await asyncio.to_thread(self._writer.close)
 
     async def _claim(self, limit: int) -> list[Claim]:
-        if limit < 1 or not await asyncio.to_thread(self._any_due):
+        if limit < 1:
             return []
         try:
-            return await self._writer.run(lambda tx: claims(tx, limit, self._lease_s))
+            if not self._released:
+                await self._writer.run(release_claims)
+                self._released = True
+            due = await asyncio.to_thread(self._any_due)
+            claimed = await self._writer.run(lambda tx: claims(tx, limit, self._lease_s)) if due else []
         except LedgerError as error:
             logger.warning("can't claim turns: %s", error)
+            self._failures += 1
             return []
+        self._failures = 0
+        return claimed
+
+    def _pause(self) -> float | None:
+        """Longest wait before the next look at the ledger, seconds; `None` while every worker is busy."""
+        if len(self._running) >= self._workers:
+            return None
+        return backoff(self._failures) if self._failures else POLL_S
 
     def _any_due(self) -> bool:
         due = select(schema.Turn.id).where(schema.Turn.state == "judging", schema.Turn.judge_after <= time.time())

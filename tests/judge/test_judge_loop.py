@@ -7,20 +7,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from judge_helpers import Scripted, put_turn
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import loop as judge_loop
 from clawrl_trl.judge.loop import JudgeLoop, backoff
 from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
-from clawrl_trl.ledger import Ledger, events, samples, schema, turns
+from clawrl_trl.ledger import Ledger, LedgerError, events, samples, schema, turns
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -209,6 +212,59 @@ async def test_a_stopped_loop_gives_back_what_it_could_not_finish(
     await judge_until(ledger, judge, lambda: bool(judge.seen))
     turn, verdict, _ = rows(ledger, turn_id)
     assert verdict is None and turn.state == "judging" and turn.judge_after <= time.time()
+
+
+@dataclass
+class Faulty:
+    """Another way to a ledger that raises what it is given before it reads or writes again."""
+
+    ledger: Ledger
+    faults: list[LedgerError]
+    met: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ledger, name)
+
+    def reader(self) -> AbstractContextManager[Session]:
+        self.fail()
+        return self.ledger.reader()
+
+    def writing(self) -> AbstractContextManager[None]:
+        self.fail()
+        return self.ledger.writing()
+
+    def fail(self) -> None:
+        if self.faults:
+            self.met += 1
+            raise self.faults.pop()
+
+
+async def test_a_ledger_that_fails_for_a_while_is_asked_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.001)
+    turn_id = put_turn(ledger)
+    faulty = Faulty(ledger, [LedgerError("the disk is full")])
+    judge = Told(minus)
+
+    await judge_until(faulty, judge, judged(ledger, 1))  # type: ignore[arg-type]
+    assert faulty.met == 1 and "the disk is full" in caplog.text
+    assert rows(ledger, turn_id)[1].score == -1  # type: ignore[union-attr]
+
+    def reads_fail_later() -> bool:
+        if faulty.met == 1 and not faulty.faults and judged(ledger, 2)():
+            faulty.faults += [LedgerError("the disk fails")] * 2
+        return faulty.met == 3
+
+    put_turn(ledger)
+    await judge_until(faulty, judge, reads_fail_later)  # type: ignore[arg-type]
+
+
+async def test_a_loop_that_waits_for_the_ledger_stops_at_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 3600.0)
+    monkeypatch.setattr(judge_loop, "LONGEST_DELAY_S", 3600.0)
+    faulty = Faulty(ledger, [LedgerError("the disk is full")])
+    await judge_until(faulty, Told(minus), lambda: faulty.met == 1)  # type: ignore[arg-type]
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:

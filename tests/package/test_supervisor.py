@@ -63,6 +63,40 @@ def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> Non
         supervisor.watch(threading.Event(), 0.02)
 
 
+@pytest.mark.parametrize("before", ["killed", "long up"])
+def test_what_worked_before_is_started_again_whatever_it_says(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    code = textwrap.dedent(
+        """
+        import os, sys, time
+        starts = open(sys.argv[1], "a+")
+        starts.write("x")
+        starts.flush()
+        starts.seek(0)
+        number = len(starts.read())
+        if number == 1 and sys.argv[2] == "killed":
+            os.kill(os.getpid(), 9)
+        if number < 3:
+            print("error: the disk is full", file=sys.stderr)
+            sys.exit(2)
+        time.sleep(600)
+        """
+    )
+    if before == "long up":
+        monkeypatch.setattr("clawrl_trl.supervisor.STABLE_AFTER", 0.0)
+    mark = tmp_path / "starts"
+    child = supervisor.start(_child(code, str(mark), before))
+    stop = threading.Event()
+    thread = _watch(supervisor, stop)
+    waiter = threading.Event()
+    while thread.is_alive() and not (mark.exists() and mark.read_text() == "xxx"):
+        waiter.wait(0.05)
+    stop.set()
+    thread.join()
+    assert mark.read_text() == "xxx" and child.restarts == 2
+
+
 def test_stopping_ends_stubborn_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clawrl_trl.supervisor.GRACE", 0.2)
     supervisor = Supervisor(tmp_path)
