@@ -30,13 +30,14 @@ FAULTS = 8
 """Attempts after which a turn on which the judge itself fails (a bug) is given up as abstained."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Claim:
-    """A turn that this loop holds, as it was when it was claimed."""
+    """A turn that this loop holds, as it was when it was claimed, until it is given back."""
 
     turn: schema.Turn
     seen: JudgedTurn
     attempt: int
+    held: bool = True
 
 
 class JudgeLoop:
@@ -64,6 +65,7 @@ class JudgeLoop:
     async def run(self, stop: asyncio.Event) -> None:
         """Judge until `stop` is set, then finish what is under way or give it back."""
         self._writer = LedgerWriter(self._ledger)
+        self._renew_at = time.monotonic() + self._lease_s / 3
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -74,6 +76,7 @@ class JudgeLoop:
                     waiting = {stopped, *self._running}
                     await asyncio.wait(waiting, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
                 self._reap()
+                await self._renew()
         finally:
             stopped.cancel()
             await self._give_back()
@@ -95,11 +98,25 @@ class JudgeLoop:
         self._failures = 0
         return claimed
 
-    def _pause(self) -> float | None:
-        """Longest wait before the next look at the ledger, seconds; `None` while every worker is busy."""
+    def _pause(self) -> float:
+        """Longest wait before something is to be done in the ledger, seconds."""
+        renewal = max(0.0, self._renew_at - time.monotonic())
         if len(self._running) >= self._workers:
-            return None
-        return backoff(self._failures) if self._failures else POLL_S
+            return renewal
+        return min(renewal, backoff(self._failures) if self._failures else POLL_S)
+
+    async def _renew(self) -> None:
+        """Hold on to what is under way, however long it takes."""
+        if time.monotonic() < self._renew_at:
+            return
+        self._renew_at = time.monotonic() + self._lease_s / 3
+        attempts = {claim.turn.id: claim.attempt for claim in self._running.values() if claim.held}
+        if not attempts:
+            return
+        try:
+            await self._writer.run(lambda tx: turns.renew_claims(tx, attempts, time.time() + self._lease_s))
+        except LedgerError as error:
+            logger.warning("claims not renewed: %s", error)
 
     def _any_due(self) -> bool:
         due = select(schema.Turn.id).where(schema.Turn.state == "judging", schema.Turn.judge_after <= time.time())
@@ -179,6 +196,7 @@ class JudgeLoop:
 
     async def _retry(self, claim: Claim, reason: str, delay: float | None = None) -> None:
         wait_s = backoff(claim.attempt) if delay is None else delay
+        claim.held = False
 
         def give_back(tx: Transaction) -> None:
             turn = turns.get(tx, claim.turn.id)

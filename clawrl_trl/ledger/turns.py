@@ -7,8 +7,9 @@ its hands (new feedback, a deleted session); then its verdict is refused and the
 """
 
 import time
+from collections.abc import Mapping
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, states
@@ -33,6 +34,7 @@ __all__ = [
     "of_session",
     "recent_main",
     "record_verdict",
+    "renew_claims",
     "retry_later",
     "sessions",
     "set_next_state",
@@ -138,7 +140,7 @@ def _withdraw_sample(tx: Transaction, turn_id: str) -> bool:
 def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> list[Turn]:
     """Claim up to `limit` turns for one judge, oldest first.
 
-    A claim lasts `lease_s` seconds; the claims of a judge that died come back after that.
+    A claim lasts `lease_s` seconds unless it is renewed; the claims of a judge that died come back after that.
     """
     due = (
         select(Turn)
@@ -153,6 +155,19 @@ def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> li
         turn.judge_attempts += 1
     tx.flush()
     return claimed
+
+
+def renew_claims(tx: Transaction, attempts: Mapping[str, int], until: float) -> None:
+    """Hold claims until that unix time; those that are void, over or taken by another judge stay so.
+
+    Args:
+        tx (`Session`): The open transaction.
+        attempts (`Mapping[str, int]`): Turn ids, each with its `judge_attempts` when it was claimed.
+        until (`float`): When the claims run out.
+    """
+    for turn_id, attempt in attempts.items():
+        held = Turn.state == "judging", Turn.judge_attempts == attempt, Turn.judge_after > 0
+        tx.execute(update(Turn).where(Turn.id == turn_id, *held).values(judge_after=until))
 
 
 def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now: float | None = None) -> None:

@@ -58,10 +58,16 @@ def minus(turn: JudgedTurn) -> Judgement:
 
 
 async def judge_until(
-    ledger: Ledger, judge: Judge, done: Callable[[], bool], teacher: Teacher | None = None, **settings: object
+    ledger: Ledger,
+    judge: Judge,
+    done: Callable[[], bool],
+    teacher: Teacher | None = None,
+    lease_s: float | None = None,
+    **settings: object,
 ) -> JudgeLoop:
     stop = asyncio.Event()
     looping = JudgeLoop(ledger, ServeSettings(**settings), teacher, judge)  # type: ignore[arg-type]
+    looping._lease_s = lease_s or looping._lease_s
     task = asyncio.create_task(looping.run(stop))
     try:
         async with asyncio.timeout(60):
@@ -201,6 +207,26 @@ async def test_no_more_turns_at_once_than_there_are_workers(ledger: Ledger) -> N
 
     await judge_until(ledger, judge, release, judge_workers=3)
     assert judge.busiest == 3
+
+
+@pytest.mark.parametrize("workers", [2, 3], ids=["all busy", "one idle"])
+async def test_a_slow_verdict_keeps_its_claim(ledger: Ledger, workers: int) -> None:
+    for _ in range(2):
+        put_turn(ledger)
+    judge = Told(minus, hold=asyncio.Event())
+    first: list[float] = []
+
+    def renewed() -> bool:
+        with ledger.reader() as tx:
+            ends = list(tx.scalars(select(schema.Turn.judge_after)))
+        if len(judge.seen) == 2 and not first:
+            first.append(max(ends))
+        if first and judge.hold is not None and min(ends) > first[0]:
+            judge.hold.set()
+        return judged(ledger, 2)()
+
+    await judge_until(ledger, judge, renewed, lease_s=6.0, judge_workers=workers)
+    assert len(judge.seen) == 2
 
 
 async def test_a_stopped_loop_gives_back_what_it_could_not_finish(

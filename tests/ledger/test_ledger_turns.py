@@ -123,6 +123,26 @@ def test_claims_are_exclusive_until_their_lease_ends(ledger: Ledger) -> None:
         assert [(one.id, one.judge_attempts) for one in back] == [(one, 2) for one in made]
 
 
+def test_a_claim_that_is_renewed_lasts_and_one_that_is_lost_stays_so(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        home = session(tx)
+        held, taken, void, released, done = made = [turns.add(tx, turn(home.id)) for _ in range(5)]
+        for one in made:
+            follow(tx, one.id)
+        attempts = {one.id: 1 for one in turns.claim_judging(tx, 9, now=100.0, lease_s=30.0)}
+        taken.judge_attempts = 2
+        turns.add_feedback(tx, thumbs(void.id))
+        released.judge_after = 0.0
+        assert judge(tx, done.id, score=1.0)
+    with ledger.transaction() as tx:
+        turns.renew_claims(tx, {**attempts, "turn_unknown": 1}, 150.0)
+    with ledger.transaction() as tx:
+        assert turns.get(tx, done.id).state == "judged"  # type: ignore[union-attr]
+        due = turns.claim_judging(tx, 9, now=140.0, lease_s=30.0)
+        assert [one.id for one in due] == [taken.id, void.id, released.id]
+        assert [one.id for one in turns.claim_judging(tx, 9, now=150.0, lease_s=30.0)] == [held.id]
+
+
 def test_a_failed_attempt_comes_back_later(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         one = turns.add(tx, turn(session(tx).id))
