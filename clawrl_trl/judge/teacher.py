@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, PromptLogprobs
+from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import candidates, widths
 from clawrl_trl.judge.turn import NotNow
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MAX_CANDIDATES = 3
 """Hints that are tried on one turn."""
 ATTEMPTS = 8
-"""How often an engine that answers with faults of its own is asked about one turn."""
+"""How often an engine that answers too late, or with faults of its own, is asked about one turn."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,15 @@ class Teacher:
                 turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested
             )
         except TimeoutError as error:
-            raise NotNow("teacher: time-out") from error
+            raise NotNow("teacher: time-out", patience=ATTEMPTS) from error
         except UnicodeEncodeError as error:
             raise NoTeacher("a message holds half a character, which no request can carry") from error
         except EngineError as error:
             if not error.retryable:
                 raise NoTeacher(f"the engine refused: {error}"[:300]) from error
-            patience = None if error.status in (503, 504, 429) else ATTEMPTS
-            raise NotNow(f"teacher: {error}"[:300], patience=patience) from error
+            late = isinstance(error, EngineUnavailable) and error.timed_out
+            away = error.status in (503, 504, 429) and not late
+            raise NotNow(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
 
     async def _teach(self, turn: Turn, prompt: list[int], completion: list[int], suggested: Sequence[str]) -> Taught:
         if await self._render(turn, turn.messages) != prompt:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -132,6 +133,19 @@ async def test_a_refusing_engine_leaves_a_sample_without_teacher(ledger: Ledger,
     _, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and "refused" in verdict.detail["no_teacher"]
     assert sample is not None and sample.teacher_logprobs is None and sample.score == -1
+
+
+async def test_a_teacher_that_is_always_late_does_not_withhold_the_score(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.001)
+    turn_id = put_turn(ledger)
+    async with EngineClient("http://127.0.0.1:1") as client:
+        client.tokenize = AsyncMock(side_effect=TimeoutError)  # type: ignore[method-assign]
+        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == -1 and verdict.detail["no_teacher"] == "teacher: time-out"
+    assert sample is not None and sample.score == -1 and sample.teacher_logprobs is None
 
 
 async def test_hints_off_asks_no_teacher(ledger: Ledger, script: Scripted) -> None:

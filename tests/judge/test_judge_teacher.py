@@ -1,12 +1,14 @@
 """Teacher scores: aligned by position, exact in length, and absent rather than wrong."""
 
+from unittest.mock import AsyncMock
+
 import numpy as np
 import pytest
 from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
-from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge.hints import hinted
-from clawrl_trl.judge.teacher import NoTeacher, Taught, Teacher, plainly_sampled
+from clawrl_trl.judge.teacher import ATTEMPTS, NoTeacher, Taught, Teacher, plainly_sampled
 from clawrl_trl.judge.turn import NotNow
 from clawrl_trl.ledger import Ledger, schema, turns
 
@@ -153,6 +155,27 @@ async def test_an_engine_fault_is_tried_again_and_a_refusal_is_final(
     script.broken[path] = status
     with pytest.raises(error):
         await teach(script, stored(ledger))
+
+
+@pytest.mark.parametrize(
+    ("failure", "patience"),
+    [
+        (TimeoutError(), ATTEMPTS),
+        (EngineUnavailable("ReadTimeout", timed_out=True), ATTEMPTS),
+        (EngineError(500, "a fault"), ATTEMPTS),
+        (EngineUnavailable("ConnectError"), None),
+        (EngineError(503, "starting"), None),
+        (EngineError(429, "too much"), None),
+    ],
+)
+async def test_an_engine_that_is_away_is_waited_for_and_one_that_is_late_is_not(
+    ledger: Ledger, failure: Exception, patience: int | None
+) -> None:
+    async with EngineClient("http://127.0.0.1:1") as client:
+        client.tokenize = AsyncMock(side_effect=failure)  # type: ignore[method-assign]
+        with pytest.raises(NotNow) as caught:
+            await Teacher(client).teach(stored(ledger), ["No bold please."])
+    assert caught.value.patience == patience
 
 
 @pytest.mark.parametrize(
