@@ -78,13 +78,9 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
 
 
 def _flags(settings: ServeSettings) -> list[str]:
+    # One word each: a value that begins with a dash would be taken for a flag.
     values = asdict(settings)
-    return [
-        word
-        for one in fields(settings)
-        if values[one.name] is not None
-        for word in (f"--{one.name}", str(values[one.name]))
-    ]
+    return [f"--{one.name}={values[one.name]}" for one in fields(settings) if values[one.name] is not None]
 
 
 def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:

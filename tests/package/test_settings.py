@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from clawrl_trl.attach import _flags
 from clawrl_trl.errors import UserError
 from clawrl_trl.serve import check_bind
 from clawrl_trl.settings import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
@@ -65,6 +66,15 @@ def test_flags_default_to_the_settings_own_values() -> None:
     (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses([])
     assert parsed == ServeSettings()
     assert parsed.hints is True
+
+
+@pytest.mark.parametrize("further", ["--enforce-eager", "--quantization bitsandbytes --seed=1", "-x", "", None])
+def test_a_trainer_starts_serving_with_the_very_settings_it_was_given(further: str | None) -> None:
+    from transformers import HfArgumentParser
+
+    settings = ServeSettings(vllm_args=further, hints=False, judge_majority=0.25, model_name_or_path="a b")
+    (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses(_flags(settings))
+    assert parsed == settings
 
 
 @pytest.mark.parametrize(("given", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
