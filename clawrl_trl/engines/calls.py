@@ -6,7 +6,8 @@ strict: an answer that doesn't cover what was asked is an error, never a partial
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from clawrl_trl.engines.errors import EngineError, error_of
 from clawrl_trl.engines.kinds import Serving
 
 BASE_MODEL = "base"
-"""The name under which every engine serves the model without an adapter."""
+"""The name under which engines of ours serve the model without an adapter; others may have their own (`base_name`)."""
 
 IN_PLACE_MODEL = "policy"
 """The name under which a vLLM server of ours serves the full model in place, whichever version that is."""
+
+POLICY_NAME = re.compile(r"policy-v(\d{1,9})")
+"""The name under which an engine serves a policy version."""
 
 POLICY_PATH = "/v1/policy"
 """Where a vLLM server of ours is told to exchange its model in place; other engines have no such route."""
@@ -136,6 +140,12 @@ def already_loaded(error: EngineError) -> bool:
 def model_names(reply: Mapping[str, Any]) -> list[str]:
     """The names in the answer of `/v1/models`."""
     return [str(model["id"]) for model in reply.get("data", [])]
+
+
+def base_name(names: Iterable[str]) -> str:
+    """What an engine that lists these names calls its base model: `base`, else the first that names no policy."""
+    bases = [name for name in names if name != IN_PLACE_MODEL and not POLICY_NAME.fullmatch(name)]
+    return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
 def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:

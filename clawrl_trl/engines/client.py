@@ -30,6 +30,7 @@ from clawrl_trl.engines.calls import (
     Call,
     PromptLogprobs,
     already_loaded,
+    base_name,
     decoded,
     encode,
     exchange_call,
@@ -160,6 +161,7 @@ class EngineClient(_Addressed):
         super().__init__(base_url, key, timeout)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S)
         self._http = httpx.AsyncClient(limits=limits, trust_env=False)
+        self._bases: dict[EngineAddress, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,6 +186,21 @@ class EngineClient(_Addressed):
     async def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
         return model_names(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
+    async def base_name(self) -> str:
+        """What the engine calls its base model, remembered for its address; `base` if it lists no models."""
+        address = self.address
+        if address not in self._bases:
+            try:
+                names = await self.models()
+            except EngineError as error:
+                if error.status not in (404, 405):
+                    raise
+                names = []
+            if not names:
+                return BASE_MODEL
+            self._bases = {address: base_name(names)}
+        return self._bases[address]
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is."""

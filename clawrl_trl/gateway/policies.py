@@ -14,7 +14,6 @@ in place" and never puts an older version back because a request was placed unde
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.calls import IN_PLACE_MODEL
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_NAME, base_name
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.engines.kinds import Serving
 from clawrl_trl.gateway.errors import invalid
@@ -37,8 +36,6 @@ POLL_S = 0.2
 RETRY_LOAD_S = 5.0
 
 NOT_SAMPLED = "turns at other temperatures can't be trained on (vLLM: --logprobs-mode processed_logprobs)"
-
-_NAME = re.compile(r"policy-v(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class Policies:
         """
         if name is None or name == self.alias:
             return self.serving
-        match = _NAME.fullmatch(name)
+        match = POLICY_NAME.fullmatch(name)
         number = 0 if name == BASE_MODEL else int(match[1]) if match else -1
         if number not in self.kept:
             gone = "is not in the engine" if number == 0 else "does not exist"
@@ -174,13 +171,11 @@ class Policies:
     async def _learn(self) -> Serving:
         """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
         serves = await self._engine.serving()
-        names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
-        matches = {name: _NAME.fullmatch(name) for name in names}
-        self._loaded = {int(match[1]) for match in matches.values() if match}
+        names = await self._engine.models()
+        self._loaded = {int(match[1]) for match in map(POLICY_NAME.fullmatch, names) if match}
         if not serves.in_place:
             self._loaded.add(0)
-        bases = [name for name, match in matches.items() if not match]
-        self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
+        self._base_name = base_name(names)
         self._engine_serves = serves
         return serves
 

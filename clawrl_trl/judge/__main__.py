@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 
-from clawrl_trl.engines.client import BASE_MODEL, EngineAddress, EngineClient
+from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import run_main
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.loop import JudgeLoop
@@ -46,7 +46,7 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
     if settings.judge == "llm":
         return LLMJudge(
             own or engine,
-            model=settings.judge_model or BASE_MODEL,
+            model=settings.judge_model,
             votes=settings.judge_votes,
             majority=settings.judge_majority,
             temperature=settings.judge_temperature,

@@ -90,7 +90,7 @@ class LLMJudge:
 
     Args:
         client: Client of an OpenAI-compatible server.
-        model: Name of the model there.
+        model: Name of the model there; `None` for the server's base model.
         votes: How many votes a turn gets.
         majority: Share of the valid votes that the plurality must exceed (a unanimous vote always does).
         temperature: Sampling temperature.
@@ -102,7 +102,7 @@ class LLMJudge:
         self,
         client: EngineClient,
         *,
-        model: str,
+        model: str | None = None,
         votes: int = 3,
         majority: float = 0.5,
         temperature: float = 0.6,
@@ -114,7 +114,6 @@ class LLMJudge:
         self._sampling = {"temperature": temperature, "max_tokens": max_tokens}
         self._timeout = timeout
         self._structured = True
-        self.name = f"llm:{model}"
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn; explicit feedback decides without a vote.
@@ -125,11 +124,12 @@ class LLMJudge:
         said = explicit(turn)
         if said is not None:
             return said
-        votes = await self._all_votes(turn)
+        model = await self._name()
+        votes = await self._all_votes(turn, model)
         score, reason = plurality([vote.score for vote in votes], self._majority)
         found = candidates(turn, votes) if score == -1 else []
         return Judgement(
-            self.name,
+            f"llm:{model}",
             score,
             tuple(found),
             "owner words" if found else None,
@@ -137,11 +137,17 @@ class LLMJudge:
             detail={"by": "votes", **({"reason": reason} if reason else {})},
         )
 
-    async def _all_votes(self, turn: JudgedTurn) -> list[Vote]:
+    async def _name(self) -> str:
+        try:
+            return self._model or await self._client.base_name()
+        except EngineError as error:
+            raise NotNow(f"the server does not name its model: {error}"[:300]) from error
+
+    async def _all_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
         """All votes, on shorter excerpts if the server finds the prompt too long."""
         for limit in EXCERPTS:
             messages = prompt(turn, limit=limit)
-            votes = [asyncio.create_task(self._vote(messages)) for _ in range(self._votes)]
+            votes = [asyncio.create_task(self._vote(messages, model)) for _ in range(self._votes)]
             try:
                 return await asyncio.gather(*votes)
             except (EngineError, TimeoutError) as error:
@@ -155,8 +161,8 @@ class LLMJudge:
         reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
         raise NotNow(reason, patience=ATTEMPTS if refused else None) from failure
 
-    async def _vote(self, messages: list[dict[str, str]]) -> Vote:
-        body: dict[str, Any] = {"model": self._model, "messages": messages, **self._sampling}
+    async def _vote(self, messages: list[dict[str, str]], model: str) -> Vote:
+        body: dict[str, Any] = {"model": model, "messages": messages, **self._sampling}
         async with asyncio.timeout(self._timeout):
             if not self._structured:
                 return read(await self._client.chat(body))

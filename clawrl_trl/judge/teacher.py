@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable, PromptLogprobs
+from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import candidates, widths
 from clawrl_trl.judge.turn import NotNow
@@ -106,7 +106,8 @@ class Teacher:
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
-            scores.append(_floats((await self._score(contexts[-1], completion, BASE_MODEL)).logprobs))
+            scored = await self._score(contexts[-1], completion, await self._engine.base_name())
+            scores.append(_floats(scored.logprobs))
             tried.append(
                 {"hint": hint, "overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain)}
             )
@@ -122,7 +123,8 @@ class Teacher:
         return Taught(suggested[best], _floats(wide.logprobs), plain, detail, ids, logprobs)
 
     async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        body: dict[str, Any] = {"model": BASE_MODEL, "messages": list(messages), "add_generation_prompt": True}
+        model = await self._engine.base_name()
+        body: dict[str, Any] = {"model": model, "messages": list(messages), "add_generation_prompt": True}
         if turn.tools:
             body["tools"] = turn.tools
         if turn.sampling.get("chat_template_kwargs"):
@@ -147,7 +149,7 @@ class Teacher:
         if stored is not None and not self._top_k:
             return stored, None
         try:
-            scored = await self._score(prompt, completion, policy_name(turn.policy_version), self._top_k)
+            scored = await self._score(prompt, completion, await self._policy_name(turn), self._top_k)
         except EngineError as error:
             if stored is None or error.status != 404:
                 raise
@@ -156,9 +158,10 @@ class Teacher:
 
     async def _score_widely(self, context: list[int], completion: list[int]) -> PromptLogprobs:
         """The teacher's scores with as many of its most likely tokens as the engine is ready to name."""
+        base = await self._engine.base_name()
         for width in self._widths:
             try:
-                wide = await self._score(context, completion, BASE_MODEL, width)
+                wide = await self._score(context, completion, base, width)
             except EngineError as error:
                 if error.status != 400 or width == self._widths[-1]:
                     raise
@@ -168,6 +171,12 @@ class Teacher:
                     self._widths = self._widths[self._widths.index(width) :]
                 return wide
         raise AssertionError("there is at least one width")
+
+    async def _policy_name(self, turn: Turn) -> str:
+        """The name under which the engine serves the version that sampled the turn."""
+        if turn.policy_version is None:
+            raise NoTeacher("the policy version that sampled it is unknown")
+        return f"policy-v{turn.policy_version}" if turn.policy_version else await self._engine.base_name()
 
     async def _score(self, context: list[int], completion: list[int], model: str, top_k: int = 0) -> PromptLogprobs:
         async with asyncio.timeout(self._timeout):
@@ -191,14 +200,3 @@ def plainly_sampled(sampling: Mapping[str, Any]) -> bool:
         "logit_bias": (None, {}),
     }
     return all(sampling.get(name) in values for name, values in neutral.items())
-
-
-def policy_name(version: int | None) -> str:
-    """The name under which the engine serves a policy version.
-
-    Raises:
-        NoTeacher: If the version is unknown.
-    """
-    if version is None:
-        raise NoTeacher("the policy version that sampled it is unknown")
-    return BASE_MODEL if version == 0 else f"policy-v{version}"

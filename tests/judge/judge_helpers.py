@@ -46,6 +46,8 @@ class Scripted:
     structured: bool = True
     absent: set[str] = field(default_factory=set)
     """Models it does not serve."""
+    names: list[str] = field(default_factory=list)
+    """The models that it lists, and then serves no others; empty for a server that lists none."""
     widest: int = 128
     """Most log-probs per prompt token that it returns."""
 
@@ -62,14 +64,22 @@ def build(script: Scripted) -> FastAPI:
         script.requests.append(body)
         return body
 
-    def failure(path: str) -> JSONResponse | None:
-        status = script.broken.get(path)
+    def failure(body: dict[str, Any]) -> JSONResponse | None:
+        status = script.broken.get(body["path"])
+        if body["model"] in script.absent or (script.names and body["model"] not in script.names):
+            status = 404
         return JSONResponse({"error": {"message": "scripted", "type": "x"}}, status) if status else None
+
+    @app.get("/v1/models", response_model=None)
+    async def models() -> Any:
+        if "/v1/models" in script.broken or not script.names:
+            return JSONResponse({"detail": "scripted"}, script.broken.get("/v1/models", 404))
+        return {"data": [{"id": name} for name in script.names]}
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: Request) -> Any:
         body = await body_of(request)
-        if (failed := failure(body["path"])) is not None:
+        if (failed := failure(body)) is not None:
             return failed
         if "response_format" in body and not script.structured:
             return JSONResponse({"error": {"message": "response_format is not supported"}}, 400)
@@ -84,15 +94,13 @@ def build(script: Scripted) -> FastAPI:
     @app.post("/tokenize", response_model=None)
     async def tokenize(request: Request) -> Any:
         body = await body_of(request)
-        return failure(body["path"]) or {"tokens": render(body["messages"])}
+        return failure(body) or {"tokens": render(body["messages"])}
 
     @app.post("/v1/completions", response_model=None)
     async def completions(request: Request) -> Any:
         body = await body_of(request)
-        if (failed := failure(body["path"])) is not None:
+        if (failed := failure(body)) is not None:
             return failed
-        if body["model"] in script.absent:
-            return JSONResponse({"error": {"message": "no such model"}}, 404)
         ids, asked = body["prompt"], body["prompt_logprobs"]
         if asked > script.widest:
             return JSONResponse({"error": {"message": f"{asked} is greater than max allowed"}}, 400)

@@ -136,11 +136,11 @@ async def test_a_refusing_engine_leaves_a_sample_without_teacher(ledger: Ledger,
 
 
 async def test_a_teacher_that_is_always_late_does_not_withhold_the_score(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, script: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.001)
     turn_id = put_turn(ledger)
-    async with EngineClient("http://127.0.0.1:1") as client:
+    async with EngineClient(script.base_url) as client:
         client.tokenize = AsyncMock(side_effect=TimeoutError)  # type: ignore[method-assign]
         await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
     _, verdict, sample = rows(ledger, turn_id)

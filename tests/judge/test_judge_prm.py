@@ -11,8 +11,10 @@ from judge_helpers import Scripted, judged_turn
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import prm
+from clawrl_trl.judge.__main__ import open_judge
 from clawrl_trl.judge.prm import LLMJudge, plurality
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, Opinionated
+from clawrl_trl.settings import ServeSettings
 
 
 async def ask(script: Scripted, turn: JudgedTurn | None = None, **options: Any) -> Judgement:
@@ -54,6 +56,37 @@ async def test_undecided_abstains_with_a_reason(script: Scripted, answers: list[
     judgement = await ask(script, votes=3)
     assert judgement.score is None and judgement.hints == ()
     assert judgement.detail["reason"]
+
+
+@pytest.mark.parametrize(
+    ("names", "model"),
+    [
+        (["policy-v1", "policy", "somebody/elses-model", "another"], "somebody/elses-model"),
+        (["another", "base"], "base"),
+        ([], "base"),
+    ],
+)
+async def test_without_a_name_the_servers_base_model_is_asked(script: Scripted, names: list[str], model: str) -> None:
+    script.names = names
+    settings = ServeSettings(judge="llm", judge_votes=2, judge_url=script.base_url + "/v1")
+    async with EngineClient("http://127.0.0.1:1") as engine, open_judge(settings, engine) as judge:
+        judgement = await judge.judge(judged_turn("No bold please."))
+        script.broken["/v1/models"] = 404
+        assert await judge.judge(judged_turn("No bold please.")) == judgement
+    assert judgement.judge == f"llm:{model}"
+    assert {body["model"] for body in script.chats()} == {model}
+
+
+async def test_a_server_that_does_not_name_its_model_is_asked_again(script: Scripted) -> None:
+    script.broken["/v1/models"] = 503
+    async with EngineClient(script.base_url) as client:
+        judge = LLMJudge(client)
+        with pytest.raises(NotNow) as caught:
+            await judge.judge(judged_turn("ok"))
+        assert caught.value.patience is None
+        script.broken.clear()
+        script.names = ["somebody/elses-model"]
+        assert (await judge.judge(judged_turn("ok"))).judge == "llm:somebody/elses-model"
 
 
 async def test_a_server_without_structured_output_is_asked_for_the_last_line(script: Scripted) -> None:

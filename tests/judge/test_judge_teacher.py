@@ -63,6 +63,19 @@ async def test_a_prompt_that_renders_otherwise_has_no_teacher(script: Scripted, 
         await teach(script, turn)
 
 
+async def test_base_and_policy_are_asked_for_by_the_names_that_the_engine_lists(
+    script: Scripted, ledger: Ledger
+) -> None:
+    script.names = ["somebody/elses-model", "policy-v3"]
+    turn = stored(ledger, policy_version=3)
+    taught = await teach(script, turn, top_k=3)
+    np.testing.assert_allclose(taught.teacher, expected(turn, "No bold please."), atol=1e-6)
+    assert {body["model"] for body in script.requests} == set(script.names)
+    script.requests.clear()
+    await teach(script, stored(ledger, sampling={"temperature": 0.7}))
+    assert {body["model"] for body in script.requests} == {"somebody/elses-model"}
+
+
 async def test_tools_and_template_arguments_go_into_the_rendering(script: Scripted, ledger: Ledger) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     sampling = {"temperature": 1.0, "chat_template_kwargs": {"enable_thinking": True}}
@@ -169,9 +182,9 @@ async def test_an_engine_fault_is_tried_again_and_a_refusal_is_final(
     ],
 )
 async def test_an_engine_that_is_away_is_waited_for_and_one_that_is_late_is_not(
-    ledger: Ledger, failure: Exception, patience: int | None
+    script: Scripted, ledger: Ledger, failure: Exception, patience: int | None
 ) -> None:
-    async with EngineClient("http://127.0.0.1:1") as client:
+    async with EngineClient(script.base_url) as client:
         client.tokenize = AsyncMock(side_effect=failure)  # type: ignore[method-assign]
         with pytest.raises(NotNow) as caught:
             await Teacher(client).teach(stored(ledger), ["No bold please."])
