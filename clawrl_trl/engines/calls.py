@@ -132,6 +132,16 @@ def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
     return entries
 
 
+def with_thoughts(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages with earlier thinking under vLLM's name for it, the only one that vLLM reads."""
+    return [
+        {**message, "reasoning": message["reasoning_content"]}
+        if message.get("reasoning_content") and not message.get("reasoning")
+        else dict(message)
+        for message in messages
+    ]
+
+
 def already_loaded(error: EngineError) -> bool:
     """Whether the engine refused to load a name because it has it."""
     return error.status == 400 and "already" in error.message.lower()

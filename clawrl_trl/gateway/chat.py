@@ -34,16 +34,6 @@ def images_of_a_tool(parts: list[Json]) -> list[Json]:
     return [{"role": "user", "content": [{"type": "text", "text": IMAGES_OF_A_TOOL}, *images]}] if images else []
 
 
-def with_thoughts(messages: list[Json]) -> list[Json]:
-    """The same messages with earlier thinking under vLLM's name for it, the only one that vLLM reads."""
-    return [
-        {**message, "reasoning": message["reasoning_content"]}
-        if message.get("reasoning_content") and not message.get("reasoning")
-        else message
-        for message in messages
-    ]
-
-
 def with_thinking(chat: Json, wanted: bool) -> None:
     """Turn thinking on or off in the chat template, unless the client did so itself."""
     given = chat.get("chat_template_kwargs") or {}

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineUnavailable, encode
 from clawrl_trl.gateway import sampling, stream
 from clawrl_trl.gateway.body import THREAD_FROM_BYTES
 from clawrl_trl.gateway.capture import Capture
-from clawrl_trl.gateway.chat import with_thoughts
 from clawrl_trl.gateway.errors import ApiError, any_error
 from clawrl_trl.gateway.record import Asked, Record
 from clawrl_trl.gateway.service import Gateway

@@ -19,8 +19,8 @@ from clawrl_trl.ledger import Ledger, schema, turns
 
 
 def render(messages: list[dict[str, Any]], generate: bool = True) -> list[int]:
-    """The scripted server's chat template and tokenizer: one token per character."""
-    text = "".join(f"<{message['role']}>{message.get('content') or ''}" for message in messages)
+    """The scripted server's chat template and tokenizer: one token per character, thoughts read as vLLM reads them."""
+    text = "".join(f"<{one['role']}>{one.get('reasoning') or ''}{one.get('content') or ''}" for one in messages)
     return [ord(one) for one in text + ("<assistant>" if generate else "")]
 
 

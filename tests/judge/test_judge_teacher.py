@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
+from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge.hints import hinted
 from clawrl_trl.judge.teacher import ATTEMPTS, NoTeacher, Taught, Teacher, plainly_sampled
@@ -61,6 +62,20 @@ async def test_a_prompt_that_renders_otherwise_has_no_teacher(script: Scripted, 
     turn = stored(ledger, prompt_ids=[1, 2, 3])
     with pytest.raises(NoTeacher, match="rendered again"):
         await teach(script, turn)
+
+
+async def test_earlier_thoughts_are_rendered_as_the_gateway_sent_them(script: Scripted, ledger: Ledger) -> None:
+    messages = [
+        {"role": "user", "content": "What is 5 plus 7?"},
+        {"role": "assistant", "content": "12", "reasoning_content": "Add them."},
+        {"role": "user", "content": "And 5 plus 8?"},
+    ]
+    sent = with_thoughts(messages)
+    turn = stored(ledger, messages=messages, provenance=["owner", "assistant", "owner"], prompt_ids=render(sent))
+    assert render(sent) != render(messages)
+    taught = await teach(script, turn)
+    turn.messages = sent
+    np.testing.assert_allclose(taught.teacher, expected(turn, "No bold please."), atol=1e-6)
 
 
 async def test_base_and_policy_are_asked_for_by_the_names_that_the_engine_lists(
