@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list, is_peft_model
+from sqlalchemy import select
 
 from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies
-from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.ledger.schema import Batch, Policy
 from clawrl_trl.policies import Candidate, Publisher, rollback, version_of
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
@@ -86,12 +87,17 @@ class PolicyLine:
 
         Returns:
             The folder of the training state to resume from, if there is one; else the weights are loaded already.
+
+        Raises:
+            UserError: If the run has versions that another ledger names.
         """
         store = self.publisher.store
         if self._main:
             with self.publisher.ledger.reader() as tx:
                 known = [policy.version for policy in policies.all(tx)]
-            for name in store.clean_up(known):
+                begun = tx.scalar(select(Batch.id).limit(1)) is not None
+                leftover = policies.next_version(tx) if begun else None
+            for name in store.clean_up(known, leftover):
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
         version = self._current()

@@ -167,6 +167,16 @@ class TestResume:
         assert (tmp_path / "policies" / "policy-v2" / "adapter_model.safetensors").is_file()
         assert not list((tmp_path / "policies").glob(".tmp-*"))
 
+    def test_a_new_ledger_costs_no_weights(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        build(tiny, tmp_path, ledger).train()
+        fresh = Ledger.open(tmp_path / "fresh.db")
+        fill(fresh, make_samples(2))
+        with pytest.raises(UserError, match="does not know policy-v1"):
+            build(tiny, tmp_path, fresh).train()
+        assert weights(tmp_path, 1)
+        fresh.close()
+
     def test_a_candidate_that_was_committed_is_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
 
