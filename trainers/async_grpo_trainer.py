@@ -162,7 +162,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
         self._finishing: SampleBatch | None = None
-        self._last_inputs: Inputs | None = None
+        self._last_inputs: Inputs | None = None  # with rows, if this process has any of the batch
         self.add_callback(StepEnds(self))
 
     def _configure(self, args: AsyncGRPOConfig) -> None:
@@ -247,8 +247,10 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
         if "prepared" not in generation_batch:
             generation_batch["prepared"] = self._prepare(generation_batch)
-        self._last_inputs = generation_batch["prepared"]
-        return self._last_inputs
+        inputs: Inputs = generation_batch["prepared"]
+        if generation_batch["rows"] or self._last_inputs is None:
+            self._last_inputs = inputs
+        return inputs
 
     def _prepare(self, micro: MicroBatch) -> Inputs:
         dtype = torch.float64 if self.model.dtype == torch.float64 else torch.float32
@@ -343,7 +345,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
 
     def batch_started(self, batch: SampleBatch) -> None:
         """Forget what an interrupted batch left behind."""
-        self._finishing = None
+        self._finishing = self._last_inputs = None
 
     def batch_finishing(self, batch: SampleBatch) -> None:
         """After the next optimizer step the batch is trained."""

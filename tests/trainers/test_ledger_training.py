@@ -253,6 +253,15 @@ class TestGoingBack:
         assert trainer.policy_version == 0
         assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
 
+    def test_the_first_gate_looks_at_replies_when_the_batch_is_short(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger
+    ) -> None:
+        """One sample for two accumulation steps: the last micro-batch is empty."""
+        fill(ledger, make_samples(1))
+        ruin = {"learning_rate": 1e6, "max_grad_norm": 0.0, "max_kl": 0.5}
+        build(tiny, tmp_path, ledger, gradient_accumulation_steps=2, **ruin).train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+
 
 def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
     fill(ledger, make_samples(2))

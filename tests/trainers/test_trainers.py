@@ -216,6 +216,7 @@ class TestAsyncGRPOTrainer(Common):
         assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
         assert kl_to_base(trainer, inputs) > 0.01
+        assert kl_to_base(trainer, trainer._prepare({**micro, "rows": []})) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)
