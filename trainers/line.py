@@ -8,6 +8,7 @@ process alone reads and writes ledger and folders.
 """
 
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,9 @@ class PolicyLine:
         with self.publisher.ledger.reader() as tx:
             latest = policies.latest(tx)
         if latest.state == "candidate":
-            self.publisher.publish(Candidate(latest.version, self.publisher.store.folder(latest.version)))
+            kl = latest.metrics.get("kl_to_base")
+            folder = self.publisher.store.folder(latest.version)
+            self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
     def _current(self) -> int:
         return int(self._shared(self._current_now() if self._main else None))
@@ -181,13 +184,16 @@ class PolicyLine:
     def _commit(self, version: int, batch_ids: list[str], size: int, kl: float | None) -> str:
         store = self.publisher.store
         final = store.finish(version)
+        metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": size}
+        if kl is not None:
+            metrics["kl_to_base"] = kl if math.isfinite(kl) else str(kl)  # JSON has no NaN
         row = Policy(
             version=version,
             parent=self.version,
             path=str(final),
             sha256=store.sha256(version),
             kind="adapter" if is_peft_model(self._model) and not self._merges else "full",
-            metrics={"step": self._trainer.state.global_step, "samples": size},
+            metrics=metrics,
         )
         try:
             with self.publisher.ledger.transaction() as tx:

@@ -17,7 +17,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
 
 
 def source(ledger: Ledger, **options: Any) -> LedgerSource:
@@ -59,6 +59,13 @@ def states(ledger: Ledger) -> dict[int, str]:
 
 def weights(run: Path, version: int) -> dict[str, torch.Tensor]:
     return load_file(run / "policies" / f"policy-v{version}" / "adapter_model.safetensors")
+
+
+class Interrupted(FirstGate):
+    """Ends the trainer between commit and gate."""
+
+    def check(self, candidate: Candidate) -> GateReport:
+        raise KeyboardInterrupt
 
 
 class TestVersions:
@@ -180,10 +187,6 @@ class TestResume:
     def test_a_candidate_that_was_committed_is_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
 
-        class Interrupted(FirstGate):
-            def check(self, candidate: Candidate) -> GateReport:
-                raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
             build(tiny, tmp_path, ledger, gate=Interrupted()).train()
         assert states(ledger) == {0: "serving", 1: "candidate"}
@@ -191,6 +194,20 @@ class TestResume:
         trainer.train()
         assert states(ledger) == {0: "retired", 1: "serving"}
         assert trainer.policy_version == 1
+
+    @pytest.mark.parametrize("kl", [9.0, float("nan"), float("inf")])
+    def test_a_ruined_candidate_is_rejected_after_a_restart(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, kl: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the gate was to hear of it is in the ledger since the commit."""
+        fill(ledger, make_samples(2))
+        monkeypatch.setattr(async_grpo_trainer, "kl_to_base", lambda *arguments: kl)
+        with pytest.raises(KeyboardInterrupt):
+            build(tiny, tmp_path, ledger, gate=Interrupted()).train()
+        trainer = build(tiny, tmp_path, ledger, max_kl=1.0)
+        trainer.train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+        assert trainer.policy_version == 0
 
 
 class TestGoingBack:
