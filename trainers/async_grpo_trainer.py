@@ -326,17 +326,19 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load their states, but let the configured learning rate win over the one they were saved with."""
-        super()._load_optimizer_and_scheduler(checkpoint)
+        """Load their states, but let each group's configured learning rate win over the one it was saved with."""
         if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
             return
-        for group in self.optimizer.param_groups:
+        configured = [group.get("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        for group, rate in zip(self.optimizer.param_groups, configured, strict=True):
             before = group.get("initial_lr", group["lr"])
-            if before != self.args.learning_rate:
-                group["lr"] = self.args.learning_rate * (group["lr"] / before if before else 1.0)
-            group["initial_lr"] = self.args.learning_rate
+            if before != rate:
+                group["lr"] = rate * (group["lr"] / before if before else 1.0)
+            group["initial_lr"] = rate
         if hasattr(self.lr_scheduler, "base_lrs"):
-            self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
+            self.lr_scheduler.base_lrs = configured
 
     def before_batch(self) -> None:
         """Follow a rollback, and publish what waits, before the next batch is leased."""

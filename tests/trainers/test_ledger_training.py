@@ -33,19 +33,42 @@ def source(ledger: Ledger, **options: Any) -> LedgerSource:
     return found
 
 
-def build(tiny: Path, run: Path, ledger: Ledger, *, full: bool = False, gate: Any = None, **options: Any) -> Any:
+def build(
+    tiny: Path,
+    run: Path,
+    ledger: Ledger,
+    *,
+    full: bool = False,
+    gate: Any = None,
+    trainer_class: type[AsyncGRPOTrainer] = AsyncGRPOTrainer,
+    **options: Any,
+) -> Any:
     options = {"learning_rate": 1e-2, "max_kl": 100.0, **options}
     args = AsyncGRPOConfig(
         output_dir=str(run), per_device_train_batch_size=2, use_cpu=True, disable_tqdm=True, **options
     )
     publisher = Publisher(ledger, PolicyStore(run / "policies"), gate=gate) if gate else None
-    return AsyncGRPOTrainer(
+    return trainer_class(
         model=str(tiny),
         args=args,
         source=source(ledger),
         publisher=publisher,
         peft_config=None if full else LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1),
     )
+
+
+def with_rates(rates: list[float]) -> type[AsyncGRPOTrainer]:
+    """A trainer with a learning rate for each half of the parameters."""
+
+    class Rated(AsyncGRPOTrainer):
+        def create_optimizer(self, model: Any = None) -> Any:
+            if self.optimizer is None:
+                trained = [p for p in self.model.parameters() if p.requires_grad]
+                groups = [{"params": trained[at::2], "lr": rate} for at, rate in enumerate(rates)]
+                self.optimizer = torch.optim.AdamW(groups)
+            return self.optimizer
+
+    return Rated
 
 
 def unknown_probability(sample: TrainingSample) -> TrainingSample:
@@ -160,6 +183,25 @@ class TestResume:
         assert found[0].keys() == found[1].keys()
         for key, value in found[0].items():
             assert torch.equal(value, found[1][key]), key
+
+    def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        """On resuming, when a version is rejected, and when they differ from those that were saved."""
+
+        class RefusesTheSecond(FirstGate):
+            def check(self, candidate: Candidate) -> GateReport:
+                return GateReport(candidate.version != 2, "no")
+
+        for seed, rates in enumerate([[0.001, 0.002], [0.001, 0.002], [0.003, 0.001]]):
+            fill(ledger, make_samples(4, seed), session=str(seed))
+            trainer = build(
+                *(tiny, tmp_path, ledger),
+                gate=RefusesTheSecond(),
+                trainer_class=with_rates(rates),
+                lr_scheduler_type="constant_with_warmup",
+            )
+            trainer.train()
+            assert [group["lr"] for group in trainer.optimizer.param_groups] == rates
+            assert trainer.lr_scheduler.base_lrs == rates
 
     def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
