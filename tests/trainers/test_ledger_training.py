@@ -184,6 +184,16 @@ class TestResume:
         for key, value in found[0].items():
             assert torch.equal(value, found[1][key]), key
 
+    def test_a_finished_run_takes_no_further_step(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger, max_steps=1).train()
+        again = build(tiny, tmp_path, ledger, max_steps=1)
+        again.train()
+        assert again.state.global_step == 1
+        assert states(ledger) == {0: "retired", 1: "serving"}
+        with ledger.reader() as tx:
+            assert sorted(sample.state for sample in tx.query(Sample)) == ["ready"] * 2 + ["trained"] * 2
+
     def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         """On resuming, when a version is rejected, and when they differ from those that were saved."""
 

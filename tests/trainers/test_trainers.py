@@ -122,6 +122,13 @@ class TestAsyncGRPOTrainer(Common):
             found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 
+    def test_a_finished_list_takes_no_further_step(self, tiny: Path, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        self.build(tiny, tmp_path, make_samples(8), **options).train()
+        trainer = self.build(tiny, tmp_path, make_samples(8), **options)
+        trainer.train(resume_from_checkpoint=True)
+        assert trainer.state.global_step == 1
+
     def test_iterations_reuse_a_batch(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(8), num_iterations=3, learning_rate=0.3)
         trainer.train()
