@@ -102,12 +102,15 @@ class PolicyLine:
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
         version = self._current()
-        self._hold(version)
-        if version == 0:
-            return None
         state = store.training_state(version)
-        if state is None:
+        touched = self.version > 0 or self._trainer.state.global_step > 0
+        if version == 0 and touched:
+            self._initial.restore(self._model)
+        elif version > 0 and state is None:
             read_weights(self._trainer, store.folder(version))
+        if state is None and touched:
+            read_training_state(self._trainer, None)
+        self._hold(version)
         return None if state is None else str(state)
 
     def follow(self) -> None:

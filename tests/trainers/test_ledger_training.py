@@ -1,5 +1,6 @@
 """Training from a ledger: exactly once, resumed as if never stopped, following rollbacks."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
 
 
 def source(ledger: Ledger, **options: Any) -> LedgerSource:
@@ -69,6 +70,10 @@ def with_rates(rates: list[float]) -> type[AsyncGRPOTrainer]:
             return self.optimizer
 
     return Rated
+
+
+def no_space(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def unknown_probability(sample: TrainingSample) -> TrainingSample:
@@ -212,6 +217,26 @@ class TestResume:
             trainer.train()
             assert [group["lr"] for group in trainer.optimizer.param_groups] == rates
             assert trainer.lr_scheduler.base_lrs == rates
+
+    def test_an_update_that_was_not_written_is_not_applied_twice(
+        self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same trainer trains again; it has only the base model to go back to."""
+        found = []
+        for name, full_disk in (("whole", False), ("again", True)):
+            ledger = Ledger.open(tmp_path / name / "ledger.db")
+            fill(ledger, make_samples(2))
+            trainer = build(tiny, tmp_path / name, ledger)
+            if full_disk:
+                with monkeypatch.context() as patch:
+                    patch.setattr(checkpoint, "_write_weights", no_space)
+                    with pytest.raises(UserError, match="free some space"):
+                        trainer.train()
+            trainer.train()
+            assert states(ledger) == {0: "retired", 1: "serving"}
+            found.append((weights(tmp_path / name, 1), trainer.optimizer.state_dict()["state"]))
+            ledger.close()
+        torch.testing.assert_close(*found, rtol=0, atol=0)
 
     def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
