@@ -97,8 +97,11 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             Takes new policy versions to the engine. With a ledger source and no publisher, versions go to
             `output_dir/policies` and are promoted in the ledger alone.
         custom_loss_function (`Callable`, *optional*):
-            Called as `loss(trainer, model, inputs, default_loss)` in place of the loss; `default_loss(model, inputs)`
-            is the method's own. Returns a scalar tensor.
+            Called as `loss(trainer, model, inputs, default_loss)` in place of the loss of a micro-batch;
+            `default_loss(model, inputs)` is the method's own. Returns a scalar tensor, of which the step takes the
+            mean over its rows, however they are divided. The tokens to train are those of `inputs["tool_mask"]`: with
+            several processes, one that has no samples calls it with a row of padding where the mask is 0, and the
+            result, which must be finite, counts nothing.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             Callbacks, as in [`~transformers.Trainer`].
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
@@ -289,12 +292,27 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        idle = not inputs["row_share"] and self.accelerator.num_processes == 1
         with self.at_temperatures(inputs):
-            if self.custom_loss_function is None:
-                loss = self.default_loss(model, inputs)
-            else:
-                loss = self.custom_loss_function(self, model, inputs, self.default_loss)
+            if self.custom_loss_function is not None and not idle:
+                return self._custom_loss(self.custom_loss_function, model, inputs)
+            loss = self.default_loss(model, inputs)
         return loss * inputs["row_share"] if self.loss_type in _ROW_MEAN_LOSSES else loss
+
+    def _custom_loss(self, function: CustomLoss, model: Any, inputs: Inputs) -> torch.Tensor:
+        """A user's loss, as a mean over the step's rows.
+
+        TRL's own is a share of the step's already, which is undone before the function sees it. A process without rows
+        calls it all the same, for other processes may wait for its forward passes.
+        """
+        share: float = inputs["row_share"]
+        steps: int = self.current_gradient_accumulation_steps
+        counted = share if share and self.loss_type not in _ROW_MEAN_LOSSES else 1.0
+
+        def default_loss(model: Any, inputs: Inputs) -> torch.Tensor:
+            return self.default_loss(model, inputs) * (steps / counted)
+
+        return function(self, model, inputs, default_loss) * (share / steps)
 
     # ---- Policy versions ----
 
