@@ -97,8 +97,11 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             Takes new policy versions to the engine. With a ledger source and no publisher, versions go to
             `output_dir/policies` and are promoted in the ledger alone.
         custom_loss_function (`Callable`, *optional*):
-            Called as `loss(trainer, model, inputs, default_loss)` in place of the loss; `default_loss(model, inputs)`
-            is the method's own. Returns a scalar tensor.
+            Called as `loss(trainer, model, inputs, default_loss)` in place of the loss of a micro-batch;
+            `default_loss(model, inputs)` is the method's own. Returns a scalar tensor, of which the step takes the
+            mean over its rows, however they are divided. The tokens to train are those of `inputs["tool_mask"]`: with
+            several processes, one that has no samples calls it with a row of padding where the mask is 0, and the
+            result, which must be finite, counts nothing.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             Callbacks, as in [`~transformers.Trainer`].
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
@@ -162,7 +165,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
         self._finishing: SampleBatch | None = None
-        self._last_inputs: Inputs | None = None
+        self._last_inputs: Inputs | None = None  # with rows, if this process has any of the batch
         self.add_callback(StepEnds(self))
 
     def _configure(self, args: AsyncGRPOConfig) -> None:
@@ -247,8 +250,10 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
         if "prepared" not in generation_batch:
             generation_batch["prepared"] = self._prepare(generation_batch)
-        self._last_inputs = generation_batch["prepared"]
-        return self._last_inputs
+        inputs: Inputs = generation_batch["prepared"]
+        if generation_batch["rows"] or self._last_inputs is None:
+            self._last_inputs = inputs
+        return inputs
 
     def _prepare(self, micro: MicroBatch) -> Inputs:
         dtype = torch.float64 if self.model.dtype == torch.float64 else torch.float32
@@ -287,12 +292,27 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        idle = not inputs["row_share"] and self.accelerator.num_processes == 1
         with self.at_temperatures(inputs):
-            if self.custom_loss_function is None:
-                loss = self.default_loss(model, inputs)
-            else:
-                loss = self.custom_loss_function(self, model, inputs, self.default_loss)
+            if self.custom_loss_function is not None and not idle:
+                return self._custom_loss(self.custom_loss_function, model, inputs)
+            loss = self.default_loss(model, inputs)
         return loss * inputs["row_share"] if self.loss_type in _ROW_MEAN_LOSSES else loss
+
+    def _custom_loss(self, function: CustomLoss, model: Any, inputs: Inputs) -> torch.Tensor:
+        """A user's loss, as a mean over the step's rows.
+
+        TRL's own is a share of the step's already, which is undone before the function sees it. A process without rows
+        calls it all the same, for other processes may wait for its forward passes.
+        """
+        share: float = inputs["row_share"]
+        steps: int = self.current_gradient_accumulation_steps
+        counted = share if share and self.loss_type not in _ROW_MEAN_LOSSES else 1.0
+
+        def default_loss(model: Any, inputs: Inputs) -> torch.Tensor:
+            return self.default_loss(model, inputs) * (steps / counted)
+
+        return function(self, model, inputs, default_loss) * (share / steps)
 
     # ---- Policy versions ----
 
@@ -324,17 +344,19 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load their states, but let the configured learning rate win over the one they were saved with."""
-        super()._load_optimizer_and_scheduler(checkpoint)
+        """Load their states, but let each group's configured learning rate win over the one it was saved with."""
         if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
             return
-        for group in self.optimizer.param_groups:
+        configured = [group.get("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        for group, rate in zip(self.optimizer.param_groups, configured, strict=True):
             before = group.get("initial_lr", group["lr"])
-            if before != self.args.learning_rate:
-                group["lr"] = self.args.learning_rate * (group["lr"] / before if before else 1.0)
-            group["initial_lr"] = self.args.learning_rate
+            if before != rate:
+                group["lr"] = rate * (group["lr"] / before if before else 1.0)
+            group["initial_lr"] = rate
         if hasattr(self.lr_scheduler, "base_lrs"):
-            self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
+            self.lr_scheduler.base_lrs = configured
 
     def before_batch(self) -> None:
         """Follow a rollback, and publish what waits, before the next batch is leased."""
@@ -343,7 +365,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
 
     def batch_started(self, batch: SampleBatch) -> None:
         """Forget what an interrupted batch left behind."""
-        self._finishing = None
+        self._finishing = self._last_inputs = None
 
     def batch_finishing(self, batch: SampleBatch) -> None:
         """After the next optimizer step the batch is trained."""

@@ -122,7 +122,8 @@ def read_training_state(trainer: Any, state: Path | None) -> None:
     """Load optimizer, scheduler and scaler in mid-training; without a state the optimizer starts afresh."""
     if state is None:
         inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        inner.state = defaultdict(dict)
+        if inner is not None:
+            inner.state = defaultdict(dict)
         return
     trainer._load_optimizer_and_scheduler(str(state))
     trainer._load_scaler(str(state))

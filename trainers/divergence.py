@@ -17,7 +17,7 @@ def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
         inputs: The micro-batch.
 
     Returns:
-        Mean over the trained tokens of all processes, in nats; `None` without a base to compare with.
+        Mean over the trained tokens of all processes, in nats; `None` without such tokens or a base to compare with.
     """
     accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
     if not is_peft_model(model) and trainer.ref_model is None:
@@ -45,4 +45,4 @@ def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
     mask = inputs["tool_mask"][:, :width].bool()
     divergence = (policy.exp() * (policy - base)).sum(-1)
     totals = accelerator.reduce(torch.stack([divergence[mask].sum(), mask.sum().float()]), reduction="sum")
-    return float(totals[0] / totals[1].clamp(min=1.0))
+    return float(totals[0] / totals[1]) if totals[1] else None

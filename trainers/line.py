@@ -8,16 +8,18 @@ process alone reads and writes ledger and folders.
 """
 
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list, is_peft_model
+from sqlalchemy import select
 
 from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies
-from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.ledger.schema import Batch, Policy
 from clawrl_trl.policies import Candidate, Publisher, rollback, version_of
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
@@ -86,21 +88,29 @@ class PolicyLine:
 
         Returns:
             The folder of the training state to resume from, if there is one; else the weights are loaded already.
+
+        Raises:
+            UserError: If the run has versions that another ledger names.
         """
         store = self.publisher.store
         if self._main:
             with self.publisher.ledger.reader() as tx:
                 known = [policy.version for policy in policies.all(tx)]
-            for name in store.clean_up(known):
+                begun = tx.scalar(select(Batch.id).limit(1)) is not None
+                leftover = policies.next_version(tx) if begun else None
+            for name in store.clean_up(known, leftover):
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
         version = self._current()
-        self._hold(version)
-        if version == 0:
-            return None
         state = store.training_state(version)
-        if state is None:
+        touched = self.version > 0 or self._trainer.state.global_step > 0
+        if version == 0 and touched:
+            self._initial.restore(self._model)
+        elif version > 0 and state is None:
             read_weights(self._trainer, store.folder(version))
+        if state is None and touched:
+            read_training_state(self._trainer, None)
+        self._hold(version)
         return None if state is None else str(state)
 
     def follow(self) -> None:
@@ -117,7 +127,9 @@ class PolicyLine:
         with self.publisher.ledger.reader() as tx:
             latest = policies.latest(tx)
         if latest.state == "candidate":
-            self.publisher.publish(Candidate(latest.version, self.publisher.store.folder(latest.version)))
+            kl = latest.metrics.get("kl_to_base")
+            folder = self.publisher.store.folder(latest.version)
+            self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
     def _current(self) -> int:
         return int(self._shared(self._current_now() if self._main else None))
@@ -175,13 +187,16 @@ class PolicyLine:
     def _commit(self, version: int, batch_ids: list[str], size: int, kl: float | None) -> str:
         store = self.publisher.store
         final = store.finish(version)
+        metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": size}
+        if kl is not None:
+            metrics["kl_to_base"] = kl if math.isfinite(kl) else str(kl)  # JSON has no NaN
         row = Policy(
             version=version,
             parent=self.version,
             path=str(final),
             sha256=store.sha256(version),
             kind="adapter" if is_peft_model(self._model) and not self._merges else "full",
-            metrics={"step": self._trainer.state.global_step, "samples": size},
+            metrics=metrics,
         )
         try:
             with self.publisher.ledger.transaction() as tx:

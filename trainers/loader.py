@@ -28,6 +28,7 @@ class Consumer(Protocol):
     source: Source
     args: Any
     accelerator: Any
+    state: Any
 
     def before_batch(self) -> None:
         """Called on every process before the source is asked."""
@@ -68,6 +69,10 @@ class SampleStream(IterableDataset[MicroBatch]):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[MicroBatch]:
+        state = self.trainer.state
+        if 0 < state.max_steps <= state.global_step:  # a finished run was started again
+            self.trainer.source_ended()
+            return
         if isinstance(self.trainer.source, ListSource):
             self.trainer.source.restart()
         while (batch := self._next()) is not None:

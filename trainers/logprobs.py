@@ -39,12 +39,13 @@ class RowTemperatures:
             rows: [B] temperatures, above 0.
         """
         uniform = bool((rows == self.built_in).all())
+        before = self.rows, self._scale
         self.rows = rows
         self._scale = None if uniform or not self.fused(rows) else self.built_in / rows
         try:
             yield
         finally:
-            self.rows = self._scale = None
+            self.rows, self._scale = before
 
     def fused(self, rows: torch.Tensor) -> bool:
         """Whether the fused head can score these rows."""

@@ -37,8 +37,8 @@ class Candidate:
     Args:
         version: Its number.
         folder: Its folder, complete and final.
-        kl: Mean KL(candidate || base) over the tokens of its batch, in nats per token; `None` when there is no
-            base to compare with (full fine-tuning without a reference model, or a restart).
+        kl: Mean KL(candidate || base) over tokens of its batch, in nats per token; `None` when it was not measured
+            (full fine-tuning without a reference model).
         model: The trained model in memory, when the gate runs inside the trainer.
     """
 

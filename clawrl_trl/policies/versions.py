@@ -1,9 +1,10 @@
 """Policy folders on disk: one immutable folder per version.
 
 A folder appears under its final name only when it is complete and on the disk: it is filled under a temporary
-name, synced, and renamed. The ledger's row comes after the rename, so a folder that no row names is the remains
-of a crash and may be removed. `training_state/` inside holds what only the trainer needs; without it the folder
-is a plain PEFT adapter (or, for full fine-tuning, a plain model) that any engine loads.
+name, synced, and renamed. The ledger's row comes after the rename, so a crash may leave the folder that comes after
+the last one a row names; any other folder without a row is another ledger's, and stays. `training_state/` inside
+holds what only the trainer needs; without it the folder is a plain PEFT adapter (or, for full fine-tuning, a plain
+model) that any engine loads.
 """
 
 import hashlib
@@ -12,6 +13,8 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+
+from clawrl_trl.errors import UserError
 
 TRAINING_STATE = "training_state"
 WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "pytorch_model.bin")
@@ -89,20 +92,34 @@ class PolicyStore:
         folder = self.folder(version) / TRAINING_STATE
         return folder if (folder / "trainer_state.json").is_file() else None
 
-    def clean_up(self, known: Iterable[int]) -> list[str]:
-        """Remove temporary folders, and version folders that no ledger row names.
+    def clean_up(self, known: Iterable[int], leftover: int | None) -> list[str]:
+        """Remove what an interrupted update left behind: temporary folders, and the version it was to become.
+
+        Args:
+            known: Versions that the ledger names.
+            leftover: The version that an interrupted update may have left, if there can have been one.
 
         Returns:
             Names of what was removed.
+
+        Raises:
+            UserError: If there are other versions that the ledger does not name; then nothing is removed.
         """
-        keep = {name_of(version) for version in known}
-        removed = []
-        for path in sorted(self.root.glob("*")) + sorted(self.root.glob(".tmp-*")):
-            stray = version_of(path.name) is not None and path.name not in keep
-            if path.is_dir() and (stray or path.name.startswith(".tmp-")):
-                shutil.rmtree(path)
-                removed.append(path.name)
-        return removed
+        folders = [path for path in sorted(self.root.glob("*")) if path.is_dir()]
+        expected = {name_of(version) for version in (*known, leftover) if version is not None}
+        strays = [path.name for path in folders if version_of(path.name) is not None and path.name not in expected]
+        if strays:
+            names = ", ".join(strays[:3]) + (", ..." if strays[3:] else "")
+            raise UserError(
+                f"The ledger does not know {names} in {self.root}: go back to the ledger they were trained with, "
+                "choose another run folder, or move this one away."
+            )
+        remains = [path for path in folders if path.name.startswith(".tmp-")]
+        if leftover is not None and self.folder(leftover).is_dir():
+            remains.append(self.folder(leftover))
+        for path in remains:
+            shutil.rmtree(path)
+        return [path.name for path in remains]
 
     def prune(self, keep: Iterable[int]) -> list[int]:
         """Remove the training state of every version but `keep`; the weights stay, for rollback.

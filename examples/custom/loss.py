@@ -23,10 +23,11 @@ def brevity(
         trainer (`AsyncGRPOTrainer`): The trainer that computes the loss.
         model (`PreTrainedModel`): The policy being trained.
         inputs (`dict`): The collated batch: `prompt_ids` [B, P], `completion_ids` [B, T], `advantages` [B, T], ...
+            `tool_mask` [B, T] is 1 on the tokens to train; it may be 0 everywhere.
         default_loss (`Callable`): The trainer's own loss, of `model` and `inputs`; a scalar.
 
     Returns:
-        `torch.Tensor`: A scalar to minimise.
+        `torch.Tensor`: A scalar to minimise; the step takes the mean over its rows, however they are divided.
     """
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -34,5 +35,5 @@ def brevity(
     logits = model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
     end = trainer.processing_class.eos_token_id
     log_end = logits.float().log_softmax(-1)[..., end]
-    weights = inputs["completion_mask"].to(log_end.dtype)
+    weights = inputs["tool_mask"].to(log_end.dtype)
     return default_loss(model, inputs) - WEIGHT * (log_end * weights).sum() / weights.sum().clamp(min=1.0)

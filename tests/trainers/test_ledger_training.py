@@ -1,5 +1,6 @@
 """Training from a ledger: exactly once, resumed as if never stopped, following rollbacks."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
 
 
 def source(ledger: Ledger, **options: Any) -> LedgerSource:
@@ -33,19 +34,46 @@ def source(ledger: Ledger, **options: Any) -> LedgerSource:
     return found
 
 
-def build(tiny: Path, run: Path, ledger: Ledger, *, full: bool = False, gate: Any = None, **options: Any) -> Any:
+def build(
+    tiny: Path,
+    run: Path,
+    ledger: Ledger,
+    *,
+    full: bool = False,
+    gate: Any = None,
+    trainer_class: type[AsyncGRPOTrainer] = AsyncGRPOTrainer,
+    **options: Any,
+) -> Any:
     options = {"learning_rate": 1e-2, "max_kl": 100.0, **options}
     args = AsyncGRPOConfig(
         output_dir=str(run), per_device_train_batch_size=2, use_cpu=True, disable_tqdm=True, **options
     )
     publisher = Publisher(ledger, PolicyStore(run / "policies"), gate=gate) if gate else None
-    return AsyncGRPOTrainer(
+    return trainer_class(
         model=str(tiny),
         args=args,
         source=source(ledger),
         publisher=publisher,
         peft_config=None if full else LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1),
     )
+
+
+def with_rates(rates: list[float]) -> type[AsyncGRPOTrainer]:
+    """A trainer with a learning rate for each half of the parameters."""
+
+    class Rated(AsyncGRPOTrainer):
+        def create_optimizer(self, model: Any = None) -> Any:
+            if self.optimizer is None:
+                trained = [p for p in self.model.parameters() if p.requires_grad]
+                groups = [{"params": trained[at::2], "lr": rate} for at, rate in enumerate(rates)]
+                self.optimizer = torch.optim.AdamW(groups)
+            return self.optimizer
+
+    return Rated
+
+
+def no_space(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def unknown_probability(sample: TrainingSample) -> TrainingSample:
@@ -59,6 +87,13 @@ def states(ledger: Ledger) -> dict[int, str]:
 
 def weights(run: Path, version: int) -> dict[str, torch.Tensor]:
     return load_file(run / "policies" / f"policy-v{version}" / "adapter_model.safetensors")
+
+
+class Interrupted(FirstGate):
+    """Ends the trainer between commit and gate."""
+
+    def check(self, candidate: Candidate) -> GateReport:
+        raise KeyboardInterrupt
 
 
 class TestVersions:
@@ -154,6 +189,55 @@ class TestResume:
         for key, value in found[0].items():
             assert torch.equal(value, found[1][key]), key
 
+    def test_a_finished_run_takes_no_further_step(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger, max_steps=1).train()
+        again = build(tiny, tmp_path, ledger, max_steps=1)
+        again.train()
+        assert again.state.global_step == 1
+        assert states(ledger) == {0: "retired", 1: "serving"}
+        with ledger.reader() as tx:
+            assert sorted(sample.state for sample in tx.query(Sample)) == ["ready"] * 2 + ["trained"] * 2
+
+    def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        """On resuming, when a version is rejected, and when they differ from those that were saved."""
+
+        class RefusesTheSecond(FirstGate):
+            def check(self, candidate: Candidate) -> GateReport:
+                return GateReport(candidate.version != 2, "no")
+
+        for seed, rates in enumerate([[0.001, 0.002], [0.001, 0.002], [0.003, 0.001]]):
+            fill(ledger, make_samples(4, seed), session=str(seed))
+            trainer = build(
+                *(tiny, tmp_path, ledger),
+                gate=RefusesTheSecond(),
+                trainer_class=with_rates(rates),
+                lr_scheduler_type="constant_with_warmup",
+            )
+            trainer.train()
+            assert [group["lr"] for group in trainer.optimizer.param_groups] == rates
+            assert trainer.lr_scheduler.base_lrs == rates
+
+    def test_an_update_that_was_not_written_is_not_applied_twice(
+        self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same trainer trains again; it has only the base model to go back to."""
+        found = []
+        for name, full_disk in (("whole", False), ("again", True)):
+            ledger = Ledger.open(tmp_path / name / "ledger.db")
+            fill(ledger, make_samples(2))
+            trainer = build(tiny, tmp_path / name, ledger)
+            if full_disk:
+                with monkeypatch.context() as patch:
+                    patch.setattr(checkpoint, "_write_weights", no_space)
+                    with pytest.raises(UserError, match="free some space"):
+                        trainer.train()
+            trainer.train()
+            assert states(ledger) == {0: "retired", 1: "serving"}
+            found.append((weights(tmp_path / name, 1), trainer.optimizer.state_dict()["state"]))
+            ledger.close()
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+
     def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
         build(tiny, tmp_path, ledger).train()
@@ -167,12 +251,18 @@ class TestResume:
         assert (tmp_path / "policies" / "policy-v2" / "adapter_model.safetensors").is_file()
         assert not list((tmp_path / "policies").glob(".tmp-*"))
 
+    def test_a_new_ledger_costs_no_weights(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        build(tiny, tmp_path, ledger).train()
+        fresh = Ledger.open(tmp_path / "fresh.db")
+        fill(fresh, make_samples(2))
+        with pytest.raises(UserError, match="does not know policy-v1"):
+            build(tiny, tmp_path, fresh).train()
+        assert weights(tmp_path, 1)
+        fresh.close()
+
     def test_a_candidate_that_was_committed_is_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
-
-        class Interrupted(FirstGate):
-            def check(self, candidate: Candidate) -> GateReport:
-                raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             build(tiny, tmp_path, ledger, gate=Interrupted()).train()
@@ -181,6 +271,20 @@ class TestResume:
         trainer.train()
         assert states(ledger) == {0: "retired", 1: "serving"}
         assert trainer.policy_version == 1
+
+    @pytest.mark.parametrize("kl", [9.0, float("nan"), float("inf")])
+    def test_a_ruined_candidate_is_rejected_after_a_restart(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, kl: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the gate was to hear of it is in the ledger since the commit."""
+        fill(ledger, make_samples(2))
+        monkeypatch.setattr(async_grpo_trainer, "kl_to_base", lambda *arguments: kl)
+        with pytest.raises(KeyboardInterrupt):
+            build(tiny, tmp_path, ledger, gate=Interrupted()).train()
+        trainer = build(tiny, tmp_path, ledger, max_kl=1.0)
+        trainer.train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+        assert trainer.policy_version == 0
 
 
 class TestGoingBack:
@@ -242,6 +346,15 @@ class TestGoingBack:
         assert states(ledger) == {0: "serving", 1: "rejected"}
         assert trainer.policy_version == 0
         assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+
+    def test_the_first_gate_looks_at_replies_when_the_batch_is_short(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger
+    ) -> None:
+        """One sample for two accumulation steps: the last micro-batch is empty."""
+        fill(ledger, make_samples(1))
+        ruin = {"learning_rate": 1e6, "max_grad_norm": 0.0, "max_kl": 0.5}
+        build(tiny, tmp_path, ledger, gradient_accumulation_steps=2, **ruin).train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
 
 
 def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
 from clawrl_trl.credit import TrainingSample
+from clawrl_trl.custom import load_callable
 from clawrl_trl.trainers import (
     AsyncGRPOConfig,
     AsyncGRPOTrainer,
@@ -122,6 +123,13 @@ class TestAsyncGRPOTrainer(Common):
             found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 
+    def test_a_finished_list_takes_no_further_step(self, tiny: Path, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        self.build(tiny, tmp_path, make_samples(8), **options).train()
+        trainer = self.build(tiny, tmp_path, make_samples(8), **options)
+        trainer.train(resume_from_checkpoint=True)
+        assert trainer.state.global_step == 1
+
     def test_iterations_reuse_a_batch(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(8), num_iterations=3, learning_rate=0.3)
         trainer.train()
@@ -188,6 +196,74 @@ class TestAsyncGRPOTrainer(Common):
         assert len(seen) == 1
         assert losses[1] == pytest.approx(losses[0] / 2)
 
+    @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+    def test_a_custom_term_counts_alike_however_a_batch_is_cut(
+        self, tiny: Path, tmp_path: Path, loss_type: str
+    ) -> None:
+        """Five rows in one micro-batch, in four unequal ones, and in eight of which three are empty."""
+
+        def with_likelihood(trainer: Any, model: Any, inputs: dict[str, Any], default_loss: Any) -> torch.Tensor:
+            likelihood = (trainer.logps(model, inputs) * inputs["tool_mask"]).sum(-1).mean()
+            return default_loss(model, inputs) - likelihood
+
+        samples = make_samples(5)
+        found = []
+        for size, steps in ((8, 1), (2, 4), (1, 8)):
+            trainer = self.build(
+                tiny,
+                tmp_path,
+                samples,
+                loss=with_likelihood,
+                per_device_train_batch_size=size,
+                gradient_accumulation_steps=steps,
+                loss_type=loss_type,
+                optim="sgd",
+                max_grad_norm=0.0,
+            )
+            trainer.train()
+            assert trainer.state.global_step == 1
+            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in found[0].items():
+            for other in found[1:]:
+                torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+    def test_a_custom_loss_that_is_the_default_changes_nothing(
+        self, tiny: Path, tmp_path: Path, loss_type: str
+    ) -> None:
+        """Not even if it looks at the log-probabilities first; it is not asked about the empty micro-batch."""
+
+        def same(trainer: Any, model: Any, inputs: dict[str, Any], default_loss: Any) -> torch.Tensor:
+            assert inputs["tool_mask"].any()
+            trainer.logps(model, inputs)
+            return default_loss(model, inputs)
+
+        losses = []
+        for loss in (None, same):
+            trainer = self.build(
+                tiny,
+                tmp_path,
+                make_samples(3, temperatures=(0.5, 2.0)),
+                loss=loss,
+                loss_type=loss_type,
+                per_device_train_batch_size=1,
+                gradient_accumulation_steps=4,
+            )
+            trainer.train()
+            losses.append(trainer.state.log_history[0])
+        for name in ("loss", "grad_norm", "kl", "entropy"):
+            assert losses[1][name] == pytest.approx(losses[0][name], rel=1e-5), name
+
+    def test_the_example_of_a_custom_loss_trains_no_padding(self, tiny: Path, tmp_path: Path) -> None:
+        brevity = load_callable(
+            str(Path(__file__).parents[2] / "examples/custom/loss.py:brevity"),
+            parameters=["trainer", "model", "inputs", "default_loss"],
+        )
+        trainer = self.build(tiny, tmp_path, make_samples(1), loss=brevity)
+        inputs = trainer._prepare({"rows": [], "num_items": 0.0, "row_share": 0.0})
+        loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
+        assert loss == 0.0
+
     def test_merged_turns_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
         first = make_samples(1, 1, score=1.0)[0]
         follow = make_samples(1, 2, score=-1.0, prompt_ids=[*first.prompt_ids, *first.completion_ids, 9, 8])[0]
@@ -216,6 +292,7 @@ class TestAsyncGRPOTrainer(Common):
         assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
         assert kl_to_base(trainer, inputs) > 0.01
+        assert kl_to_base(trainer, trainer._prepare({**micro, "rows": []})) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)

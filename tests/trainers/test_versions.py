@@ -72,13 +72,21 @@ class TestPolicyStore:
         write_adapter(store, 3, value=2.0)
         assert store.sha256(1) == store.sha256(2) != store.sha256(3)
 
-    def test_what_no_row_names_is_removed(self, store: PolicyStore) -> None:
+    def test_remains_of_an_interrupted_update_are_removed(self, store: PolicyStore) -> None:
         write_adapter(store, 1)
         write_adapter(store, 2)
         store.begin(3)
         (store.root / "notes").mkdir()
-        assert sorted(store.clean_up([0, 1])) == [".tmp-policy-v3", "policy-v2"]
+        assert sorted(store.clean_up([0, 1], 2)) == [".tmp-policy-v3", "policy-v2"]
         assert sorted(path.name for path in store.root.iterdir()) == ["notes", "policy-v1"]
+
+    @pytest.mark.parametrize(("known", "leftover"), [([0], None), ([0], 1), ([0, 1], 2)])
+    def test_versions_of_another_ledger_stay(self, store: PolicyStore, known: list[int], leftover: int | None) -> None:
+        for version in (1, 2, 3):
+            write_adapter(store, version)
+        with pytest.raises(UserError, match=r"policy-v3.*another run folder"):
+            store.clean_up(known, leftover)
+        assert len(list(store.root.iterdir())) == 3
 
     def test_pruning_keeps_the_weights(self, store: PolicyStore) -> None:
         for version in (1, 2):
