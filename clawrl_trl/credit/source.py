@@ -112,8 +112,8 @@ class LedgerSource:
             version.
         needs: Ingredients of which a sample needs at least one: `"score"`, `"teacher"`. Default: set by the
             trainer's method.
-        max_staleness: Samples older than this many versions are dropped, with that reason. Default: set by the
-            trainer's config.
+        max_staleness: Samples of policies more than this many updates behind are dropped, with that reason. Default:
+            set by the trainer's config.
         poll_s: Seconds between two looks into the ledger.
         timeout_s: Seconds the oldest ready sample waits for a full batch.
         stop: Asked between two looks; true ends the source.
