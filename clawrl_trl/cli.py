@@ -229,7 +229,14 @@ def _forget(arguments: argparse.Namespace) -> int:
         name = _client_name(tx, arguments.session)
         turns.delete_session(tx, arguments.session)
     rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
-    _report(arguments, {"forgotten": arguments.session, "turns": len(rows)})
+    cleared = ledger.checkpoint()
+    _report(arguments, {"forgotten": arguments.session, "turns": len(rows), "gone_from_disk": cleared})
+    if not cleared:
+        print(
+            f"Another process is reading {ledger.where}, so the erased text is still in {ledger.where}-wal: it goes "
+            f"with the next 'clawrl forget', or when the run is stopped.",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -165,6 +165,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
         self._finishing: SampleBatch | None = None
+        self._untrained: list[str] = []
         self._last_inputs: Inputs | None = None  # with rows, if this process has any of the batch
         self.add_callback(StepEnds(self))
 
@@ -224,6 +225,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
                 )
             )
         rows = [row for row in credited if row.trained_tokens]
+        self._untrained = [row.sample.sample_id for row in credited if not row.trained_tokens]
         self._note_batch(rows)
         return merge(rows) if self.args.merge_turns else rows
 
@@ -391,7 +393,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         kl = kl_to_base(self, self._last_inputs)
         if kl is not None:
             self._note("kl_to_base", kl)
-        self.line.advance(batch, kl)
+        self.line.advance(batch, kl, self._untrained)
         self._note("policy_version", self.policy_version)
 
     # ---- Saving ----

@@ -10,6 +10,7 @@ process alone reads and writes ledger and folders.
 import logging
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlalchemy import select
 
 from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger import AlreadyTrained, batches, policies
+from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
 from clawrl_trl.ledger.schema import Batch, Policy
 from clawrl_trl.policies import Candidate, Publisher, rollback, version_of
 from clawrl_trl.trainers.checkpoint import (
@@ -157,12 +158,13 @@ class PolicyLine:
 
     # ---- Going on ----
 
-    def advance(self, batch: SampleBatch, kl: float | None) -> None:
+    def advance(self, batch: SampleBatch, kl: float | None, untrained: Sequence[str]) -> None:
         """Make what is in memory a version of its own, trained on a batch, and publish it.
 
         Args:
             batch: What it was trained on.
             kl: KL divergence to the base model, for the gate.
+            untrained: Ids of the batch's samples of which no token was trained.
         """
         store, step = self.publisher.store, self._trainer.state.global_step
         version = int(self._shared(self._begin() if self._main else None))
@@ -170,7 +172,8 @@ class PolicyLine:
         facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
         write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
         self._trainer.accelerator.wait_for_everyone()
-        outcome = self._shared(self._commit(version, ids, len(batch.samples), kl) if self._main else None)
+        size = len(batch.samples) - len(untrained)
+        outcome = self._shared(self._commit(version, ids, untrained, size, kl) if self._main else None)
         if outcome in ("rejected", "discarded"):
             self._load(self._current())
         else:
@@ -184,7 +187,9 @@ class PolicyLine:
         self.publisher.store.begin(version)
         return version
 
-    def _commit(self, version: int, batch_ids: list[str], size: int, kl: float | None) -> str:
+    def _commit(
+        self, version: int, batch_ids: list[str], untrained: Sequence[str], size: int, kl: float | None
+    ) -> str:
         store = self.publisher.store
         final = store.finish(version)
         metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": size}
@@ -200,6 +205,8 @@ class PolicyLine:
         )
         try:
             with self.publisher.ledger.transaction() as tx:
+                for sample_id in untrained:
+                    samples.drop(tx, sample_id, "nothing to train")
                 batches.commit(tx, batch_ids, row)
         except AlreadyTrained as error:
             logger.warning("the update is thrown away: %s", error)

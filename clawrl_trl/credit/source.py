@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
 from clawrl_trl.errors import UserError
@@ -104,7 +104,8 @@ class LedgerSource:
     """Leases batches from a run's ledger.
 
     An unfinished batch, one that was leased and never committed, is returned first and unchanged. Otherwise a
-    batch is leased as soon as `batch_size` samples are ready, or with fewer once the oldest has waited `timeout_s`.
+    batch is leased as soon as `batch_size` samples are ready, or with fewer once the oldest that may be leased has
+    waited `timeout_s`.
 
     Args:
         ledger: The open ledger.
@@ -112,10 +113,10 @@ class LedgerSource:
             version.
         needs: Ingredients of which a sample needs at least one: `"score"`, `"teacher"`. Default: set by the
             trainer's method.
-        max_staleness: Samples older than this many versions are dropped, with that reason. Default: set by the
-            trainer's config.
+        max_staleness: Samples of policies more than this many updates behind are dropped, with that reason. Default:
+            set by the trainer's config.
         poll_s: Seconds between two looks into the ledger.
-        timeout_s: Seconds the oldest ready sample waits for a full batch.
+        timeout_s: Seconds the oldest sample that may be leased waits for a full batch.
         stop: Asked between two looks; true ends the source.
     """
 
@@ -174,17 +175,19 @@ class LedgerSource:
     def _lease(self) -> SampleBatch | None:
         size = self.batch_size or 4
         needs = self.needs or samples.NEEDS
+        staleness = 4 if self.max_staleness is None else self.max_staleness
         if not self._worth_a_lease(size, needs):
             return None
+        leasable = batches.leasable(needs, staleness, self.version)
         with self.ledger.transaction() as tx:
             try:
                 batch = batches.lease(
                     tx,
                     size=size,
                     needs=needs,
-                    max_staleness=4 if self.max_staleness is None else self.max_staleness,
+                    max_staleness=staleness,
                     current_version=self.version,
-                    min_size=1 if self._oldest_waited_enough(tx) else size,
+                    min_size=1 if self._oldest_waited_enough(tx, leasable) else size,
                 )
             except DigestMismatch as mismatch:
                 self._release_changed(tx, mismatch)
@@ -201,15 +204,15 @@ class LedgerSource:
             return SampleBatch([training_sample(sample, turn) for sample, turn in found], batch.id)
 
     def _worth_a_lease(self, size: int, needs: tuple[str, ...]) -> bool:
-        """A cheap look that takes no write lock: is there an open batch, or enough that is ready?"""
+        """A cheap look that takes no write lock: is there an open batch, or enough to lease or to drop?"""
         with self.ledger.reader() as tx:
             if tx.scalar(select(func.count()).where(Batch.state == "leased")):
                 return True
             waiting = samples.ready(tx, needs)
-            return waiting >= size or (waiting > 0 and self._oldest_waited_enough(tx))
+            return waiting >= size or (waiting > 0 and self._oldest_waited_enough(tx, Sample.state == "ready"))
 
-    def _oldest_waited_enough(self, tx: Any) -> bool:
-        oldest = tx.scalar(select(func.min(Sample.created_at)).where(Sample.state == "ready"))
+    def _oldest_waited_enough(self, tx: Any, among: ColumnElement[bool]) -> bool:
+        oldest = tx.scalar(select(func.min(Sample.created_at)).where(among))
         timeout = 30.0 if self.timeout_s is None else self.timeout_s
         return oldest is not None and time.time() - oldest >= timeout
 

@@ -7,6 +7,7 @@ requests of its conversation repeated of it.
 """
 
 import asyncio
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -21,6 +22,8 @@ from clawrl_trl.gateway.requests import ResponsesRequest, check
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.wire import RESPONSES
 from clawrl_trl.ledger import schema, turns
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter()
 
@@ -67,6 +70,8 @@ async def delete(request: Request, response_id: str) -> Response:
         turns.delete_turn(tx, _found(tx, owner, response_id).id)
 
     await gateway.write(erase)
+    if not await asyncio.to_thread(gateway.ledger.checkpoint):
+        logger.warning("%s is deleted, its text stays in %s-wal for now", response_id, gateway.ledger.where)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 

@@ -8,7 +8,7 @@ proves it. A sample is taken by an UPDATE that only a free sample matches, so no
 import time
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import not_, select
+from sqlalchemy import ColumnElement, and_, not_, select
 from sqlalchemy.orm import Session
 
 from clawrl_trl.ledger import events, policies, states
@@ -30,14 +30,14 @@ def lease(
 ) -> Batch | None:
     """Lease the oldest free samples as one batch, or return the batch that was not finished.
 
-    Samples of policies more than `max_staleness` versions behind, and those that have nothing of what is
-    needed, are dropped on the way, with the reason.
+    Samples that have nothing of what is needed, and those of policies that are not among the last `max_staleness`
+    updates that led to this version or to the serving one, are dropped on the way, with the reason.
 
     Args:
         tx (`Session`): The open transaction.
         size (`int`): Samples in a batch, at most.
         needs (`Sequence[str]`): `"score"`, `"teacher"` or both; a sample qualifies with any of them.
-        max_staleness (`int`): How many versions a sample may be behind.
+        max_staleness (`int`): How many updates a sample's policy may be behind.
         current_version (`int`): The version that is being trained.
         min_size (`int`, defaults to 1): Lease nothing when fewer are free.
         held (`Collection[str]`): Ids of batches the caller holds and will commit; not returned again.
@@ -56,7 +56,7 @@ def lease(
     free = list(
         tx.scalars(
             select(Sample)
-            .where(Sample.state == "ready", qualifies(needs))
+            .where(leasable(needs, max_staleness, current_version))
             .order_by(Sample.created_at, Sample.id)
             .limit(size)
             .with_for_update(skip_locked=True)
@@ -65,6 +65,12 @@ def lease(
     if len(free) < max(min_size, 1):
         return None
     return _write(tx, free, needs, idempotency_key)
+
+
+def leasable(needs: Sequence[str], max_staleness: int, current_version: int) -> ColumnElement[bool]:
+    """The condition that a sample may be leased: it is free, has something of what is needed, and is not stale."""
+    fresh = Sample.policy_version.in_(policies.lineage(current_version, max_staleness))
+    return and_(Sample.state == "ready", qualifies(needs), fresh)
 
 
 def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | None) -> Batch:
@@ -99,11 +105,12 @@ def _unfinished(tx: Session, held: Collection[str]) -> Batch | None:
 
 
 def _drop_useless(tx: Session, needs: Sequence[str], max_staleness: int, current_version: int) -> None:
-    useful = qualifies(needs)
-    oldest = current_version - max_staleness
+    # A trainer that has not followed a rollback yet must not drop what the serving version samples.
+    ends = (current_version, policies.serving(tx).version)
+    stale = and_(*(Sample.policy_version.not_in(policies.lineage(end, max_staleness)) for end in ends))
     drops = {
-        f"stale: older than version {oldest} at version {current_version}": Sample.policy_version < oldest,
-        f"no {' or '.join(needs)}": not_(useful),
+        f"stale: not within {max_staleness} updates before version {current_version}": stale,
+        f"no {' or '.join(needs)}": not_(qualifies(needs)),
     }
     for reason, condition in drops.items():
         free = Sample.state == "ready"

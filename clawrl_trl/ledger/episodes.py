@@ -23,6 +23,7 @@ from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
 
 JUDGE = "outcome"
 CONSTANT = "constant group: every rollout got the same"
+INCOMPARABLE = "incomparable: no other rollout of its group has an outcome"
 SAME = 1e-9
 """Rewards that are no further apart than this are the same."""
 
@@ -51,12 +52,14 @@ class Settled:
     Attributes:
         samples (`int`): Samples that may be trained.
         constant (`int`): Samples dropped because nothing differs within their group.
+        incomparable (`int`): Samples dropped because all other rollouts of their group were lost.
         dropped_episodes (`int`): Episodes without an outcome.
         unknown (`list[str]`): Sessions that left no turn.
     """
 
     samples: int = 0
     constant: int = 0
+    incomparable: int = 0
     dropped_episodes: int = 0
     unknown: list[str] = field(default_factory=list)
 
@@ -85,8 +88,9 @@ def settle(
     The reward of a turn is `outcome + signal_weight * signal`. Its advantage will be `(reward - baseline) / (scale +
     1e-6)` with the mean and the sample standard deviation of what it is compared with: the outcomes of the group's
     rollouts; where signals tell turns apart, the rewards of all turns of the group; `stepwise`, the rewards of the
-    turns at the same step (a turn alone at its step keeps its raw reward). A group of one keeps its raw rewards.
-    Settling a group again adds nothing.
+    turns at the same step. A group of one keeps its raw rewards, and so does, `stepwise`, a turn alone at its step;
+    their samples carry no group, so that no batch compares them with anything. What is left of a larger group with
+    one outcome is dropped. Settling a group again adds nothing.
 
     Args:
         tx (`Session`): The open transaction.
@@ -119,12 +123,15 @@ def settle(
         for turn in mine:
             place = step_of(turn) if stepwise else None
             compared[place].append(_Move(turn, episode.outcome, episode.signals.get(turn.id)))
+    last_one = len(episodes) > 1 and len(outcomes) < 2
     for moves in compared.values():
         told = _reward(moves, signal_weight)
         by_turn = len(outcomes) > 1 and (stepwise or told)
         measured = [one.reward for one in moves] if by_turn else outcomes
         for one in moves:
-            _record(tx, one, group, measured, settled)
+            sample = _record(tx, one, group, measured)
+            if sample is not None:
+                _admit(sample, measured, last_one, settled)
     tx.flush()
     return settled
 
@@ -166,7 +173,8 @@ def _check_signals(tx: Transaction, session: Session, episode: Episode) -> None:
         raise ValueError(f"session {episode.session} has no turn {strange[0]}, for which there is a signal")
 
 
-def _record(tx: Transaction, move: _Move, group: str, measured: Sequence[float], settled: Settled) -> None:
+def _record(tx: Transaction, move: _Move, group: str, measured: Sequence[float]) -> Sample | None:
+    """Write a turn's verdict and, if it can be trained, its sample."""
     turn = move.turn
     turn.state = "judging"
     detail: dict[str, Any] = {"by": "outcome", "group": group, "compared": len(measured), "outcome": move.outcome}
@@ -179,15 +187,21 @@ def _record(tx: Transaction, move: _Move, group: str, measured: Sequence[float],
         sample = Sample(
             turn_id=turn.id,
             score=move.reward,
-            group=group,
+            group=None if alone else group,
             baseline=None if alone else statistics.fmean(measured),
             scale=None if alone else statistics.stdev(measured),
             policy_version=turn.policy_version,
         )
     turns.record_verdict(tx, verdict, sample)
-    if sample is None:
-        return
-    if len(measured) > 1 and max(measured) - min(measured) <= SAME:
+    return sample
+
+
+def _admit(sample: Sample, measured: Sequence[float], last_one: bool, settled: Settled) -> None:
+    """Count a sample, and drop it where the comparison says nothing."""
+    if last_one:
+        sample.state, sample.reason = "dropped", INCOMPARABLE
+        settled.incomparable += 1
+    elif len(measured) > 1 and max(measured) - min(measured) <= SAME:
         sample.state, sample.reason = "dropped", CONSTANT
         settled.constant += 1
     else:

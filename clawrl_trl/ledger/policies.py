@@ -3,7 +3,7 @@
 Exactly one version serves at any time; the unique index on the state makes a second one impossible.
 """
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, literal, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -34,6 +34,18 @@ def all(tx: Session) -> list[Policy]:
 def next_version(tx: Session) -> int:
     """The number the next version takes; rejected ones keep theirs."""
     return (tx.scalar(select(func.max(Policy.version))) or 0) + 1
+
+
+def lineage(version: int, steps: int) -> Select[tuple[int]]:
+    """A query for a version and the versions it was trained from, going back at most so many updates.
+
+    Numbers tell nothing of that: an update of version 1 that follows a rollback from 20 is version 21.
+    """
+    first = select(Policy.version, Policy.parent, literal(0).label("behind")).where(Policy.version == version)
+    line = first.cte("line", recursive=True, nesting=True)
+    before = select(Policy.version, Policy.parent, line.c.behind + 1)
+    line = line.union_all(before.where(Policy.version == line.c.parent, line.c.behind < steps))
+    return select(line.c.version)
 
 
 def add(tx: Session, policy: Policy) -> Policy:

@@ -6,6 +6,7 @@ reads is what it changes; a reader sees one snapshot and blocks nobody. What is 
 pragmas, locks) is here and in the migrations, so that the rest runs on PostgreSQL as it is.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,10 @@ from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, giv
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process to give up the write lock, seconds."""
+
+CHECKPOINT_TRIES = 10
+CHECKPOINT_WAIT_S = 0.2
+"""How long a try to clear the log waits for other processes, and holds them up, seconds."""
 
 
 class Ledger:
@@ -117,12 +122,32 @@ class Ledger:
         except DBAPIError as error:
             raise self._translated(error, LedgerWriteError) from error
 
-    def checkpoint(self) -> None:
-        """Move the write-ahead log into the SQLite file, so that what was deleted is gone from the disk."""
-        if self.path is not None:
-            with self.writing(), self.writer_engine.connect() as connection:
-                driver: Any = connection.connection.driver_connection
-                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def checkpoint(self) -> bool:
+        """Move the write-ahead log into the SQLite file, so that what was deleted is gone from the disk.
+
+        That takes a moment in which nobody reads an older state. It is waited for in short tries, between which
+        others may write.
+
+        Returns:
+            `bool`: `False` when there was no such moment, and the log still holds what was deleted.
+        """
+        if self.path is None:
+            return True
+        for _ in range(CHECKPOINT_TRIES - 1):
+            if self._clear_log():
+                return True
+            time.sleep(CHECKPOINT_WAIT_S)
+        return self._clear_log()
+
+    def _clear_log(self) -> bool:
+        with self.writing(), self.writer_engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.execute(f"PRAGMA busy_timeout={int(min(CHECKPOINT_WAIT_S, self.busy_timeout_s) * 1000)}")
+            try:
+                busy, _, _ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                driver.execute(f"PRAGMA busy_timeout={int(self.busy_timeout_s * 1000)}")
+        return not busy
 
     def close(self) -> None:
         """Close this process's connections; the ledger may be opened again."""

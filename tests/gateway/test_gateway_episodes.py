@@ -49,6 +49,7 @@ def test_a_group_of_rollouts(rig: Rig) -> None:
         "group": "task-1",
         "samples": 4,
         "constant": 0,
+        "incomparable": 0,
         "dropped_episodes": 0,
         "unknown": [],
     }

@@ -469,6 +469,20 @@ def test_a_response_is_fetched_as_it_was_made_and_deleted(rig: Rig) -> None:
     assert rig.turns() == []
 
 
+def test_a_deleted_response_leaves_the_disk(rig: Rig) -> None:
+    client = openai_of(rig)
+    made = client.responses.create(model="clawrl", input="hello")
+    folder = Path(rig.ledger.where).parent
+
+    def on_disk() -> bool:
+        """Whether its row is there; text is compressed, an id is not."""
+        return any(made.id.encode() in file.read_bytes() for file in folder.glob("ledger.db*"))
+
+    assert on_disk()
+    client.responses.delete(made.id)
+    assert not on_disk()
+
+
 def test_a_response_that_is_not_stored_is_captured_and_hidden(rig: Rig) -> None:
     client = openai_of(rig)
     hidden = client.responses.create(model="clawrl", input="hello", store=False)

@@ -101,14 +101,53 @@ def test_samples_that_teach_nothing_are_dropped_with_the_reason(
 
 def test_stale_samples_are_dropped_with_the_reason(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
+        for number in (1, 2, 3):
+            policies.add(tx, version(number))
+            policies.promote(tx, number)
         old, fresh = scored(tx, policy_version=0), scored(tx, policy_version=1)
         batch = batches.lease(tx, **(LEASE | {"current_version": 3}))
         assert batch is not None and [one for _, one in batches.samples_of(tx, batch)] == [fresh]
         dropped = samples.of_turn(tx, old.id)
         assert dropped is not None and dropped.state == "dropped"
-        assert dropped.reason == "stale: older than version 1 at version 3"
+        assert dropped.reason == "stale: not within 2 updates before version 3"
         [event] = events.of(tx, "stale")
         assert event.data["count"] == 1
+
+
+def test_staleness_is_counted_in_updates_along_the_line(ledger: Ledger) -> None:
+    """After a rollback from 20 to 1 the next update is version 21; what version 1 samples is one update behind."""
+    with ledger.transaction() as tx:
+        for number in range(1, 21):
+            policies.add(tx, version(number))
+        policies.add(tx, Policy(version=21, parent=1, path="policies/policy-v21", sha256="ab"))
+        policies.promote(tx, 21)
+        made = {number: scored(tx, policy_version=number).id for number in (20, 21, 1, 0, 2)}
+        batch = batches.lease(tx, **(LEASE | {"current_version": 21}))
+        assert batch is not None
+        assert [one.id for _, one in batches.samples_of(tx, batch)] == [made[21], made[1], made[0]]
+        dropped = tx.scalars(select(Sample.policy_version).where(Sample.state == "dropped")).all()
+        assert sorted(dropped) == [2, 20], "the branch that was left is no ancestor, however near its numbers are"
+
+
+def test_what_the_serving_version_samples_waits_for_a_trainer_that_has_not_followed(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        for number in range(1, 6):
+            policies.add(tx, version(number))
+            policies.promote(tx, number)
+        policies.promote(tx, 1)
+        made = scored(tx, policy_version=1)
+        assert batches.lease(tx, **(LEASE | {"current_version": 5})) is None
+        assert samples.of_turn(tx, made.id).state == "ready"  # type: ignore[union-attr]
+        batch = batches.lease(tx, **(LEASE | {"current_version": 1}))
+        assert batch is not None and [one for _, one in batches.samples_of(tx, batch)] == [made]
+
+
+def test_a_version_s_line_ends_at_the_base_model(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        for number in (1, 2):
+            policies.add(tx, version(number))
+        found = {(at, steps): sorted(tx.scalars(policies.lineage(at, steps))) for at in (0, 2) for steps in (0, 1, 9)}
+    assert found == {(0, 0): [0], (0, 1): [0], (0, 9): [0], (2, 0): [2], (2, 1): [1, 2], (2, 9): [0, 1, 2]}
 
 
 @pytest.mark.parametrize("needs", [(), ("advantage",), ("score", "hint")])

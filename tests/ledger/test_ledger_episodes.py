@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session as Transaction
 from clawrl_trl.credit import binary
 from clawrl_trl.credit.source import training_sample
 from clawrl_trl.ledger import Ledger, batches, episodes, turns
-from clawrl_trl.ledger.episodes import CONSTANT, Episode
+from clawrl_trl.ledger.episodes import CONSTANT, INCOMPARABLE, Episode
 from clawrl_trl.ledger.schema import Event, Sample, Turn
 
 
@@ -85,7 +85,7 @@ def test_steps_are_compared_with_steps(ledger: Ledger) -> None:
         other = samples(tx, short)[0]
     assert [first.score, alone.score, other.score] == pytest.approx([1.05, 0.9, -0.9])
     assert first.baseline == other.baseline == pytest.approx((1.05 - 0.9) / 2)
-    assert alone.baseline is None, "a turn alone at its step keeps its raw reward"
+    assert (alone.baseline, alone.group) == (None, None), "a turn alone at its step keeps its raw reward"
 
 
 def test_signals_are_compared_over_all_turns_of_the_group(ledger: Ledger) -> None:
@@ -163,15 +163,49 @@ def test_a_group_of_one_keeps_its_raw_reward(ledger: Ledger) -> None:
         assert (samples(tx, made)[0].score, samples(tx, made)[0].baseline) == (-0.5, None)
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_raw_reward_is_the_advantage_in_every_batch(ledger: Ledger, size: int) -> None:
+    """Two long rollouts alone in their groups: no batch, however it is cut, compares a reward with itself."""
+    with ledger.transaction() as tx:
+        for group, reward in (("g", -0.5), ("h", 1.0)):
+            rollout(tx, group, 2, group)
+            assert episodes.settle(tx, group, [Episode(group, reward)]).samples == 2
+        found: list[float] = []
+        held: list[str] = []
+        while len(found) < 4:
+            batch = batches.lease(tx, size=size, needs=("score",), max_staleness=4, current_version=0, held=held)
+            assert batch is not None
+            held.append(batch.id)
+            part = [training_sample(*pair) for pair in batches.samples_of(tx, batch)]
+            values, _ = binary([one.score for one in part], [one.group for one in part], [one.measure for one in part])
+            found.extend(values)
+    assert sorted(found) == [-0.5, -0.5, 1.0, 1.0]
+
+
 def test_a_dropped_episode_never_gets_a_reward(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         broken = rollout(tx, "a", 2)
         rollout(tx, "b", 1)
-        settled = episodes.settle(tx, "g", [Episode("a", None, "the browser died"), Episode("b", 1.0)])
-        assert (settled.samples, settled.dropped_episodes) == (1, 1)
+        rollout(tx, "c", 1)
+        ended = [Episode("a", None, "the browser died"), Episode("b", 1.0), Episode("c", -1.0)]
+        settled = episodes.settle(tx, "g", ended)
+        assert (settled.samples, settled.dropped_episodes) == (2, 1)
         assert tx.scalars(select(Sample).where(Sample.turn_id.in_([one.id for one in broken]))).all() == []
         event = tx.scalars(select(Event).where(Event.kind == "episode_dropped")).one()
         assert event.data == {"group": "g", "reason": "the browser died"}
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_the_last_rollout_of_a_group_has_nothing_to_be_compared_with(ledger: Ledger, stepwise: bool) -> None:
+    """Its raw reward would push harder than any advantage of a whole group, and say less."""
+    with ledger.transaction() as tx:
+        rollout(tx, "a", 2)
+        left = rollout(tx, "b", 2)
+        ended = [Episode("a", None, "the browser died"), Episode("nobody", 1.0), Episode("b", 1.0)]
+        settled = episodes.settle(tx, "g", ended, stepwise=stepwise)
+        assert (settled.samples, settled.incomparable, settled.dropped_episodes) == (0, 2, 1)
+        assert [(one.state, one.reason) for one in samples(tx, left)] == [("dropped", INCOMPARABLE)] * 2
+        assert [one.state for one in left] == ["judged"] * 2
 
 
 def test_settling_again_adds_nothing(ledger: Ledger) -> None:

@@ -163,17 +163,17 @@ class Machine(RuleBasedStateMachine):
         open_ = [one for one, (state, _) in self.batches.items() if state == "leased"]
         held = open_ if hold else []
         with self.ledger.transaction() as tx:
-            batch = batches.lease(
-                tx, size=size, needs=needs, max_staleness=1, current_version=max(self.policies), held=held
-            )
-            rows = {row.turn_id: row.state for row in tx.scalars(select(Sample))}
+            current = max(self.policies)
+            batch = batches.lease(tx, size=size, needs=needs, max_staleness=1, current_version=current, held=held)
+            rows = {row.turn_id: row for row in tx.scalars(select(Sample))}
         if open_ and not hold:
             assert batch is not None and batch.id == open_[0]
             return
-        for turn_id, state in rows.items():
-            if state == "dropped" and self.samples[turn_id] == "ready":
+        for turn_id, row in rows.items():
+            if row.state == "dropped" and self.samples[turn_id] == "ready":
                 self.samples[turn_id] = "dropped"
-        ready = [one for one, state in self.samples.items() if state == "ready"]
+        fresh = (0, current)
+        ready = [one for one, state in self.samples.items() if state == "ready" and rows[one].policy_version in fresh]
         assert (batch is None) == (not ready)
         if batch is not None:
             with self.ledger.reader() as tx:

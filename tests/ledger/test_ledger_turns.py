@@ -1,12 +1,13 @@
 """A turn's way from the reply to the verdict, with everything that may come in between."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ledger_rows import follow, judge, judged, session, turn
 from sqlalchemy import func, select
 
-from clawrl_trl.ledger import Ledger, batches, events, samples, schema, turns
+from clawrl_trl.ledger import Ledger, batches, events, samples, schema, store, turns
 from clawrl_trl.ledger.schema import Feedback, Sample, Verdict
 
 INSPECTED = [
@@ -358,5 +359,24 @@ def test_what_was_deleted_is_gone_from_the_disk(sqlite_ledger: Ledger) -> None:
     assert any(secret.encode() in file.read_bytes() for file in files if file)
     with sqlite_ledger.transaction() as tx:
         turns.delete_session(tx, secret)
-    sqlite_ledger.checkpoint()
+    assert sqlite_ledger.checkpoint()
     assert not any(secret.encode() in file.read_bytes() for file in files if file)
+
+
+def test_a_log_that_another_process_reads_is_not_called_cleared(
+    sqlite_ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "CHECKPOINT_WAIT_S", 0.0)
+    with sqlite_ledger.transaction() as tx:
+        session(tx, "the-user-said-this")
+    other = Ledger.open(path)
+    with other.reader() as reading:
+        assert turns.find_session(reading, "the-user-said-this") is not None
+        with sqlite_ledger.transaction() as tx:
+            turns.delete_session(tx, "the-user-said-this")
+        assert not sqlite_ledger.checkpoint()
+    assert sqlite_ledger.checkpoint()
+    assert path.with_name("ledger.db-wal").stat().st_size == 0
+    other.close()
+    with sqlite_ledger.writer_engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 10_000, "the connection is as it was"

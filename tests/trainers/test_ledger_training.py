@@ -168,6 +168,20 @@ class TestVersions:
         with ledger.reader() as tx:
             assert {sample.state for sample in tx.query(Sample)} == {"dropped"}
 
+    @pytest.mark.parametrize("merge_turns", [False, True])
+    def test_what_trains_nothing_in_a_batch_is_not_called_trained(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, merge_turns: bool
+    ) -> None:
+        one, other, third = make_samples(3)
+        useful, useless, last = fill(ledger, [one, unknown_probability(other), third])
+        build(tiny, tmp_path, ledger, merge_turns=merge_turns).train()
+        with ledger.reader() as tx:
+            found = {row.id: (row.state, row.reason) for row in tx.query(Sample)}
+            sizes = [policy.metrics["samples"] for policy in policies.all(tx)[1:]]
+        assert found[useless] == ("dropped", "nothing to train")
+        assert found[useful] == found[last] == ("trained", None)
+        assert sizes == [1, 1]
+
 
 class TestResume:
     def test_equals_uninterrupted_training(self, tiny: Path, tmp_path: Path) -> None:
