@@ -19,6 +19,8 @@ from clawrl_trl.envs.swe_tasks import SweTask
 LIMITS = Limits(memory_mb=2048, cpu_s=3600, processes=256, file_mb=256, disk_mb=2048, output_kb=8192)
 GIT_TIMEOUT = 300.0
 """Seconds for a step of setting a repository up, or for taking its diff."""
+LONGEST = 100_000
+"""Bytes of a command; the kernel takes no argument of more than 128 KiB."""
 IMAGE_REPO = "/testbed"
 """Where SWE-bench's images have the repository, with a Python environment that knows it there."""
 
@@ -58,7 +60,10 @@ class Checkout:
             raise
 
     def run(self, command: str, timeout: float) -> Completed:
-        """Run a bash command in the repository; its stderr goes to its stdout."""
+        """Run a bash command in the repository; its stderr goes to its stdout. What no shell can take fails."""
+        fault = _fault(command)
+        if fault:
+            return Completed(126, f"bash: {fault}\n", "")
         return self.program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
 
     def program(self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | None = None) -> Completed:
@@ -113,6 +118,17 @@ class Checkout:
         if done.exit_code:
             raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
         return done.stdout.strip()
+
+
+def _fault(command: str) -> str:
+    """Why a command can't be a program's argument; empty: it can."""
+    try:
+        given = command.encode()
+    except UnicodeEncodeError:
+        return "the command has characters that Unicode does not have"
+    if b"\0" in given:
+        return "the command has a NUL character"
+    return f"the command is longer than {LONGEST} bytes" if len(given) > LONGEST else ""
 
 
 def _from_files(root: Path, files: Mapping[str, str]) -> str:

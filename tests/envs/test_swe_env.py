@@ -151,6 +151,17 @@ def test_the_bash_tool() -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("command", "told"), [("echo \0", "NUL"), ("echo \ud800", "Unicode"), (f"true {'x' * 140_000}", "longer")]
+)
+def test_a_command_that_no_shell_can_be_given_is_told(command: str, told: str) -> None:
+    env = SWEEnv([TASK], tool=True)
+    call = {"id": "c0", "type": "function", "function": {"name": "bash", "arguments": {"command": command}}}
+    state = env.step(env.reset().set("action", json.dumps({"role": "assistant", "tool_calls": [call]})))["next"]
+    assert not state["done"] and told in state["message"] and state["signal"].item() == -1.0
+    env.close()
+
+
 @pytest.mark.parametrize(("submit_at_limit", "reward"), [(False, -1.0), (True, 1.0)])
 def test_the_limit_of_steps(submit_at_limit: bool, reward: float) -> None:
     env = SWEEnv([TASK], max_steps=1, submit_at_limit=submit_at_limit)
