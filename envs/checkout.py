@@ -1,7 +1,8 @@
 """A task's repository at its base commit, in a sandbox of its own.
 
 The agent works in one checkout and is graded in another. Only the base commit is fetched, without its history's
-future, so that the fix can't be found in it. Nothing but a diff, as text, goes from one checkout to the other.
+future, so that the fix can't be found in it. Nothing but a diff goes from one checkout to the other, and as bytes: not
+every file is UTF-8.
 """
 
 import os
@@ -66,16 +67,18 @@ class Checkout:
             return Completed(126, f"bash: {fault}\n", "")
         return self.program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
 
-    def program(self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | None = None) -> Completed:
+    def program(
+        self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | bytes | None = None
+    ) -> Completed:
         """Run a program in the repository."""
         return self._sandbox.run([*self._shell, *argv], timeout=timeout, cwd=self._cwd, input=input)
 
-    def diff(self) -> str:
+    def diff(self) -> bytes:
         """What has changed since the base commit, new files included; empty where git can't say."""
         self.program(["git", "add", "--all"])
         plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         done = self.program(["git", "diff", "--cached", *plain, self.base])
-        return "" if done.exit_code or done.truncated or done.timed_out else done.stdout
+        return b"" if done.exit_code or done.truncated or done.timed_out else done.raw
 
     def close(self) -> None:
         """End what runs in it, and remove it."""

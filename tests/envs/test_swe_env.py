@@ -88,6 +88,13 @@ def test_a_fix_is_submitted_and_graded(env: SWEEnv) -> None:
     assert [message["role"] for message in json.loads(state["conversation"])][:2] == ["system", "user"]
 
 
+def test_a_fix_in_a_file_of_another_encoding_counts(env: SWEEnv) -> None:
+    first = r"printf '# coding: latin-1\nONE = len(\"\351\")\n' > latin"
+    state = play(env, f"{first}; sed -i 's/a - b/(a + b) * ONE/' calc.py; cat calc.py >> latin; mv latin calc.py")
+    state = step(env, state, f"echo {SENTINEL}")
+    assert state["reward"].item() == 1.0, env.grade
+
+
 def test_nothing_done_is_not_solved(env: SWEEnv) -> None:
     state = play(env, f"echo {SENTINEL}")
     assert state["terminated"] and state["reward"].item() == -1.0
