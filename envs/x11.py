@@ -48,9 +48,6 @@ _KEYS = {
     "PageUp": "Prior",
     "Shift": "shift",
     "Alt": "alt",
-    " ": "space",
-    "+": "plus",
-    "-": "minus",
 }
 
 
@@ -109,7 +106,7 @@ class X11Screen:
                 self._do("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
 
     def press(self, keys: Sequence[str]) -> None:
-        self._do("key", "+".join(_KEYS.get(key, key) for key in keys))
+        self._do("key", "+".join(_keysym(key) for key in keys))
 
     def type(self, text: str) -> None:
         self._do("type", "--delay", "5", "--", text)
@@ -252,3 +249,8 @@ class X11Screen:
             value = f"{at.width}x{at.height} at {x},{y}"
             found.append((Element(ref, "window", name, (), value, min(depth, 4)), (x, y, at.width, at.height)))
             self._walk(window, (x, y), depth + 1, found)
+
+
+def _keysym(key: str) -> str:
+    """A DOM name of a key, or a character, as X11 writes it: it has names of its own for most signs."""
+    return f"U{ord(key):04X}" if len(key) == 1 else _KEYS.get(key, key)

@@ -5,6 +5,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,14 @@ def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) 
     assert state["difference"].item() > 0.02
     state = act(env, state, {"action": "left_click", "ref": 99})
     assert "there is no element [99]" in state["message"]
+
+
+def test_every_character_is_a_key() -> None:
+    text = "a.+ -!é"
+    keys = ({"action": "key", "keys": [one]} for one in text)
+    oracle = ({"action": "left_click", "coordinate": BOX}, *keys, {"action": "left_click", "coordinate": SAVE})
+    with closing(GUIEnv([replace(TASK, expected={"note.txt": text}, oracle=oracle)])) as env:
+        assert solve(env, env.reset())["reward"].item() == 1.0
 
 
 def test_a_program_that_ends_is_dropped() -> None:
