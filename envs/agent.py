@@ -238,6 +238,12 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             self._reason = f"{type(error).__name__}: {error}"
         return None
 
+    def _graded(self) -> float:
+        outcome = float(self.evaluate())
+        if not math.isfinite(outcome):  # bounds would make a 1 of it
+            raise WorldBroken(f"the outcome is {outcome}, no finite number")
+        return max(-1.0, min(1.0, outcome))
+
     def _leave(self) -> None:
         if self._open:
             self._open = False
@@ -251,8 +257,8 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         ended = bool(terminated) or truncated
         outcome = math.nan
         if ended and not self._reason:
-            graded = self._guarded(self.evaluate)
-            outcome = math.nan if graded is None else max(-1.0, min(1.0, float(graded)))
+            graded = self._guarded(self._graded)
+            outcome = math.nan if graded is None else graded
         content: dict[str, Any] = {
             "message": _text_of(self._messages),
             "conversation": json.dumps(self._messages, ensure_ascii=False),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.page import FLAGS, TIMEOUT, Page, ProtocolError, network_flag
-from clawrl_trl.envs.screen import Point, Size
+from clawrl_trl.envs.screen import Point, ScreenError, Size
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -202,7 +202,16 @@ class PlaywrightPage(Page):
         self._do(scroll())
 
     def press(self, keys: Sequence[str]) -> None:
-        self._do(self._page.keyboard.press("+".join(keys)))
+        async def press() -> None:
+            try:
+                await self._page.keyboard.press("+".join(keys))
+            except self._browser._error:
+                if self._page.is_closed() or not self._browser.alive:
+                    raise
+                await self._release(keys)
+                raise ScreenError(f"this keyboard can't press {' + '.join(keys)}") from None
+
+        self._do(press())
 
     def type(self, text: str) -> None:
         self._do(self._page.keyboard.type(text))
@@ -224,6 +233,12 @@ class PlaywrightPage(Page):
     def _do(self, work: Coroutine[Any, Any, Any]) -> None:
         self._browser.call(work)
         self.settle()
+
+    async def _release(self, keys: Sequence[str]) -> None:
+        """Let go of keys: those before one that is unknown stay pressed."""
+        for key in keys:
+            with contextlib.suppress(self._browser._error):
+                await self._page.keyboard.up(key)
 
     async def _make(self) -> None:
         self._context = await self._browser._new_context(self.size)

@@ -1,7 +1,8 @@
 """A task's repository at its base commit, in a sandbox of its own.
 
 The agent works in one checkout and is graded in another. Only the base commit is fetched, without its history's
-future, so that the fix can't be found in it. Nothing but a diff, as text, goes from one checkout to the other.
+future, so that the fix can't be found in it. Nothing but a diff goes from one checkout to the other, and as bytes: not
+every file is UTF-8.
 """
 
 import os
@@ -19,6 +20,8 @@ from clawrl_trl.envs.swe_tasks import SweTask
 LIMITS = Limits(memory_mb=2048, cpu_s=3600, processes=256, file_mb=256, disk_mb=2048, output_kb=8192)
 GIT_TIMEOUT = 300.0
 """Seconds for a step of setting a repository up, or for taking its diff."""
+LONGEST = 100_000
+"""Bytes of a command; the kernel takes no argument of more than 128 KiB."""
 IMAGE_REPO = "/testbed"
 """Where SWE-bench's images have the repository, with a Python environment that knows it there."""
 
@@ -58,19 +61,24 @@ class Checkout:
             raise
 
     def run(self, command: str, timeout: float) -> Completed:
-        """Run a bash command in the repository; its stderr goes to its stdout."""
+        """Run a bash command in the repository; its stderr goes to its stdout. What no shell can take fails."""
+        fault = _fault(command)
+        if fault:
+            return Completed(126, f"bash: {fault}\n", "")
         return self.program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
 
-    def program(self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | None = None) -> Completed:
+    def program(
+        self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | bytes | None = None
+    ) -> Completed:
         """Run a program in the repository."""
         return self._sandbox.run([*self._shell, *argv], timeout=timeout, cwd=self._cwd, input=input)
 
-    def diff(self) -> str:
+    def diff(self) -> bytes:
         """What has changed since the base commit, new files included; empty where git can't say."""
         self.program(["git", "add", "--all"])
         plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         done = self.program(["git", "diff", "--cached", *plain, self.base])
-        return "" if done.exit_code or done.truncated or done.timed_out else done.stdout
+        return b"" if done.exit_code or done.truncated or done.timed_out else done.raw
 
     def close(self) -> None:
         """End what runs in it, and remove it."""
@@ -113,6 +121,17 @@ class Checkout:
         if done.exit_code:
             raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
         return done.stdout.strip()
+
+
+def _fault(command: str) -> str:
+    """Why a command can't be a program's argument; empty: it can."""
+    try:
+        given = command.encode()
+    except UnicodeEncodeError:
+        return "the command has characters that Unicode does not have"
+    if b"\0" in given:
+        return "the command has a NUL character"
+    return f"the command is longer than {LONGEST} bytes" if len(given) > LONGEST else ""
 
 
 def _from_files(root: Path, files: Mapping[str, str]) -> str:

@@ -45,13 +45,13 @@ class Grade:
 
 
 def grade(
-    task: SweTask, diff: str, *, timeout: float = 900.0, limits: Limits = LIMITS, backend: str | None = None
+    task: SweTask, diff: str | bytes, *, timeout: float = 900.0, limits: Limits = LIMITS, backend: str | None = None
 ) -> Grade:
     """Grade a diff.
 
     Args:
         task ([`SweTask`]): The task.
-        diff (`str`): The submission; may be empty.
+        diff (`str` or `bytes`): The submission; may be empty.
         timeout (`float`, *optional*, defaults to `900.0`): Seconds for the tests; longer is a failure.
         limits ([`Limits`], *optional*): What the tests may use.
         backend (`str`, *optional*): The sandbox's back end.
@@ -77,7 +77,7 @@ def paths_of(diff: str) -> set[str]:
     return {path for found in _HEADER.findall(diff) for path in found if path}
 
 
-def _apply(checkout: Checkout, diff: str) -> bool:
+def _apply(checkout: Checkout, diff: str | bytes) -> bool:
     """Apply a diff inside the sandbox; git follows no link and leaves neither the repository nor `.git` alone."""
     return checkout.program(["git", "apply", "--whitespace=nowarn", "-"], input=diff).exit_code == 0
 
@@ -87,7 +87,7 @@ def _write_tests(checkout: Checkout, task: SweTask) -> bool:
     return _restore(checkout, task) and (not task.test_patch.strip() or _apply(checkout, task.test_patch))
 
 
-def _unwritable(task: SweTask, diff: str, limits: Limits, backend: str | None) -> Grade:
+def _unwritable(task: SweTask, diff: str | bytes, limits: Limits, backend: str | None) -> Grade:
     """Whose fault it is that the hidden tests don't fit."""
     if diff.strip():
         with Checkout(task, limits=limits, backend=backend) as untouched:

@@ -141,6 +141,8 @@ class GUIEnv(AgentEnv[GUITask]):
         scene, self.scene = self.scene, None
         if scene is not None:
             scene.close()
+        if self._reason:
+            self.stage.discard()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Take the screen down, and the browser with the last environment that uses it."""

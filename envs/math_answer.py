@@ -12,11 +12,14 @@ import threading
 from fractions import Fraction
 from pathlib import Path
 
+from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox import Limits, Sandbox
 from clawrl_trl.envs.worker import Worker, WorkerLost
 from clawrl_trl.errors import UserError
 
+START = 120.0
+"""Seconds that the process of math-verify may take to come up: a cold import is slow."""
 TIMEOUT = 20.0
 """Seconds that a comparison may take."""
 LONGEST = 500
@@ -51,6 +54,7 @@ def is_right(answer: str | None, truth: str) -> bool:
 
     Raises:
         UserError: If neither is a plain number and math-verify is not installed.
+        WorldBroken: If math-verify does not start; no answer is wrong for that.
     """
     if answer is None or len(answer) > LONGEST:
         return False
@@ -84,8 +88,9 @@ class _Checker:
 
     def same(self, answer: str, truth: str) -> bool:
         with self._lock:
+            worker = self._open()
             try:
-                return bool(self._open().ask({"answer": answer, "truth": truth}, TIMEOUT).get("same"))
+                return bool(worker.ask({"answer": answer, "truth": truth}, TIMEOUT).get("same"))
             except WorkerLost:  # an answer that can't be compared in time is no right one
                 self._close()
                 return False
@@ -100,6 +105,11 @@ class _Checker:
             backend = "none" if bubblewrap_trouble() else "bubblewrap"  # it runs no code, it only may run away
             self._sandbox = Sandbox(limits=Limits(memory_mb=1024, cpu_s=3600), backend=backend)
             self._worker = Worker(self._sandbox, Path(__file__).with_name("math_worker.py"))
+            try:
+                self._worker.ask({"answer": "1", "truth": "1"}, START)
+            except WorkerLost as error:
+                self._close()
+                raise WorldBroken(f"math-verify does not start: {error}") from None
         return self._worker
 
     def _close(self) -> None:

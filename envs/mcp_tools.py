@@ -3,7 +3,8 @@
 The SDK is asynchronous and environments are not, so all connections of a process live on one event loop on a thread
 of its own. A connection is made when it is first needed, is kept from episode to episode, and is shared by the
 environments that share the toolset. A call is never sent twice: when the server is gone the episode is dropped, and
-the next one connects anew.
+the next one connects anew. What one policy's call comes to never ends a connection that others use: as long as the
+server answers, a call that failed is an observation.
 """
 
 import asyncio
@@ -145,26 +146,35 @@ class _Connection:
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
         from mcp import MCPError
-        from mcp.types import INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+        from mcp.types import REQUEST_TIMEOUT
 
         if not self.alive:
             raise WorldBroken(f"the MCP server {self._name} is gone")
+        if not _can_be_sent(name, arguments):
+            return f"Error: {name} can't be called with characters that Unicode does not have, or nested this deep."
         waiting = _submit(self._client.call_tool(name, arguments, read_timeout_seconds=timeout))
         try:
             return _text(waiting.result(timeout + GRACE))
         except TimeoutError:
             waiting.cancel()
             return f"Error: {name} did not return within {timeout:g} s."
-        except MCPError as error:
-            if error.code == REQUEST_TIMEOUT:
-                return f"Error: {name} did not return within {timeout:g} s."
-            if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
-                return f"Error: {error}"
-            self.close()
-            raise WorldBroken(f"the MCP server {self._name} failed: {error}") from None
         except Exception as error:  # noqa: BLE001 - a transport's errors share no base
+            if isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT:
+                return f"Error: {name} did not return within {timeout:g} s."
+            if self._answers():
+                return f"Error: {_cause(error)}"
             self.close()
             raise WorldBroken(f"the MCP server {self._name} failed: {_cause(error)}") from None
+
+    def _answers(self) -> bool:
+        """Whether the server still does; an error's code does not tell a tool's failure from a lost connection."""
+        waiting = _submit(self._client.list_tools(cache_mode="refresh"))
+        try:
+            waiting.result(GRACE)
+        except Exception:  # noqa: BLE001 - as above
+            waiting.cancel()
+            return False
+        return True
 
     def close(self) -> None:
         _loop().call_soon_threadsafe(self._stop.set)
@@ -214,6 +224,18 @@ async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
 def _close_all(connections: set[_Connection]) -> None:
     for connection in list(connections):
         connection.close()
+
+
+def _can_be_sent(name: str, arguments: Json) -> bool:
+    """Whether a call can be written down; one that can't would end the transport, with all calls under way."""
+    from mcp.types import JSONRPCRequest
+
+    params = {"name": name, "arguments": arguments}
+    try:
+        JSONRPCRequest(jsonrpc="2.0", id=0, method="tools/call", params=params).model_dump_json()
+    except ValueError:
+        return False
+    return True
 
 
 def _schema(tool: Any) -> Json:

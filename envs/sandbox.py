@@ -64,6 +64,7 @@ class Completed:
         timed_out (`bool`): Whether it was ended because its time was up.
         truncated (`bool`): Whether some of its output is missing.
         over (`str`): Which limit on memory or disk it was ended for; empty: none.
+        raw (`bytes`): What `stdout` was before it was read as UTF-8.
     """
 
     exit_code: int
@@ -72,6 +73,7 @@ class Completed:
     timed_out: bool = False
     truncated: bool = False
     over: str = ""
+    raw: bytes = b""
 
 
 class Sandbox:
@@ -138,7 +140,8 @@ class Sandbox:
             out, err, timed_out = _converse(process, given, time.monotonic() + timeout, self.limits.output_kb * 1024)
         finally:
             over = self.end(process)
-        return Completed(process.returncode, out.text(), err.text(), timed_out, out.cut or err.cut, over)
+        cut = out.cut or err.cut
+        return Completed(process.returncode, out.text(), err.text(), timed_out, cut, over, out.data())
 
     def popen(self, argv: Sequence[str], *, pty: bool = False, cwd: str | None = None) -> "subprocess.Popen[bytes]":
         """Start a command that lives on; end it with `end`, at the latest the sandbox's `close` does.
@@ -231,10 +234,14 @@ class Kept:
         """Whether something is missing."""
         return self._lost > 0
 
-    def text(self) -> str:
+    def data(self) -> bytes:
         """What was kept, with a line in place of what was not."""
         gap = f"\n[... {self._lost} bytes left out ...]\n".encode() if self._lost else b""
-        return bytes(self._head + gap + self._tail).decode(errors="replace")
+        return bytes(self._head + gap + self._tail)
+
+    def text(self) -> str:
+        """`data` as UTF-8."""
+        return self.data().decode(errors="replace")
 
 
 def _converse(process: "subprocess.Popen[bytes]", given: bytes, deadline: float, most: int) -> tuple[Kept, Kept, bool]:

@@ -71,7 +71,7 @@ class Stage:
         """Let go of the browser and stop serving; idempotent."""
         while self._servers:
             self._servers.popitem()[1].close()
-        self._discard()
+        self.discard()
         if self._holds:
             self._holds = False
             _let_go(self._headless)
@@ -87,7 +87,7 @@ class Stage:
             try:
                 self._kept.renew()
             except (WorldBroken, ProtocolError):
-                self._discard()
+                self.discard()
         if self._kept is None:
             self._kept = self._new_page(size)
         return self._kept
@@ -101,7 +101,8 @@ class Stage:
         self._holds = True
         return browser.page(size)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Give the page up, as emptying it may not mend what is wrong with it; the next scene gets another."""
         page, self._kept = self._kept, None
         if page is not None:
             with contextlib.suppress(WorldBroken):  # it is spoilt, and goes with its browser

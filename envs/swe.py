@@ -141,7 +141,7 @@ class SWEEnv(AgentEnv[SweTask]):
     def evaluate(self) -> float:
         """Grade the diff in a fresh sandbox; the result stays in `grade`."""
         assert self._checkout is not None
-        diff = self._checkout.diff() if self._submitted or self.submit_at_limit else ""
+        diff = self._checkout.diff() if self._submitted or self.submit_at_limit else b""
         if diff.strip():
             self.grade = grade(self.task, diff, timeout=self.grading_timeout, limits=self.limits, backend=self.backend)
         else:

@@ -2,7 +2,8 @@
 
 A seccomp filter (BPF) for bubblewrap: no sockets but those of a local machine and of the internet (a `vsock` would
 reach the host of a virtual machine past any network namespace), no System V memory and queues, which no limit counts,
-no keyrings, which no namespace parts, and none of the interfaces of the kernel that are attacked the most.
+no mounts (in namespaces of its own a process may mount a tmpfs, which no limit counts either), no keyrings, which no
+namespace parts, and none of the interfaces of the kernel that are attacked the most.
 """
 
 import errno
@@ -16,6 +17,7 @@ _REFUSED = {
     "x86_64": {
         "shmget": 29,
         "msgget": 68,
+        "mount": 165,
         "add_key": 248,
         "request_key": 249,
         "keyctl": 250,
@@ -23,8 +25,15 @@ _REFUSED = {
         "bpf": 321,
         "userfaultfd": 323,
         "io_uring_setup": 425,
+        "open_tree": 428,
+        "move_mount": 429,
+        "fsopen": 430,
+        "fsconfig": 431,
+        "fsmount": 432,
+        "mount_setattr": 442,
     },
     "aarch64": {
+        "mount": 40,
         "msgget": 186,
         "shmget": 194,
         "add_key": 217,
@@ -34,6 +43,12 @@ _REFUSED = {
         "bpf": 280,
         "userfaultfd": 282,
         "io_uring_setup": 425,
+        "open_tree": 428,
+        "move_mount": 429,
+        "fsopen": 430,
+        "fsconfig": 431,
+        "fsmount": 432,
+        "mount_setattr": 442,
     },
 }
 _FAMILIES = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16}

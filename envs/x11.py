@@ -2,20 +2,23 @@
 
 The program sees its work folder and the server's socket; what a policy makes it do stays in there. The server (Xvfb)
 picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline is the tree of
-windows, as X11 knows no more of a program than where its windows are.
+windows, as X11 knows no more of a program than where its windows are. A program may hold the server, which then
+answers nobody else: nothing is asked of it without a time limit.
 """
 
 import contextlib
 import io
 import os
+import select
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageGrab
+from PIL import Image
 
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.sandbox import Bind, Limits, Sandbox
@@ -45,9 +48,6 @@ _KEYS = {
     "PageUp": "Prior",
     "Shift": "shift",
     "Alt": "alt",
-    " ": "space",
-    "+": "plus",
-    "-": "minus",
 }
 
 
@@ -106,7 +106,7 @@ class X11Screen:
                 self._do("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
 
     def press(self, keys: Sequence[str]) -> None:
-        self._do("key", "+".join(_KEYS.get(key, key) for key in keys))
+        self._do("key", "+".join(_keysym(key) for key in keys))
 
     def type(self, text: str) -> None:
         self._do("type", "--delay", "5", "--", text)
@@ -159,7 +159,9 @@ class X11Screen:
         finally:
             os.close(writing)
         with open(reading, "rb") as told:  # noqa: PTH123 - a descriptor
-            number = told.readline().strip()  # at the server's end, if it does not start
+            ready = select.poll()
+            ready.register(told, select.POLLIN)
+            number = told.readline().strip() if ready.poll(1000 * TIMEOUT) else b""  # at its end: it does not start
         if not number:
             server.kill()
             server.wait(TIMEOUT)
@@ -184,10 +186,11 @@ class X11Screen:
             time.sleep(SETTLED)
 
     def _grab(self) -> Image.Image:
-        try:
-            return ImageGrab.grab(xdisplay=self.display).convert("RGB")
-        except OSError as error:
-            raise WorldBroken(f"the X server is gone: {error}") from None
+        with self._connected() as display:
+            from Xlib.X import ZPixmap
+
+            seen = display.screen().root.get_image(0, 0, *self.size, ZPixmap, 0xFFFFFFFF)
+        return Image.frombytes("RGB", self.size, seen.data, "raw", "BGRX")
 
     def _do(self, *arguments: str) -> None:
         self._xdotool(*arguments)
@@ -205,27 +208,39 @@ class X11Screen:
 
     def _windows(self) -> list[tuple[Element, tuple[int, int, int, int]]]:
         """The windows that are shown, each with its place."""
+        with self._connected() as display:
+            found: list[tuple[Element, tuple[int, int, int, int]]] = []
+            self._walk(display.screen().root, (0, 0), 0, found)
+            return found
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A connection to the server; the library would wait for ever, so a server that is late is ended."""
         try:
             from Xlib.display import Display
-            from Xlib.error import ConnectionClosedError, DisplayConnectionError, XError
+            from Xlib.error import ConnectionClosedError, DisplayConnectionError
         except ImportError:
             raise UserError('A native window needs python-xlib: pip install "clawrl-trl[envs]".') from None
+        late = threading.Timer(TIMEOUT, self._server.kill)
+        late.daemon = True
+        late.start()
         try:
             with contextlib.closing(Display(self.display)) as display:
-                found: list[tuple[Element, tuple[int, int, int, int]]] = []
-                self._walk(display.screen().root, (0, 0), 0, found, XError)
-                return found
-        except (DisplayConnectionError, ConnectionClosedError) as error:
+                yield display
+        except (DisplayConnectionError, ConnectionClosedError, OSError) as error:
             raise WorldBroken(f"the X server is gone: {error}") from None
+        finally:
+            late.cancel()
 
-    def _walk(self, parent: Any, origin: Point, depth: int, found: list[Any], gone: Any) -> None:
+    def _walk(self, parent: Any, origin: Point, depth: int, found: list[Any]) -> None:
         from Xlib import X
+        from Xlib.error import XError
 
         for window in parent.query_tree().children:
             try:
                 at, shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
                 name = str(window.get_wm_name() or "")
-            except gone:  # it went away meanwhile
+            except XError:  # it went away meanwhile
                 continue
             if not shown or at.width < 2 or at.height < 2:
                 continue
@@ -233,4 +248,9 @@ class X11Screen:
             ref = self._refs.setdefault(window.id, len(self._refs) + 1)
             value = f"{at.width}x{at.height} at {x},{y}"
             found.append((Element(ref, "window", name, (), value, min(depth, 4)), (x, y, at.width, at.height)))
-            self._walk(window, (x, y), depth + 1, found, gone)
+            self._walk(window, (x, y), depth + 1, found)
+
+
+def _keysym(key: str) -> str:
+    """A DOM name of a key, or a character, as X11 writes it: it has names of its own for most signs."""
+    return f"U{ord(key):04X}" if len(key) == 1 else _KEYS.get(key, key)

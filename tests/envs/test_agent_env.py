@@ -116,6 +116,17 @@ def test_a_broken_world_drops_the_episode_without_a_reward(name: str, reason: st
     assert not again["dropped"] and again["reason"] == "" and again["task_id"] == "two"
 
 
+@pytest.mark.parametrize("outcome", [math.nan, math.inf, -math.inf])
+def test_an_outcome_that_is_no_finite_number_drops_the_episode(
+    outcome: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = CountEnv()
+    monkeypatch.setattr(env, "evaluate", lambda: outcome)
+    state = step(env, env.reset(), said(text="Done."))
+    assert state["dropped"] and math.isnan(state["reward"].item()) and math.isnan(state["outcome"].item())
+    assert str(outcome) in state["reason"] and env.closed == 1
+
+
 def test_unreadable_actions_are_told_and_end_the_episode() -> None:
     env = CountEnv(max_steps=10)
     state = env.reset()

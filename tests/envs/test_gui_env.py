@@ -158,6 +158,16 @@ def test_mistakes_are_told_and_change_nothing(make: Callable[..., GUIEnv], argum
     assert told in state["message"] and not state["done"] and seen(env) == []
 
 
+def test_a_key_that_is_not_there_leaves_none_down(make: Callable[..., GUIEnv]) -> None:
+    """Playwright knows the keys of one keyboard only, Selenium presses any character."""
+    told = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
+    env = make(told, checks=("document.title === 'ctrl false'",))
+    state = act(env, env.reset(), {"action": "key", "keys": ["ctrl", "\N{GRINNING FACE}"]})
+    assert not state["done"] and state["message"].startswith(("Error: this keyboard can't press Control +", "Done"))
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Pad"')})
+    assert state["progress"].item() == 1.0
+
+
 def test_words_and_unknown_tools_are_answered(make: Callable[..., GUIEnv]) -> None:
     env = make()
     state = env.step(env.reset().set("action", "Let me think."))["next"]
@@ -252,6 +262,18 @@ def test_a_broken_page_is_dropped_and_the_next_episode_is_whole(make: Callable[.
     state = act(env, state, {"action": "left_click", "ref": 1})
     assert state["dropped"] and state["terminated"] and torch.isnan(state["reward"]).all()
     assert not env.reset()["dropped"]
+
+
+def test_a_page_is_kept_but_not_after_a_dropped_episode(make: Callable[..., GUIEnv]) -> None:
+    env = make()
+    state = env.reset()
+    page = env.scene.screen  # type: ignore[union-attr]
+    act(env, state, {"action": "terminate"})
+    state = env.reset()
+    assert env.scene.screen is page  # type: ignore[union-attr]
+    while not state["dropped"]:
+        state = env.step(state.set("action", ""))["next"]
+    assert not env.reset()["dropped"] and env.scene.screen is not page  # type: ignore[union-attr]
 
 
 def test_a_page_that_does_not_load_is_dropped(make: Callable[..., GUIEnv], tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Mathematical answers: found in a text, compared as mathematics."""
 
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 
 from clawrl_trl.envs import math_answer
+from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.math_answer import final_answer, is_right
+from clawrl_trl.envs.message import Json
+from clawrl_trl.envs.worker import Worker
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,33 @@ def test_an_answer_that_runs_away_is_wrong_and_the_next_is_right(monkeypatch: py
     assert not is_right(r"9^{9^{9^{9}}}", "8^{8^{8^{8}}}")
     monkeypatch.undo()
     assert is_right(r"\frac{14}{2}", "7")
+
+
+def test_no_answer_is_wrong_because_the_checker_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    math_answer.close()
+    (tmp_path / "broken.py").write_text("import no_such_module")
+    monkeypatch.setattr(math_answer, "Worker", lambda sandbox, source: Worker(sandbox, tmp_path / "broken.py"))
+    with pytest.raises(WorldBroken, match="math-verify does not start"):
+        is_right(r"\frac{14}{2}", "7")
+    monkeypatch.undo()
+    assert is_right(r"\frac{14}{2}", "7")
+
+
+def test_the_time_to_start_is_not_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    math_answer.close()
+    given: list[float] = []
+
+    class Timed(Worker):
+        def ask(self, question: Json, timeout: float) -> Json:
+            given.append(timeout)
+            return super().ask(question, timeout)
+
+    monkeypatch.setattr(math_answer, "Worker", Timed)
+    assert is_right(r"\frac{14}{2}", "7") and is_right(r"\frac{16}{2}", "8")
+    assert given == [math_answer.START, math_answer.TIMEOUT, math_answer.TIMEOUT]
+    math_answer.close()
 
 
 def test_it_works_from_many_threads_in_one_process_and_leaves_none() -> None:

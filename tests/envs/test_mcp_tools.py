@@ -20,6 +20,7 @@ from clawrl_trl.envs.tools_config import load_tools
 SERVER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall" / "server.py"
 ODD = """
 import os, threading
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.types import ImageContent
 
@@ -36,6 +37,11 @@ def count() -> int:
 def die() -> str:
     '''Die.'''
     os._exit(1)
+
+@server.tool()
+def refuse(code: int) -> str:
+    '''Refuse.'''
+    raise MCPError(code, "out of cheese")
 
 @server.tool()
 async def hang() -> str:
@@ -119,6 +125,28 @@ def test_a_call_that_hangs_is_told_and_the_server_goes_on(odd: McpServer) -> Non
     tools = odd.open()
     assert tools.call("hang", {}, 0.5) == "Error: hang did not return within 0.5 s."
     assert tools.call("count", {}, 60.0) == "1"
+
+
+@pytest.mark.parametrize("code", [-32603, -32600, -32000, 7])
+def test_a_tool_that_fails_is_told_and_the_server_goes_on(odd: McpServer, code: int) -> None:
+    tools, other = odd.open(), odd.open()
+    assert other.call("count", {}, 60.0) == "1"
+    assert tools.call("refuse", {"code": code}, 60.0) == "Error: out of cheese"
+    assert other.call("count", {}, 60.0) == "2"
+
+
+DEEP: dict[str, object] = {}
+for _ in range(400):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("count", {"a": "\ud800"}), ("count", DEEP), ("\ud800", {})])
+def test_a_call_that_can_not_be_sent_is_told_and_the_server_goes_on(
+    odd: McpServer, name: str, arguments: dict[str, object]
+) -> None:
+    tools, other = odd.open(), odd.open()
+    assert "can't be called with" in tools.call(name, arguments, 60.0)
+    assert other.call("count", {}, 60.0) == "1"
 
 
 def test_what_is_not_text_is_named(odd: McpServer) -> None:

@@ -246,6 +246,21 @@ def test_other_numbers_for_the_same_calls_lead_nowhere(sandbox: Sandbox) -> None
     assert python(sandbox, x32).stdout == "-1 38\n"
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mount(b'none', b'/tmp', b'tmpfs', 0, None)",
+        "syscall(430, b'tmpfs', 0)",  # fsopen
+        "syscall(428, -100, b'/tmp', 1)",  # open_tree, a copy
+    ],
+)
+def test_no_scratch_of_its_own_is_mounted_beside_the_limits(sandbox: Sandbox, call: str) -> None:
+    """Root's sandbox can make user namespaces, and in one of its own a process has every right but the filter's."""
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).{call} < 0)"
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "unchanged"]
+    assert sandbox.run([*alone, "python", "-c", code], timeout=60).exit_code != 0
+
+
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
 def test_scratch_is_bounded(sandbox: Sandbox, place: str) -> None:
     done = bash(sandbox, f"for i in $(seq 50); do head -c 4000000 /dev/zero > {place}/$i || exit 7; done")

@@ -88,6 +88,13 @@ def test_a_fix_is_submitted_and_graded(env: SWEEnv) -> None:
     assert [message["role"] for message in json.loads(state["conversation"])][:2] == ["system", "user"]
 
 
+def test_a_fix_in_a_file_of_another_encoding_counts(env: SWEEnv) -> None:
+    first = r"printf '# coding: latin-1\nONE = len(\"\351\")\n' > latin"
+    state = play(env, f"{first}; sed -i 's/a - b/(a + b) * ONE/' calc.py; cat calc.py >> latin; mv latin calc.py")
+    state = step(env, state, f"echo {SENTINEL}")
+    assert state["reward"].item() == 1.0, env.grade
+
+
 def test_nothing_done_is_not_solved(env: SWEEnv) -> None:
     state = play(env, f"echo {SENTINEL}")
     assert state["terminated"] and state["reward"].item() == -1.0
@@ -148,6 +155,17 @@ def test_the_bash_tool() -> None:
     for wrong in (call({}), call({"command": "ls"}, {"command": "ls"})):
         state = env.step(state.set("action", wrong))["next"]
         assert state["message"].startswith("Error: make one call") and state["faults"].item() == 0
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"), [("echo \0", "NUL"), ("echo \ud800", "Unicode"), (f"true {'x' * 140_000}", "longer")]
+)
+def test_a_command_that_no_shell_can_be_given_is_told(command: str, told: str) -> None:
+    env = SWEEnv([TASK], tool=True)
+    call = {"id": "c0", "type": "function", "function": {"name": "bash", "arguments": {"command": command}}}
+    state = env.step(env.reset().set("action", json.dumps({"role": "assistant", "tool_calls": [call]})))["next"]
+    assert not state["done"] and told in state["message"] and state["signal"].item() == -1.0
     env.close()
 
 

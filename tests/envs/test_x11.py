@@ -1,18 +1,24 @@
 """A native window under Xvfb: a real Tk program, driven by the same actions as a page."""
 
+import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
+from Xlib.display import Display
 
+from clawrl_trl.envs import x11
+from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.gui import GUIEnv
 from clawrl_trl.envs.gui_oracle import act, solve
+from clawrl_trl.envs.x11 import X11Screen
 from clawrl_trl.envs.x11_tasks import X11Task
 
 pytestmark = pytest.mark.browser
@@ -77,6 +83,14 @@ def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) 
     assert "there is no element [99]" in state["message"]
 
 
+def test_every_character_is_a_key() -> None:
+    text = "a.+ -!é"
+    keys = ({"action": "key", "keys": [one]} for one in text)
+    oracle = ({"action": "left_click", "coordinate": BOX}, *keys, {"action": "left_click", "coordinate": SAVE})
+    with closing(GUIEnv([replace(TASK, expected={"note.txt": text}, oracle=oracle)])) as env:
+        assert solve(env, env.reset())["reward"].item() == 1.0
+
+
 def test_a_program_that_ends_is_dropped() -> None:
     env = GUIEnv([X11Task("gone", "Go.", ("python", "-c", ""), {"a": "b"})])
     try:
@@ -85,6 +99,32 @@ def test_a_program_that_ends_is_dropped() -> None:
         assert torch.isnan(act(env, state, {"action": "terminate"})["reward"]).all()
     finally:
         env.close()
+
+
+@pytest.mark.parametrize("ask", [X11Screen.capture, X11Screen.outline])
+def test_a_server_that_a_program_holds_is_not_waited_for(
+    env: GUIEnv, ask: Callable[[X11Screen], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = env.reset()
+    screen = env.scene.screen  # type: ignore[union-attr]
+    holder = Display(screen.display)
+    holder.grab_server()
+    holder.sync()
+    monkeypatch.setattr(x11, "TIMEOUT", 1.0)
+    with pytest.raises(WorldBroken, match="the X server is gone"):
+        ask(screen)
+    assert act(env, state, {"action": "wait", "time": 0})["dropped"]
+    monkeypatch.undo()
+    assert not env.reset()["dropped"]
+
+
+def test_a_server_that_does_not_come_up_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Xvfb").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (tmp_path / "Xvfb").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(x11, "TIMEOUT", 1.0)
+    with pytest.raises(WorldBroken, match="Xvfb does not start"):
+        X11Screen(["true"], (320, 240), tmp_path)
 
 
 PRIER = """
