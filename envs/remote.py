@@ -92,7 +92,7 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
             return self._dropped(str(error))
         return unpack(self._state, self.device)
 
-    def evaluate(self) -> TensorDictBase:
+    def conclude(self) -> TensorDictBase:
         """End the episode where it is, and observe its outcome."""
         return unpack(self._leased("/evaluate"), self.device)
 

@@ -191,7 +191,7 @@ class Rollout:
         state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
         self._show(state)
         versions: dict[int, None] = {}
-        signals = Signals(self.judge)
+        signals, lost = Signals(self.judge), ""
         while not (bool(state["done"]) or bool(state["dropped"])):
             reply = self.policy.reply(
                 json.loads(state["conversation"]),
@@ -201,17 +201,23 @@ class Rollout:
             )
             if reply.policy_version is not None:
                 versions[reply.policy_version] = None
+            if reply.too_long and int(state["step"]):
+                state = env.conclude()  # the agent filled its context: that is its outcome
+                continue
+            if reply.refusal:
+                lost = reply.refusal
+                break
             before, state = state, env.step(state.set("action", reply.action))["next"]
             self._show(state)
             if self.report and self.prm_coef:
                 signals.took(reply, before, state)
-        dropped = bool(state["dropped"])
+        dropped = bool(lost) or bool(state["dropped"])
         return Episode(
             task=group.task,
             task_id=state["task_id"],
             session_id=state["session_id"],
             outcome=None if dropped else float(state["outcome"]),
-            reason=state["reason"],
+            reason=lost or state["reason"],
             steps=int(state["step"]),
             versions=tuple(versions),
             wall_s=round(time.perf_counter() - started, 3),

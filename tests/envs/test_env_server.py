@@ -119,11 +119,11 @@ def test_an_episode_elsewhere_is_the_episode(lent: Lent) -> None:
     env.close()
 
 
-def test_evaluating_ends_an_episode_and_may_be_repeated(lent: Lent) -> None:
+def test_concluding_ends_an_episode_and_may_be_repeated(lent: Lent) -> None:
     env = RemoteEnv(lent.url, first_task=0)
     said(env, env.reset(), "3")
     for _ in range(2):
-        ended = env.evaluate()
+        ended = env.conclude()
         assert ended["truncated"] and ended["outcome"].item() == 1.0
     env.close()
 
