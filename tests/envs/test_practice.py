@@ -3,13 +3,15 @@
 import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.catalogue import SETTINGS, setting, task_folder
+from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
 from clawrl_trl.envs.practice import FILE_NAME, Pace, Practice, newest, order, practise
 from clawrl_trl.envs.rollout import Group
 from clawrl_trl.errors import UserError
@@ -17,18 +19,23 @@ from clawrl_trl.errors import UserError
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
 
-def obliging(messages: list[dict[str, Any]] | None, number: int) -> Any:
+def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
-    if messages is None:
-        return "settled"
-    device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
-    said = {"value": int(value) + (number % 3 == 0)}
-    function = {"name": device, "arguments": json.dumps(said)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c", "type": "function", "function": function}],
-    }
+    asked = itertools.count(1)
+
+    def script(messages: list[dict[str, Any]] | None, number: int) -> Any:
+        if messages is None:
+            return "settled"
+        device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
+        said = {"value": int(value) + (next(asked) % 3 == 0)}
+        function = {"name": device, "arguments": json.dumps(said)}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
+
+    return script
 
 
 def practice(**options: Any) -> Practice:
@@ -37,7 +44,7 @@ def practice(**options: Any) -> Practice:
 
 
 def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
-    server = scripted(obliging)
+    server = scripted(obliging())
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
     rows = list(practise(tmp_path, practice(episodes=5), policy))
     assert [row["index"] for row in rows] == [0, 1, 2] and all(len(row["episodes"]) == 2 for row in rows)
@@ -93,6 +100,32 @@ def test_tasks_that_are_not_split_are(tmp_path: Path) -> None:
     assert heldout == {task.id for task in kind.tasks(own, "heldout")}, "whatever the order"
     own.write_text(rows[0])
     assert [len(kind.tasks(own, split)) for split in ("train", "heldout")] == [1, 1]
+
+
+def test_what_is_held_out_is_so_at_every_difficulty(tmp_path: Path) -> None:
+    kind, own = setting("swe"), tmp_path / "own.jsonl"
+    own.write_text((SHIPPED / "swe" / "train.jsonl").read_text())
+    heldout = {task.id for task in kind.tasks(own, "heldout")}
+    by_step = [{task.id for task in kind.tasks(own, "heldout", step)} for step in (1, 2, 3)]
+    assert set.union(*by_step) == heldout
+
+
+def test_splits_may_be_parquet(tmp_path: Path) -> None:
+    fields = {"problem_statement": "?", "test_patch": "", "FAIL_TO_PASS": "[]", "image_name": "x"}
+    for split in SPLITS:
+        rows = [{"instance_id": f"{split}-{number}", **fields} for number in range(3)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
+    for split in SPLITS:
+        found = [task.id for task in setting("swe").tasks(tmp_path, split)]
+        assert found == [f"{split}-{number}" for number in range(3)]
+
+
+@pytest.mark.parametrize("there", ["train.jsonl", "heldout.parquet", "train"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_one_split_without_the_other_is_refused(tmp_path: Path, there: str, split: str) -> None:
+    (tmp_path / there).mkdir()
+    with pytest.raises(UserError, match=r"is split, but has no (train|heldout)\.jsonl"):
+        setting("swe").tasks(tmp_path, split)
 
 
 def test_what_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
