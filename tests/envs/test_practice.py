@@ -12,9 +12,11 @@ import pytest
 
 from clawrl_trl.envs.actor import GatewayPolicy
 from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
+from clawrl_trl.envs.course import PracticeRun
 from clawrl_trl.envs.practice import FILE_NAME, Pace, Practice, newest, order, practise
-from clawrl_trl.envs.rollout import Group
+from clawrl_trl.envs.rollout import Episode, Group, Rollout
 from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServeSettings
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
@@ -56,6 +58,35 @@ def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Pa
     assert [row["index"] for row in again] == [3]
     assert list(practise(tmp_path, practice(episodes=8), policy)) == []
     policy.close()
+
+
+@pytest.mark.parametrize(
+    ("settled", "outcome", "warned"),
+    [
+        ({"samples": 0, "constant": 0}, 1.0, True),
+        ({"samples": 0, "constant": 2}, 1.0, False),
+        ({"samples": 0, "constant": 0}, None, False),
+        ({}, 1.0, False),
+    ],
+)
+def test_a_run_that_makes_nothing_to_train_says_so_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settled: dict[str, int],
+    outcome: float | None,
+    warned: bool,
+) -> None:
+    episode = Episode(0, "task", "session-7", outcome, "", 1, (), 0.1)
+    groups = [Group(name, [episode], settled) for name in "ab"]
+    monkeypatch.setattr(Rollout, "play", lambda self, tasks: iter(groups))
+    policy = GatewayPolicy("http://127.0.0.1:9")
+    rows = list(practise(tmp_path, practice(episodes=2), policy))
+    policy.close()
+    said = [one.getMessage() for one in caplog.records if "can be trained" in one.getMessage()]
+    assert len(said) == warned and all("session-7" in one for one in said)
+    run = PracticeRun(practice(episodes=2), 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    assert ("nothing to train" in run.shown(rows)[2]) == warned
 
 
 def test_the_order_of_tasks_is_the_seed_s() -> None:
