@@ -161,6 +161,39 @@ def test_an_endless_task_list_ends_with_its_reader(scripted: Any) -> None:
     policy.close()
 
 
+class LongEnv(WordyEnv):
+    """Its task "b" goes on and on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_steps = 200
+
+    def act(self, action: Action) -> Effect:
+        return Effect(["go on"], ended=self.task.id == "a")
+
+
+def test_a_reader_who_leaves_does_not_wait_for_an_episode_s_end(scripted: Any) -> None:
+    policy = GatewayPolicy(scripted(lambda messages, number: "blah").base_url, stream_share=0.0)
+    groups = Rollout(LongEnv, policy, num_generations=1, parallel_envs=2).play([1, 0])
+    assert next(groups).episodes[0].task_id == "a"
+    groups.close()
+    assert policy.requests < 200 and GuessEnv.alive == 0
+    policy.close()
+
+
+def test_a_stop_drops_the_episodes_under_way(scripted: Any) -> None:
+    class StoppedEnv(LongEnv):
+        def act(self, action: Action) -> Effect:
+            rollout.stop.set()
+            return super().act(action)
+
+    policy = GatewayPolicy(scripted(lambda messages, number: "blah").base_url, stream_share=0.0)
+    rollout = Rollout(StoppedEnv, policy, num_generations=1, parallel_envs=1)
+    episode = next(rollout.play([1])).episodes[0]
+    assert (episode.outcome, episode.reason, episode.steps) == (None, "stopped", 1)
+    policy.close()
+
+
 def test_an_environment_that_cannot_be_made_is_the_reader_s_error(scripted: Any) -> None:
     def make() -> AgentEnv[Any]:
         raise UserError("no sandbox here")
