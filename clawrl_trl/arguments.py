@@ -34,6 +34,7 @@ _OF_PRACTICE = (
     "difficulty",
     "env_options",
     "episodes",
+    "max_tokens",
     "prm_coef",
     "stepwise",
     "keep_screenshots",
@@ -70,6 +71,9 @@ class ScriptArguments:
         default=None, metadata={"help": "Further arguments of the environment, JSON (in a YAML file: a mapping)."}
     )
     episodes: int = field(default=400, metadata={"help": "Episodes of the environment to play."})
+    max_tokens: int = field(
+        default=256, metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len."}
+    )
     parallel_envs: int = field(
         default_factory=lambda: int(os.environ.get("PARALLEL_ENVS") or 4),
         metadata={"help": "Environments at a time."},

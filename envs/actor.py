@@ -4,8 +4,8 @@ It speaks to the gateway as any client would, through the official `openai` pack
 the whole conversation each time, the session in a header. It is the one place of the environments that meets
 the network. The client's own retries are off, so that every failed request is seen and counted; a failed
 request becomes an empty action, which the world takes as "no reply arrived", and the actor waits until the
-gateway is back before it returns. Only what a person must remedy (a refused key, an unknown model, a gateway
-that stays away) is raised.
+gateway is back before it returns. Its reply also tells where asking again is of no use. Only what a person must
+remedy (a refused key, an unknown model, a gateway that stays away) is raised.
 """
 
 import importlib
@@ -13,6 +13,7 @@ import importlib.util
 import json
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,10 @@ _REMEDIES: Mapping[type[openai.APIStatusError], str] = {
     openai.PermissionDeniedError: "the gateway at {url} refuses the key: set CLAWRL_API_KEY to its chat key.",
     openai.NotFoundError: "the gateway at {url} knows no model {model!r}: see {url}/models.",
 }
+_PASSING = (408, 409, 425, 429)
+"""Refusals of a request that may be served later."""
+_TOO_LONG = re.compile(r"maximum (?:context|model) length")
+"""How vLLM, and the embedded engine after it, say that a conversation is longer than the context; there is no code."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Reply:
         total_s (`float`): Seconds to the last.
         message (`dict`): The whole message, with its calls and its reasoning, chat API; empty when the request failed.
         turn_id (`str`, *optional*): The turn it was captured as, from the header `X-Clawrl-Turn-Id`.
+        refusal (`str`): Why the request is refused however often it is sent, in the server's words; else empty.
+        too_long (`bool`): Whether it is refused because the conversation is longer than the model's context.
     """
 
     text: str
@@ -63,6 +70,8 @@ class Reply:
     total_s: float = 0.0
     message: dict[str, Any] = field(default_factory=dict)
     turn_id: str | None = None
+    refusal: str = ""
+    too_long: bool = False
 
     @property
     def action(self) -> str:
@@ -180,7 +189,9 @@ class GatewayPolicy:
             raise UserError(remedy) from error
         except TRANSPORT_ERRORS as error:
             self.count_failure(error)
-            return Reply("", failed=True, total_s=time.perf_counter() - started)
+            refusal, too_long = _refusal(error)
+            spent = time.perf_counter() - started
+            return Reply("", failed=True, total_s=spent, refusal=refusal, too_long=too_long)
         total = time.perf_counter() - started
         text = message.get("content") or ""
         ttft = None if first is None else first - started
@@ -251,6 +262,15 @@ class GatewayPolicy:
         version = response.headers.get("x-clawrl-policy-version", "")
         self._seen.version = int(version) if version.isdecimal() else None
         self._seen.turn_id = response.headers.get("x-clawrl-turn-id", "").split(",")[0] or None
+
+
+def _refusal(error: Exception) -> tuple[str, bool]:
+    """Why a request will never be served, empty if it may be; and whether that is its length."""
+    if not isinstance(error, openai.APIStatusError) or error.status_code >= 500 or error.status_code in _PASSING:
+        return "", False
+    said = error.body.get("message") if isinstance(error.body, dict) else None
+    message = str(said or error.message)
+    return message, error.status_code == 413 or _TOO_LONG.search(message) is not None
 
 
 class _CutShort(openai.OpenAIError):

@@ -1,8 +1,9 @@
 """The environments by name, as `--env` and `clawrl env-server` know them, and where their tasks come from.
 
 A task set is a folder with a file or folder for each split (`train`, `heldout`); the shipped ones lie in
-`examples/tasks`, under the environment's name. Of tasks that are not split, a fifth is held out, chosen by their ids:
-what a run is measured on is nothing that it practised. Nothing is imported before it is wanted.
+`examples/tasks`, under the environment's name. Of tasks that are not split, a fifth is held out, chosen by their ids
+whatever the difficulty: what a run is measured on is nothing that it, or another run, practised. Nothing is imported
+before it is wanted.
 """
 
 import hashlib
@@ -44,12 +45,19 @@ class Setting:
         """The tasks of a split, at one difficulty or at all.
 
         Raises:
-            UserError: If there are none.
+            UserError: If there are none, or the task set has one split without the other.
         """
-        path = next((one for one in (source / f"{split}.jsonl", source / split) if one.exists()), source)
-        found: Sequence[Any] = _named(self.reader)(path, difficulty=difficulty)
+        missing = [one for one in SPLITS if _place(source, one) is None]
+        if len(missing) == 1:
+            raise UserError(
+                f"{source} is split, but has no {missing[0]}.jsonl: add it, or name one file as --tasks, "
+                "of which a fifth is held out."
+            )
+        path = _place(source, split) or source
+        found: Sequence[Any] = _named(self.reader)(path)
         if path == source:
             found = _share(found, split)
+        found = [task for task in found if difficulty in (None, task.difficulty)]
         if not found:
             wanted = "tasks" if difficulty is None else f"tasks of difficulty {difficulty}"
             raise UserError(f"{path} has no {wanted}: name another --tasks or --difficulty.")
@@ -127,6 +135,12 @@ def task_folder(tasks: str | None, env: str, shipped: Path) -> Path:
             return path.resolve()
     names = ", ".join(sorted(one.name for one in shipped.iterdir())) if shipped.is_dir() else "none"
     raise UserError(f"--tasks {tasks or env}: there is no such file or folder, nor a shipped set ({names}).")
+
+
+def _place(source: Path, split: str) -> Path | None:
+    """Where a split of a task set lies, if it is split."""
+    places = (source / f"{split}{ending}" for ending in (".jsonl", ".parquet", ""))
+    return next((one for one in places if one.exists()), None)
 
 
 def _share(tasks: Sequence[Any], split: str) -> Sequence[Any]:

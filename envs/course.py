@@ -7,7 +7,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.practice import FILE_NAME, Practice
+from clawrl_trl.envs.practice import FILE_NAME, Practice, untrainable
 from clawrl_trl.envs.rollout import Rollout
 from clawrl_trl.envs.screenshots import Screenshots
 from clawrl_trl.envs.taught import TaughtRun
@@ -121,4 +121,7 @@ class PracticeRun(TaughtRun[Success]):
         recent = [one for row in rows[-4:] for one in row["episodes"] if one["outcome"] is not None]
         solved = sum(one["outcome"] >= 1.0 for one in recent)
         size = self.practice.num_generations
-        return len(rows) * size, self.practice.groups * size, f"solved {solved} of the last {len(recent)}"
+        remark = f"solved {solved} of the last {len(recent)}"
+        if rows and all(map(untrainable, rows)):
+            remark += f", nothing to train: see {self.log}"
+        return len(rows) * size, self.practice.groups * size, remark

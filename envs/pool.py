@@ -2,7 +2,8 @@
 
 A lease that is not heard of for `idle_s` seconds is taken back and its world taken down, so a client that died costs
 nothing for long. An action is carried out once: a step that is asked for again, because its answer was lost, gets the
-answer that there was. Every environment keeps to one thread of its own, which browsers insist on.
+answer that there was, or waits for it with the first call. Every environment keeps to one thread of its own, which
+browsers insist on.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -23,8 +24,6 @@ from clawrl_trl.envs.agent import AgentEnv
 from clawrl_trl.envs.wire import Json, describe, pack
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class NoSuchLease(Exception):
@@ -40,7 +39,11 @@ class OutOfTurn(Exception):
 
 
 class TooSlow(Exception):
-    """An environment is still busy with the call before."""
+    """An environment is still busy with another call, or took too long."""
+
+
+Call = tuple[str, int | None]
+"""What is done and for which step or task: the same call twice is one that is asked for again."""
 
 
 @dataclass
@@ -55,6 +58,8 @@ class _Place:
     steps: int = 0
     last: Json = field(default_factory=dict)
     busy: "Future[Any] | None" = None
+    call: Call | None = None
+    called_at: float = 0.0
 
 
 class EnvPool:
@@ -120,7 +125,7 @@ class EnvPool:
             place.steps, place.last = 0, pack(place.env.reset(wanted).exclude("next_task"))
             return place.last
 
-        return self._run(place, work)
+        return self._run(place, ("reset", task), work)
 
     def step(self, lease: str, number: int, action: str) -> Json:
         """Carry out the `number`-th action of the episode (from 1), or tell again what it brought.
@@ -139,7 +144,7 @@ class EnvPool:
             place.steps, place.last = number, pack(moved)
             return place.last
 
-        return self._run(place, work)
+        return self._run(place, ("step", number), work)
 
     def evaluate(self, lease: str) -> Json:
         """End the episode where it is, and say how it went; telling it again is free."""
@@ -151,7 +156,7 @@ class EnvPool:
             place.last = pack(place.env.conclude())
             return place.last
 
-        return self._run(place, work)
+        return self._run(place, ("evaluate", None), work)
 
     def close(self, lease: str) -> None:
         """Give an environment back; its world is taken down."""
@@ -194,12 +199,15 @@ class EnvPool:
                     return place
         raise NoSuchLease("there is no such lease: it ran out or was given back; allocate anew")
 
-    def _run(self, place: _Place, work: Callable[[], T]) -> T:
-        if place.busy is not None and not place.busy.done():
-            raise TooSlow("the environment is still busy with the call before")
-        place.busy = future = place.thread.submit(work)
+    def _run(self, place: _Place, call: Call, work: Callable[[], Json]) -> Json:
+        with self._lock:
+            if place.busy is None or place.busy.done():
+                place.busy, place.call, place.called_at = place.thread.submit(work), call, time.monotonic()
+            elif place.call != call:
+                raise TooSlow("the environment is still busy with the call before")
+            future: Future[Json] = place.busy
         try:
-            return future.result(self.call_s)
+            return future.result(max(0.0, place.called_at + self.call_s - time.monotonic()))
         except FutureTimeout:
             self._replace(place)
             raise TooSlow(f"a call took longer than {self.call_s:.0f} s; the environment is given up") from None
@@ -213,7 +221,7 @@ class EnvPool:
                 place.env = None
 
         with self._lock:
-            place.lease, place.last = None, {}
+            place.lease, place.last, place.call = None, {}, None
             place.busy = place.thread.submit(work)
         if for_good:
             with contextlib.suppress(FutureTimeout):
@@ -222,6 +230,8 @@ class EnvPool:
     def _replace(self, place: _Place) -> None:
         """Give a stuck environment up; its thread ends when the call does."""
         with self._lock:
+            if place not in self._places:
+                return  # another who waited for the same call was first
             self._places[self._places.index(place)] = self._place()
         if place.env is not None:
             place.thread.submit(place.env.close, raise_if_closed=False)

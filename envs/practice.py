@@ -30,6 +30,8 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import client_key
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME = "episodes.jsonl"
 POLL_SECONDS = 0.2
 
@@ -47,7 +49,7 @@ class Practice:
         parallel_envs (`int`): Environments at a time.
         max_steps (`int`, *optional*): Most actions of an episode. Default: the environment's.
         seed (`int`): Seed of the order of the tasks.
-        max_tokens (`int`): Longest reply.
+        max_tokens (`int`): Longest reply, in tokens.
         lead (`int`): Groups with something to learn that are played before the policy must have moved on.
         lead_s (`float`): Longest that is waited for it, in seconds.
         env_options (`Mapping`): Further arguments of the environment.
@@ -130,6 +132,13 @@ def newest(run: Path) -> int:
     return max((int(one) for one in found if one.isdecimal()), default=0)
 
 
+def untrainable(row: Mapping[str, Any]) -> bool:
+    """Whether a group has outcomes, but no turn of it can be trained."""
+    settled, graded = row["settled"], any(one["outcome"] is not None for one in row["episodes"])
+    made = ("samples", "constant", "incomparable")
+    return graded and "samples" in settled and not any(settled.get(name) for name in made)
+
+
 def practise(
     run: Path, practice: Practice, policy: GatewayPolicy, judge: StepJudge | None = None
 ) -> Iterator[Mapping[str, Any]]:
@@ -172,6 +181,12 @@ def practise(
             "requests": policy.requests,
             "failed": policy.failures,
         }
+        if untrainable(row) and not any(map(untrainable, record.rows)):
+            logger.warning(
+                "no turn of group %d can be trained: 'clawrl inspect %s' says why.",
+                row["index"],
+                group.episodes[0].session_id,
+            )
         record.append(row)
         yield row
 
@@ -203,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for row in practise(given.run, practice, policy, judge):
             outcomes = [one["outcome"] for one in row["episodes"]]
-            logging.getLogger(__name__).info("group %d: %s", row["index"], outcomes)
+            logger.info("group %d: %s", row["index"], outcomes)
     finally:
         policy.close()
         if judge is not None:
@@ -223,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--parallel_envs", type=int, default=Practice.parallel_envs, help="environments at a time")
     add("--max_steps", type=int, help="most actions of an episode")
     add("--seed", type=int, default=0, help="seeds the order of the tasks")
-    add("--max_tokens", type=int, default=Practice.max_tokens, help="longest reply")
+    add("--max_tokens", type=int, default=Practice.max_tokens, help="longest reply, in tokens")
     add("--env_options", type=json.loads, default={}, help="further arguments of the environment, JSON")
     add("--reward_function_path", help="own reward, file.py:name, called as reward(episode)")
     add("--prm_coef", type=float, default=0.0, help="weight of the steps' process scores")

@@ -2,11 +2,12 @@
 
 `RemoteEnv` is to its user what the environment itself would be. It holds one lease and sends each action once: when an
 answer is lost it asks for the same step again, which the pool does not carry out twice. When the lease or the
-server is gone, the episode ends as dropped.
+server is gone, or the server fails, the episode ends as dropped and its environment is given back.
 """
 
 import contextlib
 import math
+import uuid
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from tensordict import TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.wire import Json, spec_of, unpack
+from clawrl_trl.envs.wire import Json, pack, spec_of, unpack
 from clawrl_trl.errors import UserError
 
 
@@ -56,10 +57,11 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
         super().__init__(device=device, batch_size=())
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
-        self.url, self.patience = url, patience
+        self.url, self.patience = url.rstrip("/"), patience
         self.next_task = first_task
         self._lease: str | None = None
         self._steps = 0
+        self._broken = ""
         self._state: Json = {}
         observation = self._said("GET", "/specs")["observation"]
         flag = Categorical(2, shape=(1,), dtype=torch.bool, device=self.device)
@@ -76,25 +78,29 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
         if tensordict is not None and "next_task" in tensordict:
             task = int(tensordict["next_task"])
         self.next_task = None if task is None else task + 1
+        self._steps, self._broken = 0, ""
         try:
-            self._state = self._leased("/reset", task=task)
-        except _LeaseLost:
-            self._lease = None
-            self._state = self._leased("/reset", task=task)
-        self._steps = 0
+            self._state = self._begun(task)
+        except _Failed as error:
+            self._give_back()
+            self._broken = str(error)
+            self._state = pack(self._not_begun())
         return unpack(self._state, self.device)
+
+    def _begun(self, task: int | None) -> Json:
+        try:
+            return self._leased("/reset", task=task)
+        except _LeaseLost:
+            self._give_back()
+            return self._leased("/reset", task=task)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._steps += 1
-        try:
-            self._state = self._leased("/step", number=self._steps, action=str(tensordict["action"]))
-        except (_LeaseLost, UserError) as error:
-            return self._dropped(str(error))
-        return unpack(self._state, self.device)
+        return self._told("/step", number=self._steps, action=str(tensordict["action"]))
 
-    def evaluate(self) -> TensorDictBase:
+    def conclude(self) -> TensorDictBase:
         """End the episode where it is, and observe its outcome."""
-        return unpack(self._leased("/evaluate"), self.device)
+        return self._told("/evaluate")
 
     def heartbeat(self) -> None:
         """Keep the lease while nothing is done for a while."""
@@ -103,21 +109,42 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Give the environment back."""
-        if self._lease is not None:
-            with contextlib.suppress(httpx.HTTPError, UserError, _LeaseLost):
-                self._http.post("/close", json={"lease": self._lease}, timeout=10)
-            self._lease = None
+        self._give_back()
         self._http.close()
         super().close(raise_if_closed=raise_if_closed)
 
-    def _dropped(self, reason: str) -> TensorDictBase:
-        """The last observation, as the end of an episode without a reward."""
-        self._lease = None
+    def _give_back(self) -> None:
+        """Return the lease, on a connection of its own: the other one may be what broke."""
+        if self._lease is not None:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.post(f"{self.url}/close", json={"lease": self._lease}, headers=self._http.headers, timeout=10)
+            self._lease = None
+
+    def _told(self, path: str, **content: Any) -> TensorDictBase:
+        """What the world answers; where there is none any more, the last observation, ended without a reward."""
+        if not self._broken:
+            try:
+                self._state = self._leased(path, **content)
+                return unpack(self._state, self.device)
+            except (_Failed, UserError) as error:
+                self._give_back()
+                self._broken = str(error)
         state = unpack(self._state, self.device)
-        state.set("reason", reason)
+        state.set("reason", self._broken)
         for name, value in {"done": True, "terminated": True, "truncated": False, "dropped": True}.items():
             state.set(name, torch.tensor([value], device=self.device))
         state.set("reward", torch.tensor([math.nan], device=self.device))
+        return state
+
+    def _not_begun(self) -> TensorDictBase:
+        """The observation of an episode that could not begin: dropped, and done with its first step."""
+        state = self.observation_spec.zero()
+        empty = {"conversation": "[]", "tools": "[]", "session_id": f"{type(self).__name__}-{uuid.uuid4().hex}"}
+        for name, value in {**empty, "reason": self._broken}.items():
+            state.set(name, value)
+        for name in ("done", "terminated", "truncated"):
+            state.set(name, torch.tensor([False], device=self.device))
+        state.set("dropped", torch.tensor([True], device=self.device))
         return state
 
     def _leased(self, path: str, **content: Any) -> Json:
@@ -161,12 +188,16 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
             raise _LeaseLost(message)
         if answer.status_code in (401, 403):
             raise UserError(f"{self.url} refuses the key: set CLAWRL_ENV_KEY to the server's.")
-        raise RuntimeError(f"{self.url}{path} answered {answer.status_code}: {message}")
+        raise _Failed(f"{self.url}{path} answered {answer.status_code}: {message}")
 
 
 class _Full(Exception):
     """The pool has nothing to lend at present."""
 
 
-class _LeaseLost(Exception):
+class _Failed(RuntimeError):
+    """The server could not do what it was asked."""
+
+
+class _LeaseLost(_Failed):
     """The environment is not ours any more."""

@@ -102,7 +102,8 @@ class Rollout:
             sessions belong to no group.
         feedback_key (`str`, *optional*): Key of the gateway's feedback scope. Default: the policy's own.
         reward (`Callable[[Episode], float]`, *optional*): What is reported in place of an episode's outcome.
-        stop (`threading.Event`, *optional*): Set it to begin no further episode.
+        stop (`threading.Event`, *optional*): Set it to begin no further episode; those under way are dropped after
+            the step that they are at.
         prm_coef (`float`, *optional*, defaults to `0.0`): Weight of the steps' process scores in their rewards.
         stepwise (`bool`, *optional*, defaults to `False`): Compare the rewards of a group step by step.
         judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the world itself.
@@ -181,18 +182,24 @@ class Rollout:
         """One environment's life: episode after episode until there is no task left."""
         env = self.make_env()
         try:
-            while not (self.stop.is_set() or ended.left.is_set()) and (group := jobs.next()) is not None:
-                ended.put(group, self._episode(env, group))
+            while not self._stopped(ended) and (group := jobs.next()) is not None:
+                ended.put(group, self._episode(env, group, ended))
         finally:
             env.close()
 
-    def _episode(self, env: EnvBase, group: _Open) -> Episode:
+    def _stopped(self, ended: "_Ended") -> bool:
+        return self.stop.is_set() or ended.left.is_set()
+
+    def _episode(self, env: EnvBase, group: _Open, ended: "_Ended") -> Episode:
         started = time.perf_counter()
         state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
         self._show(state)
         versions: dict[int, None] = {}
-        signals = Signals(self.judge)
+        signals, lost = Signals(self.judge), ""
         while not (bool(state["done"]) or bool(state["dropped"])):
+            if self._stopped(ended):
+                lost = "stopped"
+                break
             reply = self.policy.reply(
                 json.loads(state["conversation"]),
                 session_id=state["session_id"],
@@ -201,17 +208,23 @@ class Rollout:
             )
             if reply.policy_version is not None:
                 versions[reply.policy_version] = None
+            if reply.too_long and int(state["step"]):
+                state = env.conclude()  # the agent filled its context: that is its outcome
+                continue
+            if reply.refusal:
+                lost = reply.refusal
+                break
             before, state = state, env.step(state.set("action", reply.action))["next"]
             self._show(state)
             if self.report and self.prm_coef:
                 signals.took(reply, before, state)
-        dropped = bool(state["dropped"])
+        dropped = bool(lost) or bool(state["dropped"])
         return Episode(
             task=group.task,
             task_id=state["task_id"],
             session_id=state["session_id"],
             outcome=None if dropped else float(state["outcome"]),
-            reason=state["reason"],
+            reason=lost or state["reason"],
             steps=int(state["step"]),
             versions=tuple(versions),
             wall_s=round(time.perf_counter() - started, 3),

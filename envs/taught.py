@@ -7,6 +7,7 @@ reports the same figures.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ from clawrl_trl.supervisor import end_with_parent, last_lines
 
 SWITCH_TIMEOUT = 30.0
 JUDGE_TIMEOUT = 60.0
+STOP_TIMEOUT = 60.0
+"""Longest wait for a teacher that was told to end, in seconds: a step, or a grading, may take many minutes."""
 
 R = TypeVar("R")
 
@@ -98,7 +101,11 @@ class TaughtRun(ABC, Generic[R]):
         self._watch.stop()
         if self._process.poll() is None:
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     def over(self, ledger: Ledger, needs: Sequence[str]) -> bool:
         """Whether the teacher is through and nothing of it is left to judge or to train.

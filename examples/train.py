@@ -70,6 +70,7 @@ def practice(script: ScriptArguments, seed: int) -> Practice:
         parallel_envs=script.parallel_envs,
         max_steps=script.max_steps,
         seed=seed,
+        max_tokens=script.max_tokens,
         env_options=script.options(),
         reward=script.reward_function_path,
         prm_coef=script.prm_coef,

@@ -11,7 +11,8 @@ PLAIN = "Tom has 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12."
 
 
 class ScriptedServer:
-    """Answers chat completions with `script(messages, number)`: a text, a message, or an HTTP status that is an error.
+    """Answers chat completions with `script(messages, number)`: a text, a message, an HTTP status that is an error, or
+    such a status and what the error says.
 
     Other requests are answered by `script(None, number)`.
 
@@ -19,7 +20,7 @@ class ScriptedServer:
         seen (`list[dict]`): Body and headers of each request, in order of arrival.
     """
 
-    def __init__(self, script: Callable[[list[dict[str, str]], int], str | int], port: int = 0) -> None:
+    def __init__(self, script: Callable[[list[dict[str, str]], int], Any], port: int = 0) -> None:
         self.script = script
         self.seen: list[dict[str, Any]] = []
         self.arrived = threading.Condition()
@@ -61,8 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(state.seen)
             state.arrived.notify_all()
         reply = state.script(body.get("messages"), number)
-        if isinstance(reply, int):
-            self._send(reply, {"error": {"message": "no", "type": "server_error", "param": None, "code": None}})
+        if isinstance(reply, int | tuple):
+            status, said = reply if isinstance(reply, tuple) else (reply, "no")
+            self._send(status, {"error": {"message": said, "type": "server_error", "param": None, "code": None}})
         elif "messages" not in body:
             self._send(200, {"said": reply})
         elif body.get("stream"):

@@ -1,6 +1,7 @@
 """The actor against a server that behaves and one that does not: every failure is seen, counted and survived."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 from scripted_server import BOLD, PLAIN
@@ -98,6 +99,28 @@ def test_what_only_a_person_can_remedy_is_raised(scripted, status: int, words: s
     server = scripted(lambda messages, number: status)
     with pytest.raises(UserError, match=words):
         GatewayPolicy(server.base_url).reply(ASK, session_id="s")
+
+
+TOO_LONG = "This model's maximum context length is 64 tokens. However, your request has 70 input tokens."
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal", "too_long"),
+    [
+        ((400, TOO_LONG), TOO_LONG, True),
+        ((400, "The decoder prompt is longer than the maximum model length of 64."), None, True),
+        ((413, "The body is larger than 8 MiB."), None, True),
+        ((422, "tools: too deep."), "tools: too deep.", False),
+        ((429, "slow down"), "", False),
+        ((500, "maximum context length"), "", False),
+    ],
+)
+def test_a_request_that_is_no_use_to_repeat_is_told(
+    scripted, answer: Any, refusal: str | None, too_long: bool
+) -> None:
+    reply = GatewayPolicy(scripted(lambda messages, number: answer).base_url).reply(ASK, session_id="s")
+    assert reply.failed and reply.action == "" and reply.too_long == too_long
+    assert reply.refusal == (answer[1] if refusal is None else refusal)
 
 
 def test_own_generation(scripted) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class SumEnv(AgentEnv[Goal]):
         self.total = 0
         self.worlds = 0
         self.hold: threading.Event | None = None
+        self.held = threading.Event()
 
     def begin(self, task: Goal) -> Start:
         self.thread = self.thread or threading.get_ident()
@@ -58,6 +60,7 @@ class SumEnv(AgentEnv[Goal]):
     def act(self, action: Action) -> Effect:
         assert self.thread == threading.get_ident()
         if self.hold is not None:
+            self.held.set()
             self.hold.wait(30)
         if action.text == "stop":
             return Effect([], ended=True)
@@ -119,11 +122,11 @@ def test_an_episode_elsewhere_is_the_episode(lent: Lent) -> None:
     env.close()
 
 
-def test_evaluating_ends_an_episode_and_may_be_repeated(lent: Lent) -> None:
+def test_concluding_ends_an_episode_and_may_be_repeated(lent: Lent) -> None:
     env = RemoteEnv(lent.url, first_task=0)
     said(env, env.reset(), "3")
     for _ in range(2):
-        ended = env.evaluate()
+        ended = env.conclude()
         assert ended["truncated"] and ended["outcome"].item() == 1.0
     env.close()
 
@@ -182,6 +185,52 @@ def test_a_lost_lease_drops_the_episode_and_the_next_one_begins_anew(lent: Lent)
     state = said(env, state, "3")
     assert state["dropped"] and state["done"] and state["reward"].isnan() and "no such lease" in state["reason"]
     assert env.reset()["task_id"] == "five"
+    env.close()
+
+
+def test_a_step_that_is_asked_for_again_while_it_runs_is_waited_for(
+    lent: Lent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = lent.pool
+    lease = pool.allocate()
+    pool.reset(lease, 1)
+    world, find = lent.made[0], pool._held
+    world.hold = threading.Event()
+    with ThreadPoolExecutor(1) as caller:
+        first = caller.submit(pool.step, lease, 1, "2")
+        assert world.held.wait(30)
+        with pytest.raises(TooSlow, match="still busy"):
+            pool.step(lease, 2, "2")
+
+        def found(lease: str) -> Any:
+            world.hold.set()
+            return find(lease)
+
+        monkeypatch.setattr(pool, "_held", found)
+        assert pool.step(lease, 1, "2") == first.result(30)
+    assert world.total == 2
+    pool.close(lease)
+
+
+def test_a_server_that_fails_in_a_step_drops_the_episode_and_has_its_place_back(lent: Lent) -> None:
+    env = RemoteEnv(lent.url, first_task=0)
+    state = said(env, env.reset(), "1")
+    lent.pool.reset(env._lease, 0)
+    state = said(env, state, "1")
+    assert state["dropped"] and state["done"] and state["reward"].isnan() and "409" in state["reason"]
+    assert lent.pool.status()["lent"] == 0
+    env.close()
+
+
+def test_a_server_that_fails_in_a_reset_drops_the_episode(lent: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = RemoteEnv(lent.url, first_task=0)
+    monkeypatch.setattr(lent.pool, "make_env", lambda: 1 / 0)
+    state = env.reset()
+    assert state["dropped"] and not state["done"] and "500" in state["reason"] and state["session_id"]
+    assert lent.pool.status()["lent"] == 0
+    assert said(env, state, "1")["done"]
+    monkeypatch.undo()
+    assert not env.reset()["dropped"]
     env.close()
 
 

@@ -3,32 +3,41 @@
 import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.catalogue import SETTINGS, setting, task_folder
+from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
+from clawrl_trl.envs.course import PracticeRun
 from clawrl_trl.envs.practice import FILE_NAME, Pace, Practice, newest, order, practise
-from clawrl_trl.envs.rollout import Group
+from clawrl_trl.envs.rollout import Episode, Group, Rollout
 from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServeSettings
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
 
-def obliging(messages: list[dict[str, Any]] | None, number: int) -> Any:
+def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
-    if messages is None:
-        return "settled"
-    device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
-    said = {"value": int(value) + (number % 3 == 0)}
-    function = {"name": device, "arguments": json.dumps(said)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c", "type": "function", "function": function}],
-    }
+    asked = itertools.count(1)
+
+    def script(messages: list[dict[str, Any]] | None, number: int) -> Any:
+        if messages is None:
+            return "settled"
+        device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
+        said = {"value": int(value) + (next(asked) % 3 == 0)}
+        function = {"name": device, "arguments": json.dumps(said)}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
+
+    return script
 
 
 def practice(**options: Any) -> Practice:
@@ -37,7 +46,7 @@ def practice(**options: Any) -> Practice:
 
 
 def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
-    server = scripted(obliging)
+    server = scripted(obliging())
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
     rows = list(practise(tmp_path, practice(episodes=5), policy))
     assert [row["index"] for row in rows] == [0, 1, 2] and all(len(row["episodes"]) == 2 for row in rows)
@@ -49,6 +58,35 @@ def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Pa
     assert [row["index"] for row in again] == [3]
     assert list(practise(tmp_path, practice(episodes=8), policy)) == []
     policy.close()
+
+
+@pytest.mark.parametrize(
+    ("settled", "outcome", "warned"),
+    [
+        ({"samples": 0, "constant": 0}, 1.0, True),
+        ({"samples": 0, "constant": 2}, 1.0, False),
+        ({"samples": 0, "constant": 0}, None, False),
+        ({}, 1.0, False),
+    ],
+)
+def test_a_run_that_makes_nothing_to_train_says_so_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settled: dict[str, int],
+    outcome: float | None,
+    warned: bool,
+) -> None:
+    episode = Episode(0, "task", "session-7", outcome, "", 1, (), 0.1)
+    groups = [Group(name, [episode], settled) for name in "ab"]
+    monkeypatch.setattr(Rollout, "play", lambda self, tasks: iter(groups))
+    policy = GatewayPolicy("http://127.0.0.1:9")
+    rows = list(practise(tmp_path, practice(episodes=2), policy))
+    policy.close()
+    said = [one.getMessage() for one in caplog.records if "can be trained" in one.getMessage()]
+    assert len(said) == warned and all("session-7" in one for one in said)
+    run = PracticeRun(practice(episodes=2), 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    assert ("nothing to train" in run.shown(rows)[2]) == warned
 
 
 def test_the_order_of_tasks_is_the_seed_s() -> None:
@@ -93,6 +131,32 @@ def test_tasks_that_are_not_split_are(tmp_path: Path) -> None:
     assert heldout == {task.id for task in kind.tasks(own, "heldout")}, "whatever the order"
     own.write_text(rows[0])
     assert [len(kind.tasks(own, split)) for split in ("train", "heldout")] == [1, 1]
+
+
+def test_what_is_held_out_is_so_at_every_difficulty(tmp_path: Path) -> None:
+    kind, own = setting("swe"), tmp_path / "own.jsonl"
+    own.write_text((SHIPPED / "swe" / "train.jsonl").read_text())
+    heldout = {task.id for task in kind.tasks(own, "heldout")}
+    by_step = [{task.id for task in kind.tasks(own, "heldout", step)} for step in (1, 2, 3)]
+    assert set.union(*by_step) == heldout
+
+
+def test_splits_may_be_parquet(tmp_path: Path) -> None:
+    fields = {"problem_statement": "?", "test_patch": "", "FAIL_TO_PASS": "[]", "image_name": "x"}
+    for split in SPLITS:
+        rows = [{"instance_id": f"{split}-{number}", **fields} for number in range(3)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
+    for split in SPLITS:
+        found = [task.id for task in setting("swe").tasks(tmp_path, split)]
+        assert found == [f"{split}-{number}" for number in range(3)]
+
+
+@pytest.mark.parametrize("there", ["train.jsonl", "heldout.parquet", "train"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_one_split_without_the_other_is_refused(tmp_path: Path, there: str, split: str) -> None:
+    (tmp_path / there).mkdir()
+    with pytest.raises(UserError, match=r"is split, but has no (train|heldout)\.jsonl"):
+        setting("swe").tasks(tmp_path, split)
 
 
 def test_what_is_not_there_is_a_clear_error(tmp_path: Path) -> None:

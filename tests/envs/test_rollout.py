@@ -96,6 +96,36 @@ def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> No
     assert len(server.seen) == 1 and str(success_rate(groups)) == "nan"
 
 
+class WordyEnv(GuessEnv):
+    """Goes on until a number is said; worth that number, or nothing."""
+
+    def begin(self, task: Guess) -> Start:
+        self.said = -1.0
+        return super().begin(task)
+
+    def act(self, action: Action) -> Effect:
+        return Effect(["go on"])
+
+
+@pytest.mark.parametrize(
+    ("refused", "outcome", "asked"),
+    [
+        ((2, 400, "maximum context length is 9"), -1.0, 2),
+        ((1, 400, "maximum context length is 9"), None, 1),
+        ((2, 422, "no such tool"), None, 2),
+    ],
+)
+def test_a_request_that_is_refused_is_not_repeated(
+    scripted: Any, refused: tuple[int, int, str], outcome: float | None, asked: int
+) -> None:
+    server = scripted(lambda messages, number: refused[1:] if messages and number >= refused[0] else "blah")
+    policy = GatewayPolicy(server.base_url, stream_share=0.0)
+    group = next(Rollout(WordyEnv, policy, num_generations=1, parallel_envs=1).play([0]))
+    assert group.episodes[0].outcome == outcome and policy.requests == asked
+    assert group.episodes[0].reason == ("" if outcome else refused[2]) == reports(server)[0]["episodes"][0]["reason"]
+    policy.close()
+
+
 def test_an_own_reward_is_told_in_place_of_the_outcome(scripted: Any) -> None:
     options = {"num_generations": 1, "parallel_envs": 1, "reward": lambda episode: -episode.outcome / 4}
     groups, server = played(scripted, [0, 2], lambda messages, number: "0.5", **options)
@@ -128,6 +158,39 @@ def test_an_endless_task_list_ends_with_its_reader(scripted: Any) -> None:
     rollout.stop.set()
     assert list(rollout.play(itertools.count())) == []
     assert GuessEnv.alive == 0
+    policy.close()
+
+
+class LongEnv(WordyEnv):
+    """Its task "b" goes on and on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_steps = 200
+
+    def act(self, action: Action) -> Effect:
+        return Effect(["go on"], ended=self.task.id == "a")
+
+
+def test_a_reader_who_leaves_does_not_wait_for_an_episode_s_end(scripted: Any) -> None:
+    policy = GatewayPolicy(scripted(lambda messages, number: "blah").base_url, stream_share=0.0)
+    groups = Rollout(LongEnv, policy, num_generations=1, parallel_envs=2).play([1, 0])
+    assert next(groups).episodes[0].task_id == "a"
+    groups.close()
+    assert policy.requests < 200 and GuessEnv.alive == 0
+    policy.close()
+
+
+def test_a_stop_drops_the_episodes_under_way(scripted: Any) -> None:
+    class StoppedEnv(LongEnv):
+        def act(self, action: Action) -> Effect:
+            rollout.stop.set()
+            return super().act(action)
+
+    policy = GatewayPolicy(scripted(lambda messages, number: "blah").base_url, stream_share=0.0)
+    rollout = Rollout(StoppedEnv, policy, num_generations=1, parallel_envs=1)
+    episode = next(rollout.play([1])).episodes[0]
+    assert (episode.outcome, episode.reason, episode.steps) == (None, "stopped", 1)
     policy.close()
 
 

@@ -135,7 +135,7 @@ def test_rewards_and_advantages_are_those_of_the_definition(tmp_path: Path, step
 
 def test_replies_that_never_arrived_shift_nothing(tmp_path: Path) -> None:
     """One request fails and one breaks off; the latter's turn is captured all the same."""
-    engine = ScriptedEngine([says("a"), fails(400, "no"), hangs_up("cut", " off"), says("b")])
+    engine = ScriptedEngine([says("a"), fails(500, "no"), hangs_up("cut", " off"), says("b")])
     with running(tmp_path / "run", engine=engine, patience_s=0.01) as rig:
         (group,) = rollout(rig, groups=1, prm_coef=1.0, stepwise=True)
         assert sum(one.finish_reason == "abort" for one in rig.turns()) == 1

@@ -42,6 +42,12 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
     assert path.stem.split("_")[0] == script.env
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
+def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
+    script, _, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
+    assert settings.max_model_len == 32768 and train.practice(script, 0).max_tokens == 8192
+
+
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
     path = EXAMPLES / "configs" / "toolcall.yaml"
     script = read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
@@ -67,6 +73,7 @@ def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> Non
         ("--persona", "student", "--env_options", "{}"),
         ("--env", "chat", "--difficulty", "1"),
         ("--env", "chat", "--stepwise", "true"),
+        ("--persona", "student", "--max_tokens", "512"),
         ("--env", "terminal", "--interactions", "3"),
     ],
     ids=" ".join,

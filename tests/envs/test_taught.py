@@ -1,0 +1,55 @@
+"""A run that is taught by a process of its own: the teacher ends with it, whatever it is at."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import wait_until
+
+from clawrl_trl.envs import taught
+from clawrl_trl.envs.taught import TaughtRun
+from clawrl_trl.settings import ServeSettings
+
+STUBBORN = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[sys.argv.index("--run") + 1], "ready").touch()
+while True:
+    signal.pause()
+"""
+
+
+class StubbornRun(TaughtRun[float]):
+    """Taught by who does not listen."""
+
+    module, log, record = "stubborn_teacher", "teacher.log", "rows.jsonl"
+
+    def flags(self) -> dict[str, Any]:
+        return {}
+
+    def evaluate(self, name: str) -> float:
+        return 0.0
+
+    def to_json(self, report: float) -> dict[str, Any]:
+        return {"rate": report}
+
+    def from_json(self, content: dict[str, Any]) -> float:
+        return float(content["rate"])
+
+    def metrics(self, before: float, after: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        return {}
+
+    def shown(self, rows: list[dict[str, Any]]) -> tuple[int, int, str]:
+        return 0, 1, ""
+
+
+def test_a_teacher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taught, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "stubborn_teacher.py").write_text(STUBBORN)
+    (tmp_path / "logs").mkdir()
+    run = StubbornRun(ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    with run:
+        wait_until((tmp_path / "ready").exists)
+    assert run._process.returncode == -signal.SIGKILL
