@@ -66,6 +66,10 @@ class Policies:
         alias (`str`): Model name that means the serving version.
         keep (`int`): Retired versions kept loaded and reachable by name.
         folder (`Path`): The run folder; a policy's path may be relative to it.
+
+    Attributes:
+        sampled_logprobs (`bool | None`): Whether the engine's log-probs follow the sampling temperature; `None` as
+            long as nobody knows. It is known before the first request is sent, unless the engine couldn't say.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Policies:
         self._loading = asyncio.Lock()
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
-        self.sampled_logprobs = True
+        self.sampled_logprobs: bool | None = None
 
     def names(self) -> list[str]:
         """Every model name a client may use, the alias first."""
@@ -182,7 +186,22 @@ class Policies:
         bases = [name for name, match in matches.items() if not match]
         self._base_name = BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
         self._engine_serves = serves
+        try:
+            await self._probe()
+        except EngineError:
+            self.sampled_logprobs = None  # the follower asks again
         return serves
+
+    async def _probe(self) -> None:
+        """Find out which log-probs the engine reports; of one that can't be asked the worst is assumed."""
+        try:
+            self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
+        except EngineError as error:
+            if error.retryable:
+                raise
+            self.sampled_logprobs = False
+        if not self.sampled_logprobs:
+            logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
 
     async def follow(self) -> None:
         """Follow the ledger until cancelled."""
@@ -212,11 +231,14 @@ class Policies:
             LedgerError: If the ledger can't be read.
         """
         seen = (await asyncio.to_thread(self._read_serving), self._engine.address.pid)
+        if self._seen is None or seen[1] != self._seen[1]:
+            async with self._loading:
+                await self._learn()
+        if self.sampled_logprobs is None:
+            await self._probe()
         if seen == self._seen:
             await self._unload_idle()
             return
-        if self._seen is None or seen[1] != self._seen[1]:
-            await self._meet_engine()
         rows = await asyncio.to_thread(self._read_all)
         wanted = next(one for one in rows if one.state == "serving")
         if await self._try_load(wanted):
@@ -232,14 +254,6 @@ class Policies:
         self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
         self._retired = {one.number for one in retired}
         self.serving = self._wanted = serving
-
-    async def _meet_engine(self) -> None:
-        """Get to know an engine that just (re)started, or is new to us."""
-        async with self._loading:
-            await self._learn()
-        self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
-        if not self.sampled_logprobs:
-            logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
 
     async def _try_load(self, version: Version) -> bool:
         failed, again_at = self._failed

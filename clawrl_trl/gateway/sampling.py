@@ -59,17 +59,19 @@ def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
     }
 
 
-def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool = True) -> str | None:
+def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool | None = True) -> str | None:
     """Why tokens sampled this way can't be trained on, or `None` when they can.
 
     Args:
         body (`Mapping`): The client's request.
         temperature (`float`, defaults to 1): That of requests which set none.
-        sampled_logprobs (`bool`, defaults to `True`): Whether the engine's log-probs follow the temperature.
+        sampled_logprobs (`bool | None`, defaults to `True`): Whether the engine's log-probs follow the temperature;
+            `None` if that is not known.
     """
     used = completed(body, temperature)
     if not sampled_logprobs and used["temperature"] != 1:
-        return f"sampled at temperature {used['temperature']}, log-probs reported for temperature 1"
+        reported = "log-probs reported for temperature 1" if sampled_logprobs is False else "its log-probs unknown yet"
+        return f"sampled at temperature {used['temperature']}, {reported}"
     if used["temperature"] < GREEDY_BELOW:
         return f"greedy: temperature {used['temperature']} is not sampled at"
     if used["top_p"] < 1 or used["top_k"] > 0 or used["min_p"] > 0:
