@@ -23,9 +23,9 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.calls import IN_PLACE_MODEL
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, loaded_from
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
-from clawrl_trl.engines.kinds import Serving
+from clawrl_trl.engines.kinds import Serving, served_folder
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
@@ -86,6 +86,7 @@ class Policies:
         self._wanted = self.serving
         self._loaded: set[int] = set()
         self._retired: set[int] = set()
+        self._known: dict[int, Version] = {}
         self._loading = asyncio.Lock()
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
@@ -178,9 +179,11 @@ class Policies:
     async def _learn(self) -> Serving:
         """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
         serves = await self._engine.serving()
-        names = [name for name in await self._engine.models() if name != IN_PLACE_MODEL]
+        roots = await self._engine.roots()
+        names = [name for name in roots if name != IN_PLACE_MODEL]
         matches = {name: _NAME.fullmatch(name) for name in names}
-        self._loaded = {int(match[1]) for match in matches.values() if match}
+        listed = {int(match[1]): roots[name] for name, match in matches.items() if match}
+        self._loaded = {number for number, root in listed.items() if self._is_ours(number, root)}
         if not serves.in_place:
             self._loaded.add(0)
         bases = [name for name, match in matches.items() if not match]
@@ -253,6 +256,7 @@ class Policies:
         engine = self._engine_serves
         self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
         self._retired = {one.number for one in retired}
+        self._known = {one.number: one for one in rows}
         self.serving = self._wanted = serving
 
     async def _try_load(self, version: Version) -> bool:
@@ -288,6 +292,11 @@ class Policies:
             if not self.leases[number]:
                 self._loaded.discard(number)
                 await self._engine.unload_adapter(f"policy-v{number}")
+
+    def _is_ours(self, number: int, root: str | None) -> bool:
+        """Whether what the engine has loaded from `root` is this run's version; engines may outlive runs."""
+        version = self._known.get(number)
+        return version is not None and bool(version.path) and loaded_from(root, served_folder(self._path(version)))
 
     def _path(self, version: Version) -> Path:
         if version.path is None:

@@ -141,6 +141,28 @@ def test_after_a_restart_the_serving_version_serves_at_once(tmp_path: Path) -> N
         assert ask(rig, "policy-v1") == "1"
 
 
+def test_another_runs_adapter_is_neither_served_nor_unloaded(tmp_path: Path) -> None:
+    """A vLLM that outlives its run has the names of the run before."""
+    theirs = {f"policy-v{number}": f"/another/run/policies/policy-v{number}" for number in (1, 2)}
+    with running(tmp_path, keep_policies=0, engine=ScriptedEngine(loaded=dict(theirs))) as rig:
+        publish(rig.ledger, 1)
+        publish(rig.ledger, 2)
+
+        def refusals() -> list[str]:
+            with rig.ledger.reader() as tx:
+                return [one.data["message"] for one in events.of(tx, "2") if one.kind == "policy_load_failed"]
+
+        wait_until(lambda: bool(refusals()))
+        assert "/another/run/policies/policy-v2" in refusals()[0] and "restart the engine" in refusals()[0]
+        assert ask(rig) == "0" and rig.engine.requests[-1]["model"] == "base"
+        for version in (3, 4):
+            publish(rig.ledger, version)
+            serves(rig, version)
+        wait_until(lambda: "policy-v3" in rig.engine.unloaded)
+        assert rig.engine.unloaded == ["policy-v3"]
+        assert rig.engine.loaded.items() >= theirs.items()
+
+
 def test_leases_end_with_their_requests(rig: Rig) -> None:
     ask(rig)
     wait_until(lambda: not rig.gateway.policies.leases)
