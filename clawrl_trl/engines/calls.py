@@ -158,6 +158,29 @@ def base_name(names: Iterable[str]) -> str:
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
+def model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
+    """What each name in the answer of `/v1/models` was loaded from; `None` where the engine doesn't say."""
+    return {str(model["id"]): model.get("root") for model in reply.get("data", [])}
+
+
+def loaded_from(root: str | None, folder: str | Path) -> bool:
+    """Whether what an engine has loaded from `root` is this folder's."""
+    return root is not None and Path(root).resolve() == Path(folder).resolve()
+
+
+def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None:
+    """Make sure that a name which the engine has already means this folder, and not another run's of the same name.
+
+    Raises:
+        EngineError: 409 if it means another one.
+    """
+    root = model_roots(models).get(name)
+    if root is not None and not loaded_from(root, folder):
+        raise EngineError(
+            409, f"this engine has {name} of another run ({root}): unload it there, or restart the engine"
+        )
+
+
 def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:
     """How an engine serves policies, from what it says.
 

@@ -31,11 +31,13 @@ from clawrl_trl.engines.calls import (
     PromptLogprobs,
     already_loaded,
     base_name,
+    check_root,
     decoded,
     encode,
     exchange_call,
     load_call,
     model_names,
+    model_roots,
     scores,
     scoring_call,
     serving,
@@ -202,13 +204,22 @@ class EngineClient(_Addressed):
             self._bases = {address: base_name(names)}
         return self._bases[address]
 
+    async def roots(self) -> dict[str, str | None]:
+        """What each model that it serves was loaded from, by name; `None` where the engine doesn't say."""
+        return model_roots(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
     async def load_adapter(self, name: str, path: str | Path) -> None:
-        """Load a policy folder under a name; one that is loaded already stays as it is."""
+        """Load a policy folder under a name; one that is loaded already stays as it is.
+
+        Raises:
+            EngineError: Also when the name is taken by what was loaded from another folder (409).
+        """
         try:
             await self._json(load_call(name, path))
         except EngineError as error:
             if not already_loaded(error):
                 raise
+            check_root(name, path, await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def serving(self) -> Serving:
         """How it serves policies at this moment."""
@@ -343,12 +354,17 @@ class SyncEngineClient(_Addressed):
         return model_names(self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def load_adapter(self, name: str, path: str | Path) -> None:
-        """Load a policy folder under a name; one that is loaded already stays as it is."""
+        """Load a policy folder under a name; one that is loaded already stays as it is.
+
+        Raises:
+            EngineError: Also when the name is taken by what was loaded from another folder (409).
+        """
         try:
             self._json(load_call(name, path))
         except EngineError as error:
             if not already_loaded(error):
                 raise
+            check_root(name, path, self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def serving(self) -> Serving:
         """How it serves policies at this moment."""

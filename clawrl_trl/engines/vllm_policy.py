@@ -101,8 +101,8 @@ class Holder:
         """
         version = version_of(name)
         async with self._lock:
-            if name == self.name:
-                return
+            if name == self.name and (version == 0 or folder == self._folder):
+                return  # another run's policy of the same name has another folder
             if self._origin is None:
                 self._origin = self._folder = await asyncio.to_thread(_on_disk, self._engine.model_config)
             if version and folder is None:

@@ -21,7 +21,7 @@ Link = bytes
 """A digest of everything up to a message, 16 bytes."""
 
 _SPACE = b" \t\n\r\x0b\x0c"
-_THOUGHT = re.compile(r"<think>[\s\S]*?</think>", re.IGNORECASE)
+_THINK = re.compile(r"<(/?)think>", re.IGNORECASE)
 _EXACT = 2**53
 
 
@@ -78,8 +78,20 @@ def spoken(message: Message) -> bytes:
     """The text of an assistant message as it is compared: no thoughts, no white space."""
     text = text_of(message)
     if "<think>" in text:
-        text = _THOUGHT.sub("", text)
+        text = _without_thoughts(text)
     return _bytes(text).translate(None, _SPACE)
+
+
+def _without_thoughts(text: str) -> str:
+    """A text without what stands in `<think>...</think>`; a thought that nothing closes stays."""
+    said, end, opened = [], 0, -1
+    for mark in _THINK.finditer(text):
+        if not mark[1]:
+            opened = mark.start() if opened < 0 else opened
+        elif opened >= 0:
+            said.append(text[end:opened])
+            end, opened = mark.end(), -1
+    return "".join([*said, text[end:]])
 
 
 def reply_digest(message: Message) -> bytes:

@@ -5,6 +5,9 @@ was lost, wake the agent on their own. A row says, as regular expressions, which
 from them is decided elsewhere (`messages` drops or cleans them, `kinds` tells side requests by them). A new
 client is a new row in `DIALECTS` and no new code. All patterns but `session_id`, `lines` and `blocks` are
 matched at the start of the text, ignoring case.
+
+Anybody may send texts of many megabytes, so no pattern may look at the rest of a text again from each of its
+beginnings: repetitions are bounded, possessive, or stop where the pattern may begin anew.
 """
 
 import re
@@ -69,7 +72,7 @@ class Dialect:
     telemetry: tuple[str, ...] = ()
 
 
-_SENTENCE = r"(?:\A|[.!?:]\s|\n)\s*"
+_SENTENCE = r"(?:\A|[.!?:]\s|\n)\s{0,20}"
 
 ANY_CLIENT = Dialect(
     name="any",
@@ -112,7 +115,7 @@ ANY_CLIENT = Dialect(
 OPENCLAW = Dialect(
     name="openclaw",
     session_id=(
-        r"^[ \t]*Runtime: agent=(?:[^\n]*?\bsession=(?P<key>[^|\n]*?)[ \t]*\|)?"
+        r"^[ \t]*Runtime: agent=(?:(?>[^\n]*?\bsession=)(?P<key>[^|\n]*+)\|)?"
         r"[^\n]*?\bsessionId=(?P<id>[^\s|]+)",
     ),
     stamps=(
@@ -127,7 +130,7 @@ OPENCLAW = Dialect(
         ("[message_id:", r"^[ \t]*\[message_id: [^\]\n]*\][ \t]*$"),
         (
             "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
-            r"(?:OpenClaw runtime context[^\n]*\n)?(?:This context is runtime-generated[^\n]*\n)?\s*"
+            r"(?:OpenClaw runtime context[^\n]{0,200}\n)?(?:This context is runtime-generated[^\n]{0,200}\n)?\s{0,20}"
             r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)",
         ),
     ),
@@ -184,7 +187,7 @@ OPEN_WEBUI = Dialect(
     name="open-webui",
     one_shots=(
         (
-            r"### Task:\s*\n(?=[\s\S]*<(?:chat_history|context|user_context)>)",
+            r"### Task:(?>\s*\n)(?=[\s\S]*<(?:chat_history|context|user_context)>)",
             "a background task of the chat page (title, tags, follow-ups, search)",
         ),
     ),
@@ -194,7 +197,7 @@ CLAUDE_CODE = Dialect(
     name="claude-code",
     cuts=(
         ("<system-reminder>", r"<system-reminder>[\s\S]*?(?:</system-reminder>|\Z)"),
-        ("[Request interrupted by user", r"\[Request interrupted by user[^\]\n]*\]"),
+        ("[Request interrupted by user", r"\[Request interrupted by user[^\[\]\n]*\]"),
     ),
     side_systems=(
         (r"\bAnalyze if this message indicates a new conversation topic", "a request for a title"),
@@ -213,9 +216,9 @@ DIALECTS: tuple[Dialect, ...] = (ANY_CLIENT, OPENCLAW, OPEN_WEBUI, CLAUDE_CODE)
 """Every client we know; the first row holds what many clients share."""
 
 
-def _union(name: str) -> Pattern[str]:
+def _union(name: str, then: str = "") -> Pattern[str]:
     patterns = [f"(?:{pattern})" for dialect in DIALECTS for pattern in getattr(dialect, name)]
-    return re.compile("|".join(patterns), re.IGNORECASE)
+    return re.compile(f"(?:{'|'.join(patterns)}){then}", re.IGNORECASE)
 
 
 def _rows(name: str) -> tuple[str, ...]:
@@ -230,13 +233,13 @@ def _reasons(name: str) -> tuple[tuple[Pattern[str], str], ...]:
     return tuple((re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in _pairs(name))
 
 
-STAMP = _union("stamps")
+STAMP = _union("stamps", r"\s*")
 CUTS = tuple((needle, re.compile(pattern, re.MULTILINE)) for needle, pattern in _pairs("cuts"))
 CARRIED = _union("carried")
 EVENT = _union("events")
 WAKE = _reasons("wakes")
 WAKE_WORDS = _pairs("wake_words")
-WAKE_MARK = _union("wake_marks")
+WAKE_MARK = _union("wake_marks", r"\s*")
 QUEUED = _union("queued")
 NUDGE = _union("nudges")
 SUMMARY = _union("summaries")

@@ -89,6 +89,16 @@ def invalid(message: str, param: str | None = None, status: int = 400, code: str
     return ApiError(status, message, type="invalid_request_error", param=param, code=code)
 
 
+def too_many(under_way: int) -> ApiError:
+    """No more may wait: engines other than the embedded one would let them wait without end."""
+    return ApiError(
+        429,
+        f"{under_way} requests are under way already; try again shortly.",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
 def of_engine(error: EngineError) -> ApiError:
     """What the engine said, in OpenAI's shape: its status and message are passed on."""
     if isinstance(error, EngineUnavailable):

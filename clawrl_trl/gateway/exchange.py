@@ -53,7 +53,6 @@ class Exchange:
             policy_version=self._version.number,
             model=gateway.policies.engine_name(self._version),
             engine=gateway.settings.engine,
-            sampled_logprobs=gateway.policies.sampled_logprobs,
             temperature=gateway.settings.served_temperature,
         )
         self._capture = Capture()
@@ -169,7 +168,7 @@ class Exchange:
                 self._events.put_nowait(stream.encode(event))
 
     async def _keep(self) -> None:
-        if not self._record.settle(self._capture):
+        if not self._record.settle(self._capture, self._gateway.policies.sampled_logprobs):
             self._record.failed()
             return
         try:

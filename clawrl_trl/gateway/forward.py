@@ -36,7 +36,7 @@ OURS = (
 )
 """Paths that the gateway answers itself; with another method they are refused, not forwarded."""
 
-OURS_BELOW = ("/v1/admin/", "/v1/responses/", "/v1/messages/")
+OURS_BELOW = ("/v1/admin/", "/v1/chat/completions/", "/v1/completions/", "/v1/responses/", "/v1/messages/")
 """Nothing below these is forwarded: an engine's own answer would be neither captured nor about what is stored."""
 
 ADMINISTRATIVE = frozenset(

@@ -17,6 +17,7 @@ from clawrl_trl.gateway import dialects
 Message = dict[str, Any]
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _OTHER_VERSIONS = 8
+_NUDGE_PARAGRAPHS = 32
 _ROLES = {"developer": "system", "function": "tool"}
 
 
@@ -170,15 +171,14 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> Note:
 
 def _peel(text: str) -> tuple[str, str]:
     """Cut stamps and wake marks from the start of a text; also returns the last mark found."""
-    marked = ""
-    while text:
-        if mark := dialects.WAKE_MARK.match(text):
-            marked, text = mark[0], text[mark.end() :].lstrip()
-        elif stamp := dialects.STAMP.match(text):
-            text = text[stamp.end() :].lstrip()
+    marked, begin = "", 0
+    while True:
+        if mark := dialects.WAKE_MARK.match(text, begin):
+            marked, begin = mark[0], mark.end()
+        elif stamp := dialects.STAMP.match(text, begin):
+            begin = stamp.end()
         else:
-            break
-    return text, marked
+            return text[begin:], marked
 
 
 def _wake(text: str) -> str:
@@ -196,7 +196,7 @@ def _read_queued(note: Note, text: str) -> Note:
     """
     note.queued, note.cleaned = True, True
     cuts = [match.end() for match in _BLANK_LINE.finditer(text)]
-    for cut in reversed(cuts):
+    for cut in reversed(cuts[-_NUDGE_PARAGRAPHS:]):
         if dialects.NUDGE.match(_peel(text[cut:].strip())[0]):
             note.nudge = True
             note.text = text[:cut].strip()

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_NAME, base_name
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_NAME, base_name, loaded_from
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
-from clawrl_trl.engines.kinds import Serving
+from clawrl_trl.engines.kinds import Serving, served_folder
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
@@ -63,6 +63,10 @@ class Policies:
         alias (`str`): Model name that means the serving version.
         keep (`int`): Retired versions kept loaded and reachable by name.
         folder (`Path`): The run folder; a policy's path may be relative to it.
+
+    Attributes:
+        sampled_logprobs (`bool | None`): Whether the engine's log-probs follow the sampling temperature; `None` as
+            long as nobody knows. It is known before the first request is sent, unless the engine couldn't say.
     """
 
     def __init__(
@@ -79,10 +83,11 @@ class Policies:
         self._wanted = self.serving
         self._loaded: set[int] = set()
         self._retired: set[int] = set()
+        self._known: dict[int, Version] = {}
         self._loading = asyncio.Lock()
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
-        self.sampled_logprobs = True
+        self.sampled_logprobs: bool | None = None
 
     def names(self) -> list[str]:
         """Every model name a client may use, the alias first."""
@@ -171,13 +176,29 @@ class Policies:
     async def _learn(self) -> Serving:
         """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
         serves = await self._engine.serving()
-        names = await self._engine.models()
-        self._loaded = {int(match[1]) for match in map(POLICY_NAME.fullmatch, names) if match}
+        roots = await self._engine.roots()
+        listed = {int(match[1]): root for name, root in roots.items() if (match := POLICY_NAME.fullmatch(name))}
+        self._loaded = {number for number, root in listed.items() if self._is_ours(number, root)}
         if not serves.in_place:
             self._loaded.add(0)
-        self._base_name = base_name(names)
+        self._base_name = base_name(roots)
         self._engine_serves = serves
+        try:
+            await self._probe()
+        except EngineError:
+            self.sampled_logprobs = None  # the follower asks again
         return serves
+
+    async def _probe(self) -> None:
+        """Find out which log-probs the engine reports; of one that can't be asked the worst is assumed."""
+        try:
+            self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
+        except EngineError as error:
+            if error.retryable:
+                raise
+            self.sampled_logprobs = False
+        if not self.sampled_logprobs:
+            logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
 
     async def follow(self) -> None:
         """Follow the ledger until cancelled."""
@@ -207,11 +228,14 @@ class Policies:
             LedgerError: If the ledger can't be read.
         """
         seen = (await asyncio.to_thread(self._read_serving), self._engine.address.pid)
+        if self._seen is None or seen[1] != self._seen[1]:
+            async with self._loading:
+                await self._learn()
+        if self.sampled_logprobs is None:
+            await self._probe()
         if seen == self._seen:
             await self._unload_idle()
             return
-        if self._seen is None or seen[1] != self._seen[1]:
-            await self._meet_engine()
         rows = await asyncio.to_thread(self._read_all)
         wanted = next(one for one in rows if one.state == "serving")
         if await self._try_load(wanted):
@@ -226,15 +250,8 @@ class Policies:
         engine = self._engine_serves
         self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
         self._retired = {one.number for one in retired}
+        self._known = {one.number: one for one in rows}
         self.serving = self._wanted = serving
-
-    async def _meet_engine(self) -> None:
-        """Get to know an engine that just (re)started, or is new to us."""
-        async with self._loading:
-            await self._learn()
-        self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
-        if not self.sampled_logprobs:
-            logger.warning("the engine reports log-probs of temperature 1 only; %s", NOT_SAMPLED)
 
     async def _try_load(self, version: Version) -> bool:
         failed, again_at = self._failed
@@ -269,6 +286,11 @@ class Policies:
             if not self.leases[number]:
                 self._loaded.discard(number)
                 await self._engine.unload_adapter(f"policy-v{number}")
+
+    def _is_ours(self, number: int, root: str | None) -> bool:
+        """Whether what the engine has loaded from `root` is this run's version; engines may outlive runs."""
+        version = self._known.get(number)
+        return version is not None and bool(version.path) and loaded_from(root, served_folder(self._path(version)))
 
     def _path(self, version: Version) -> Path:
         if version.path is None:

@@ -64,7 +64,6 @@ class Record:
         policy_version (`int`): The version it runs under, unless the engine says otherwise.
         model (`str`): The engine's name for that version.
         engine (`str`): Which engine it is.
-        sampled_logprobs (`bool`): Whether that engine's log-probs follow the sampling temperature.
         temperature (`float`): That of requests which set none.
     """
 
@@ -76,12 +75,12 @@ class Record:
         policy_version: int,
         model: str,
         engine: str,
-        sampled_logprobs: bool,
         temperature: float,
     ) -> None:
         self.asked, self.sessions = asked, sessions
         self.policy_version, self.model, self.engine = policy_version, model, engine
-        self.sampled_logprobs, self.temperature = sampled_logprobs, temperature
+        self.temperature = temperature
+        self._sampled_logprobs: bool | None = None
         self.id = schema.new_id("turn")
         self.completion_id = asked.wire.id_prefix + self.id
         self.conversations = asked.wire.conversations(asked.body)
@@ -98,8 +97,14 @@ class Record:
         """The ids of all turns that are to come."""
         return [self.turn_id(index) for index in range(len(self.placements) * self._per_prompt)]
 
-    def settle(self, capture: Capture) -> bool:
-        """Take what was captured, when nothing more will come; `False` if there is nothing to keep."""
+    def settle(self, capture: Capture, sampled_logprobs: bool | None) -> bool:
+        """Take what was captured, when nothing more will come; `False` if there is nothing to keep.
+
+        Args:
+            capture (`Capture`): What came.
+            sampled_logprobs (`bool | None`): Whether the engine's log-probs follow the temperature, as known now.
+        """
+        self._sampled_logprobs = sampled_logprobs
         self._timings = capture.timings()
         self._choices = [one for one in capture.settle() if one.finish_reason or one.sampled]
         return bool(self._choices)
@@ -160,7 +165,7 @@ class Record:
     def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
         body, placement = self.asked.body, self.placements[prompt]
         obstacle = choice.obstacle() or sampling.obstacle(
-            body, self.temperature, sampled_logprobs=self.sampled_logprobs
+            body, self.temperature, sampled_logprobs=self._sampled_logprobs
         )
         obstacle = obstacle or _beyond_text(self.conversations[prompt])
         versions = [one for one in choice.versions if one != UNKNOWN_VERSION] or [self.policy_version]

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from clawrl_trl.gateway import body, stream
+from clawrl_trl.gateway.errors import too_many
 from clawrl_trl.gateway.exchange import Exchange
 from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.requests import check
@@ -81,9 +82,11 @@ async def answer(request: Request, asked: Asked, size: int, reply: Reply | None 
         reply (`Reply`, *optional*): Translates the reply; without one the client gets it as the engine gave it.
 
     Raises:
-        ApiError: If there is no reply.
+        ApiError: If there is no reply; 429 if as many requests are under way as may run and wait.
     """
     gateway: Gateway = request.app.state.gateway
+    if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
+        raise too_many(gateway.in_flight)
     exchange = Exchange(gateway, asked, size)
     gateway.spawn(exchange.run(), exchange.abandon)
     if not await _ready(exchange, request):

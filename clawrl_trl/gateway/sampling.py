@@ -1,10 +1,10 @@
 """How a reply was sampled, and whether that leaves its tokens trainable.
 
 Training needs, for each token, the probability of the distribution it was drawn from. Plain sampling at a
-temperature above 0 gives that. Anything that cuts or bends the distribution (truncation, penalties, grammars)
-or takes the likeliest token makes the ratio to another policy undefined on the tokens it excluded; such turns
-are kept and judged, but marked. What a client leaves open is set here to plain sampling at the run's temperature, so
-that an engine's own defaults (vLLM takes a model's `generation_config`) never decide it unseen.
+temperature that is not next to 0 gives that. Anything that cuts or bends the distribution (truncation, penalties,
+grammars) or takes the likeliest token makes the ratio to another policy undefined on the tokens it excluded; such
+turns are kept and judged, but marked. What a client leaves open is set here to plain sampling at the run's
+temperature, so that an engine's own defaults (vLLM takes a model's `generation_config`) never decide it unseen.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,10 @@ PLAIN: dict[str, float | int] = {
     "repetition_penalty": 1.0,
 }
 """Plain sampling: the distribution as the model gives it."""
+
+GREEDY_BELOW = 0.01
+"""Below this temperature engines do not sample at the one they are given: vLLM raises it to this, the embedded engine
+takes the likeliest token below 1e-5."""
 
 _BENT_BY = (
     "logit_bias",
@@ -55,19 +59,21 @@ def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
     }
 
 
-def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool = True) -> str | None:
+def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool | None = True) -> str | None:
     """Why tokens sampled this way can't be trained on, or `None` when they can.
 
     Args:
         body (`Mapping`): The client's request.
         temperature (`float`, defaults to 1): That of requests which set none.
-        sampled_logprobs (`bool`, defaults to `True`): Whether the engine's log-probs follow the temperature.
+        sampled_logprobs (`bool | None`, defaults to `True`): Whether the engine's log-probs follow the temperature;
+            `None` if that is not known.
     """
     used = completed(body, temperature)
     if not sampled_logprobs and used["temperature"] != 1:
-        return f"sampled at temperature {used['temperature']}, log-probs reported for temperature 1"
-    if used["temperature"] == 0:
-        return "greedy: temperature 0 draws from no distribution"
+        reported = "log-probs reported for temperature 1" if sampled_logprobs is False else "its log-probs unknown yet"
+        return f"sampled at temperature {used['temperature']}, {reported}"
+    if used["temperature"] < GREEDY_BELOW:
+        return f"greedy: temperature {used['temperature']} is not sampled at"
     if used["top_p"] < 1 or used["top_k"] > 0 or used["min_p"] > 0:
         cut = ", ".join(f"{name} {used[name]}" for name in ("top_p", "top_k", "min_p") if used[name] != PLAIN[name])
         return f"truncated: {cut}"

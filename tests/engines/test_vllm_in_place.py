@@ -102,6 +102,13 @@ async def test_freeze_load_go_on(engine: FakeEngine, tmp_path: Path) -> None:
     assert engine.told[3:] == ["pause", "first", "resume"] and [one.name for one in names] == ["base"]
 
 
+async def test_another_runs_policy_of_the_same_name_is_exchanged(engine: FakeEngine, tmp_path: Path) -> None:
+    holder = Holder(state_of(engine))
+    for run in ("theirs", "ours"):
+        await holder.load("policy-v1", model_folder(tmp_path / run))
+    assert engine.told == ["pause", "theirs", "resume", "pause", "ours", "resume"]
+
+
 async def test_what_fails_half_way_is_undone(engine: FakeEngine, tmp_path: Path) -> None:
     holder = Holder(state_of(engine))
     await holder.load("policy-v1", model_folder(tmp_path / "one"))

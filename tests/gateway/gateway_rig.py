@@ -105,11 +105,15 @@ class ScriptedEngine:
         """The models that it serves."""
         return [self.base, *self.loaded]
 
+    def root(self, name: str) -> str:
+        """What a model was loaded from."""
+        return self.loaded.get(name, "somewhere/model")
+
     async def _health(self, request: Request) -> Response:
         return JSONResponse({}, 200 if self.healthy else 503)
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"data": [{"id": name} for name in self.names()]})
+        return JSONResponse({"data": [{"id": name, "root": self.root(name)} for name in self.names()]})
 
     async def _load(self, request: Request) -> Response:
         body = await request.json()
@@ -158,15 +162,19 @@ class ExchangingEngine(ScriptedEngine):
 
     exchanged: list[tuple[str, str | None]] = field(default_factory=list)
     held: str = "base"
+    held_folder: str | None = None
     exchange_goes_on: threading.Event | None = None
 
     def hold(self, name: str, folder: str | None) -> None:
         """Have a model in place; adapters, made for another one, are gone."""
-        self.held = name
+        self.held, self.held_folder = name, folder
         self.loaded.clear()
 
     def names(self) -> list[str]:
         return [*super().names(), *(["policy", self.held] if self.held != "base" else [])]
+
+    def root(self, name: str) -> str:
+        return self.held_folder or "somewhere/model" if name in ("policy", self.held) else super().root(name)
 
     def app(self) -> Starlette:
         app = super().app()

@@ -284,6 +284,8 @@ def test_reasoning_and_tool_calls_are_stored_as_seen(rig: Rig) -> None:
     ("change", "reason"),
     [
         ({"temperature": 0}, "greedy"),
+        ({"temperature": 0.000001}, "greedy"),
+        ({"temperature": 0.0099}, "greedy"),
         ({"top_p": 0.9}, "truncated: top_p 0.9"),
         ({"top_k": 20}, "truncated: top_k 20"),
         ({"min_p": 0.1}, "truncated: min_p 0.1"),

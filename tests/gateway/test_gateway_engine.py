@@ -214,6 +214,8 @@ def test_client_scores_as_transformers_does(real_engine: RealEngine, models: Pat
         assert engine.health() and "base" in engine.models()
         engine.load_adapter("policy-v901", models / "one")
         engine.load_adapter("policy-v901", models / "one")
+        with pytest.raises(EngineError, match="409: this engine has policy-v901 of another run"):
+            engine.load_adapter("policy-v901", models / "elsewhere")
         for name, model in (("base", "base"), ("one", "policy-v901")):
             found = engine.prompt_logprobs(context, scored, model=model, top_k=3)
             np.testing.assert_allclose(found.logprobs, recompute(context, scored, name, 1.0), atol=1e-3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import Rig, running
+from gateway_rig import Rig, pauses, running, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -240,3 +240,23 @@ def test_no_feedback_is_a_fault_of_ours(http: httpx.Client, body: dict[str, Any]
 @given(raw=st.binary(max_size=60))
 def test_no_bytes_are_a_fault_of_ours(http: httpx.Client, raw: bytes) -> None:
     refused(http.post(CHAT, content=raw), 400)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_one_request_more_than_may_wait_is_refused(tmp_path: Path, path: str) -> None:
+    asked = {"messages": HELLO, "prompt": "hello", "input": "hello", "max_tokens": 9}
+    fields = {"/v1/responses": ("input",), "/v1/completions": ("prompt",)}.get(path, ("messages", "max_tokens"))
+    with running(tmp_path, max_running=1, max_waiting=1) as rig, rig.client() as http:
+        rig.engine.script += [pauses(("one",), ("two",))] * 2
+        streamed = {"messages": HELLO, "stream": True}
+        with http.stream("POST", CHAT, json=streamed) as first, http.stream("POST", CHAT, json=streamed) as second:
+            answer = http.post(path, json={name: asked[name] for name in fields})
+            assert answer.status_code == 429 and int(answer.headers["retry-after"]) > 0
+            error = answer.json()["error"]
+            assert error["type"] == "rate_limit_error"
+            assert path == "/v1/messages" or error["code"] == "rate_limit_exceeded"
+            rig.engine.go_on.set()
+            assert all("[DONE]" in one.read().decode() for one in (first, second))
+        wait_until(lambda: rig.gateway.in_flight == 0)
+        assert http.post(CHAT, json={"messages": HELLO}).status_code == 200
+        assert len(rig.turns()) == 3

@@ -141,6 +141,28 @@ def test_after_a_restart_the_serving_version_serves_at_once(tmp_path: Path) -> N
         assert ask(rig, "policy-v1") == "1"
 
 
+def test_another_runs_adapter_is_neither_served_nor_unloaded(tmp_path: Path) -> None:
+    """A vLLM that outlives its run has the names of the run before."""
+    theirs = {f"policy-v{number}": f"/another/run/policies/policy-v{number}" for number in (1, 2)}
+    with running(tmp_path, keep_policies=0, engine=ScriptedEngine(loaded=dict(theirs))) as rig:
+        publish(rig.ledger, 1)
+        publish(rig.ledger, 2)
+
+        def refusals() -> list[str]:
+            with rig.ledger.reader() as tx:
+                return [one.data["message"] for one in events.of(tx, "2") if one.kind == "policy_load_failed"]
+
+        wait_until(lambda: bool(refusals()))
+        assert "/another/run/policies/policy-v2" in refusals()[0] and "restart the engine" in refusals()[0]
+        assert ask(rig) == "0" and rig.engine.requests[-1]["model"] == "base"
+        for version in (3, 4):
+            publish(rig.ledger, version)
+            serves(rig, version)
+        wait_until(lambda: "policy-v3" in rig.engine.unloaded)
+        assert rig.engine.unloaded == ["policy-v3"]
+        assert rig.engine.loaded.items() >= theirs.items()
+
+
 def test_leases_end_with_their_requests(rig: Rig) -> None:
     ask(rig)
     wait_until(lambda: not rig.gateway.policies.leases)
@@ -195,6 +217,35 @@ def test_an_engine_with_raw_log_probs_is_noticed(tmp_path: Path) -> None:
         cool, plain = rig.turns()
     assert plain.trainable and not cool.trainable
     assert cool.untrainable_reason == "sampled at temperature 0.7, log-probs reported for temperature 1"
+
+
+def test_which_log_probs_these_are_is_known_before_the_first_request_and_asked_again(tmp_path: Path) -> None:
+    async def known(rig: Rig) -> list[bool | None]:
+        async with EngineClient(rig.engine_url, ENGINE_KEY, timeout=30) as engine:
+            made = Policies(rig.ledger, rig.gateway.writer, engine, alias="clawrl", keep=0, folder=tmp_path)
+            made.start()
+            answers = [made.sampled_logprobs]
+            await made.ensure(made.serving)
+            answers.append(made.sampled_logprobs)
+            rig.engine.raw_logprobs = True  # another engine took its place
+            await made.reload(made.serving)
+            return [*answers, made.sampled_logprobs]
+
+    with running(tmp_path) as rig:
+        assert asyncio.run(known(rig)) == [None, True, False]
+
+
+@pytest.mark.parametrize(("known", "reported"), [(None, "unknown yet"), (False, "reported for temperature 1")])
+def test_what_counts_is_what_is_known_when_the_turn_is_written(rig: Rig, known: bool | None, reported: str) -> None:
+    rig.engine.script.append(pauses(("one",), ("two",)))
+    client = openai.OpenAI(base_url=rig.url, api_key="x", max_retries=0)
+    stream = client.chat.completions.create(model="clawrl", messages=HELLO, stream=True, temperature=0.7)  # type: ignore[call-overload]
+    next(iter(stream))
+    rig.gateway.policies._probe = asyncio.Event().wait  # type: ignore[method-assign] # nobody finds out before the end
+    rig.gateway.policies.sampled_logprobs = known
+    rig.engine.go_on.set()
+    list(stream)
+    assert reported in (rig.turn().untrainable_reason or "")
 
 
 def test_a_serving_version_without_its_folder_is_our_fault(tmp_path: Path) -> None:

@@ -200,6 +200,14 @@ def test_the_rest_is_forwarded_as_it_is(rig: Rig) -> None:
     assert ENGINE_KEY
 
 
+@pytest.mark.parametrize("path", [f"{CHAT}/batch", "/s/one/v1/chat/completions/batch", "/v1/completions/render"])
+def test_nothing_below_a_captured_endpoint_is_forwarded(rig: Rig, path: str) -> None:
+    with rig.client() as http:
+        answer = http.post(path, json={"model": "clawrl", "messages": [HELLO, HELLO]})
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "unknown_url"
+    assert "POST" not in [method for method, _, _ in rig.engine.others]
+
+
 def test_administrative_engine_routes_need_the_admin_scope(keyed: Rig) -> None:
     with keyed.client() as http:
         for name in ("sleep", "pause", "update_weights", "collective_rpc", "load_lora_adapter"):

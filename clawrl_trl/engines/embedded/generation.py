@@ -73,6 +73,12 @@ class Generation:
             Row(self, index, random.Random(None if seed is None else seed + index)) for index in range(self.choices)
         ]
 
+    def fail(self, message: str) -> list[Update]:
+        """The updates that end all its choices with an error, made without anything that may fail itself."""
+        return [
+            Update(generation=self, index=index, error=message, finish_reason="error") for index in range(self.choices)
+        ]
+
 
 class Row:
     """One choice being decoded."""

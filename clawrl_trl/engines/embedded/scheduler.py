@@ -3,6 +3,8 @@
 Between two steps requests join, leave, or are cancelled; nothing else ever touches a running batch. One turn of the
 loop decodes one token for every running row of every policy, and runs at most one chunk of one prefill. Updates go to
 the event loop in one hop per turn, so the loop is never blocked by the model and the model rarely by the loop.
+
+Whatever fails ends the rows it was about, each with a last update, and never the thread: nobody would start another.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import torch
 
 from clawrl_trl.engines.embedded.adapters import Policy
 from clawrl_trl.engines.embedded.batch import Batch, Prefill
-from clawrl_trl.engines.embedded.generation import Generation, Update
+from clawrl_trl.engines.embedded.generation import Generation, Row, Update
 
 PREFILL_TOKENS = 512
 """Prompt tokens of one chunk: the longest a running row waits for a joiner."""
@@ -100,38 +102,60 @@ class Scheduler:
             return not self._closing
 
     def _turn(self) -> list[Update]:
-        self._drop_cancelled()
-        self._admit()
-        updates = [update for policy in list(self._batches) for update in self._decode(policy)]
-        return updates + self._advance_prefill()
+        updates: list[Update] = []
+        try:
+            updates += self._drop_cancelled()
+            updates += self._admit()
+            for policy in list(self._batches):
+                updates += self._decode(policy)
+            updates += self._advance_prefill()
+        except Exception as error:
+            logger.exception("a turn of the decoding thread failed")
+            updates += self._fail_all(error)
+        return updates
 
-    def _drop_cancelled(self) -> None:
+    def _drop_cancelled(self) -> list[Update]:
+        updates: list[Update] = []
         for policy, batch in list(self._batches.items()):
             if any(row.cancelled for row in batch.rows):
-                self._keep(policy, [index for index, row in enumerate(batch.rows) if not row.cancelled])
+                updates += self._keep(policy, [index for index, row in enumerate(batch.rows) if not row.cancelled])
         if self._prefill is not None and self._prefill.cancelled:
             self._prefill = None
         with self._wake:
             if any(one.cancelled for one in self._waiting):
                 self._waiting = deque(one for one in self._waiting if not one.cancelled)
+        return updates
 
-    def _keep(self, policy: Policy, going: list[int]) -> None:
-        if going:
-            self._batches[policy].keep(going)
-        else:
+    def _keep(self, policy: Policy, going: list[int]) -> list[Update]:
+        batch = self._batches[policy]
+        rows = [batch.rows[index] for index in going]
+        if not rows:
             del self._batches[policy]
+            return []
+        try:
+            batch.keep(going)
+        except Exception as error:
+            logger.exception("rows of policy %s could not leave", policy.name)
+            return self._fail(policy, rows, error)
+        return []
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Update]:
         """Start prefilling the next request, along with those right behind it that fit beside it."""
         if self._prefill is not None or not self._waiting:
-            return
+            return []
         running = self.running
         chosen: list[Generation] = []
         with self._wake:
             while self._waiting and len(chosen) < PREFILL_ROWS and self._fits(self._waiting[0], chosen, running):
                 chosen.append(self._waiting.popleft())
-        if chosen:
+        if not chosen:
+            return []
+        try:
             self._prefill = Prefill(chosen, PREFILL_TOKENS)
+        except Exception as error:
+            logger.exception("a prefill could not begin")
+            return _failed(chosen, error)
+        return []
 
     def _fits(self, candidate: Generation, chosen: list[Generation], running: int) -> bool:
         rows = running + sum(one.choices for one in chosen)
@@ -150,11 +174,10 @@ class Scheduler:
             updates = batch.step()
         except Exception as error:
             logger.exception("decoding with policy %s failed", policy.name)
-            del self._batches[policy]
-            return [row.fail(_reason(error)) for row in batch.rows]
+            return self._fail(policy, batch.rows, error)
         going = [index for index, update in enumerate(updates) if update.finish_reason is None]
         if len(going) < len(updates):
-            self._keep(policy, going)
+            updates += self._keep(policy, going)
         return updates
 
     def _advance_prefill(self) -> list[Update]:
@@ -163,28 +186,49 @@ class Scheduler:
             return []
         try:
             started = prefill.step()
-            if started is not None and started.batch is not None:
-                self._join(started.batch)
         except Exception as error:
             logger.exception("prefill failed")
             self._prefill = None
-            return [row.fail(_reason(error)) for one in prefill.generations for row in one.rows()]
+            return _failed(prefill.generations, error)
         if started is None:
             return []
         self._prefill = None
-        return started.updates
+        return started.updates + (self._join(started.batch) if started.batch is not None else [])
 
-    def _join(self, batch: Batch) -> None:
-        present = self._batches.get(batch.policy)
-        if present is None:
-            self._batches[batch.policy] = batch
-        else:
+    def _join(self, batch: Batch) -> list[Update]:
+        present = self._batches.setdefault(batch.policy, batch)
+        if present is batch:
+            return []
+        rows = present.rows + batch.rows
+        try:
             present.join(batch)
+        except Exception as error:
+            logger.exception("rows of policy %s could not join", batch.policy.name)
+            return self._fail(batch.policy, rows, error)
+        return []
+
+    def _fail(self, policy: Policy, rows: Sequence[Row], error: Exception) -> list[Update]:
+        """End a batch that can't go on."""
+        del self._batches[policy]
+        return [row.fail(_reason(error)) for row in rows]
+
+    def _fail_all(self, error: Exception) -> list[Update]:
+        """End everything that is under way."""
+        ended = [row.fail(_reason(error)) for batch in self._batches.values() for row in batch.rows]
+        for one in self._prefill.generations if self._prefill is not None else ():
+            ended += one.fail(_reason(error))
+        self._batches, self._prefill = {}, None
+        return ended
 
     def _deliver(self, updates: list[Update]) -> None:
         if updates and self._loop is not None:
             with suppress(RuntimeError):  # the event loop has been closed: nobody is left to tell
                 self._loop.call_soon_threadsafe(_hand_over, updates)
+
+
+def _failed(generations: Sequence[Generation], error: Exception) -> list[Update]:
+    """The last updates of generations whose prefill failed."""
+    return [update for one in generations for update in one.fail(_reason(error))]
 
 
 def _hand_over(updates: list[Update]) -> None:
