@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl.engines.calls import base_name
 from clawrl_trl.engines.client import BASE_MODEL, SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, turns
@@ -141,7 +142,7 @@ def _provenance(messages: list[dict[str, Any]]) -> list[str]:
 def _logprobs(
     engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], version: int
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    model = BASE_MODEL if version == 0 else f"policy-v{version}"
+    model = base_name(engine.models()) if version == 0 else f"policy-v{version}"
     scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=model)
     return np.asarray(scored.logprobs, dtype=np.float32)
 

@@ -8,7 +8,6 @@ no vote at all: then nothing is decided, and the turn stays pending.
 
 import asyncio
 import json
-import re
 import secrets
 from collections import Counter
 from collections.abc import Sequence
@@ -204,12 +203,12 @@ def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 
 def read(reply: dict[str, Any]) -> Vote:
-    """The vote in a chat completion: its whole content, or its last line, is the JSON object asked for."""
+    """The vote in a chat completion: what follows its thoughts, or its last line, is the JSON object."""
     try:
         content = str(reply["choices"][0]["message"].get("content") or "")
     except (KeyError, IndexError, TypeError, AttributeError):
         return Vote(None, json.dumps(reply)[:MAX_RAW])
-    answer = re.sub(r"<think>.*?</think>", "", content, flags=re.S).strip()
+    answer = content.rpartition("</think>")[2].strip()
     lines = [line.strip() for line in answer.splitlines() if line.strip(" `\t")]
     for text in (answer, lines[-1] if lines else ""):
         try:

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 PLACES = 4
 """Requests that vLLM answers at once; the others wait, so that they have seen nothing when it dies."""
 CLIENTS = 16
+LENGTH = {True: 2000, False: 400}
+"""Tokens of a reply, streamed or whole. A stream is long enough that it can't end before its server is dead."""
 QUESTION = "Tom has {} apples. He buys {} more apples. How many apples does Tom have now?"
 
 
@@ -60,7 +62,7 @@ async def ask(http: httpx.AsyncClient, number: int, heard: Heard, begun: asyncio
     body = {
         "model": "clawrl",
         "messages": [{"role": "user", "content": QUESTION.format(number + 2, number + 3)}],
-        "max_tokens": 400,
+        "max_tokens": LENGTH[heard.streamed],
         "ignore_eos": True,
         "stream": heard.streamed,
     }
