@@ -177,16 +177,17 @@ class Policies:
         """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
         serves = await self._engine.serving()
         roots = await self._engine.roots()
-        listed = {int(match[1]): root for name, root in roots.items() if (match := POLICY_NAME.fullmatch(name))}
-        self._loaded = {number for number, root in listed.items() if self._is_ours(number, root)}
-        if not serves.in_place:
-            self._loaded.add(0)
         self._base_name = base_name(roots)
-        self._engine_serves = serves
         try:
             await self._probe()
         except EngineError:
             self.sampled_logprobs = None  # the follower asks again
+        # Only now: whoever sees that a version is loaded sends requests without waiting for the lock.
+        listed = {int(match[1]): root for name, root in roots.items() if (match := POLICY_NAME.fullmatch(name))}
+        self._loaded = {number for number, root in listed.items() if self._is_ours(number, root)}
+        if not serves.in_place:
+            self._loaded.add(0)
+        self._engine_serves = serves
         return serves
 
     async def _probe(self) -> None:

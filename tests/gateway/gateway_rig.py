@@ -134,7 +134,7 @@ class ScriptedEngine:
         assert request.headers["authorization"] == f"Bearer {ENGINE_KEY}"
         body = await request.json()
         if body.get("prompt") == probe.PROMPT:
-            return self._probed(body["temperature"])
+            return await self._probed(body["temperature"])
         self.requests.append(body)
         if body["model"] not in self.names():
             self.refused += 1
@@ -142,7 +142,7 @@ class ScriptedEngine:
         behaviour = self.script.pop(0) if self.script else says("one", " two", " three")
         return await behaviour(self, body)
 
-    def _probed(self, temperature: float) -> Response:
+    async def _probed(self, temperature: float) -> Response:
         """The likeliest tokens at a temperature, when the gateway finds out what log-probs these are."""
         scale = 1 if self.raw_logprobs else 1 / temperature
         top = {"a": -0.5 * scale, "b": -2.5 * scale}

@@ -1,12 +1,15 @@
 """New versions take over between requests, and nobody's request breaks."""
 
 import asyncio
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from gateway_rig import ENGINE_KEY, Rig, ScriptedEngine, pauses, running, wait_until
+from gateway_rig import ENGINE_KEY, Rig, ScriptedEngine, ServerThread, pauses, running, wait_until
+from starlette.responses import Response
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.gateway.policies import Policies
@@ -233,6 +236,45 @@ def test_which_log_probs_these_are_is_known_before_the_first_request_and_asked_a
 
     with running(tmp_path) as rig:
         assert asyncio.run(known(rig)) == [None, True, False]
+
+
+@dataclass
+class Thoughtful(ScriptedEngine):
+    """An engine that tells what log-probs it has when a test lets it."""
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    tells: threading.Event = field(default_factory=threading.Event)
+
+    async def _probed(self, temperature: float) -> Response:
+        self.asked.set()
+        await asyncio.to_thread(self.tells.wait, 30)
+        return await super()._probed(temperature)
+
+
+def test_no_request_is_sent_while_the_engine_is_asked_about_its_log_probs(tmp_path: Path) -> None:
+    engine = Thoughtful()
+    server = ServerThread(engine.app()).start()
+
+    async def known(rig: Rig) -> bool | None:
+        async with EngineClient(f"http://127.0.0.1:{server.port}", ENGINE_KEY, timeout=30) as client:
+            made = Policies(rig.ledger, rig.gateway.writer, client, alias="clawrl", keep=0, folder=tmp_path)
+            made.start()
+            first = asyncio.create_task(made.ensure(made.serving))
+            assert await asyncio.to_thread(engine.asked.wait, 30)
+            second = asyncio.create_task(made.ensure(made.serving))
+            await asyncio.sleep(0)
+            early = second.done()
+            engine.tells.set()
+            await asyncio.gather(first, second)
+            assert not early
+            return made.sampled_logprobs
+
+    try:
+        with running(tmp_path) as rig:
+            assert asyncio.run(known(rig))
+    finally:
+        engine.tells.set()
+        server.stop()
 
 
 @pytest.mark.parametrize(("known", "reported"), [(None, "unknown yet"), (False, "reported for temperature 1")])
