@@ -20,13 +20,14 @@ _BUNDLED = {"temperature": BUNDLED_TEMPERATURE, "per_device_train_batch_size": 2
 BUNDLED = {
     "binary": {"learning_rate": 1e-3, "beta": 0.02, **_BUNDLED},
     "opd": {"learning_rate": 1.5e-3, "beta": 0.0, **_BUNDLED},
-    "combine": {"learning_rate": 1.2e-3, "beta": 0.2, "w_rl": 0.65, **_BUNDLED},
+    "combine": {"learning_rate": 2e-3, "beta": 0.05, "w_rl": 0.65, "adam_epsilon": 1e-4, **_BUNDLED},
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
 larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
 a pull of its own: opd needs no other, but half the step that its first lessons would bear, for a hint that is not
-about style pulls back to the base's; and in combine, where hints say where to, the pull to the base may be so firm
-that scores which say nothing lead nowhere."""
+about style pulls back to the base's. In combine the step follows the evidence: Adam makes whole steps of the smallest
+gradients, unless its epsilon is of their size, and scores of what the model does anyway, which are weak gradients,
+would take it as far by chance as hints do on purpose."""
 
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
