@@ -508,6 +508,7 @@ def test_two_turns_with_the_bundled_model(tiny: RealEngine, tmp_path: Path, stre
         for words in (QUESTION, "Thanks, that is just right!"):
             messages.append({"role": "user", "content": words})
             options: Any = {"model": "clawrl", "messages": messages, "max_tokens": 120, "system": "You help kindly."}
+            options["extra_body"] = {"seed": 0}
             if stream:
                 with client.messages.stream(**options) as events:
                     said.append(events.get_final_message())

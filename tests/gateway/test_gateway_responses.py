@@ -518,7 +518,7 @@ def test_two_turns_with_the_bundled_model(tiny: RealEngine, tmp_path: Path, stre
         client = openai_of(rig)
         said: list[Any] = []
         for words in (QUESTION, "Thanks, that is just right!"):
-            options: Any = {"model": "clawrl", "input": words, "max_output_tokens": 120}
+            options: Any = {"model": "clawrl", "input": words, "max_output_tokens": 120, "extra_body": {"seed": 0}}
             options["previous_response_id"] = said[-1].id if said else None
             if stream:
                 *_, last = client.responses.create(stream=True, **options)
