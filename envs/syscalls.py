@@ -13,6 +13,16 @@ from functools import cache
 
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
+_REFUSED_EVERYWHERE = {
+    "io_uring_setup": 425,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "mount_setattr": 442,
+}
+"""Calls since Linux 5.1 have the same number on every processor."""
 _REFUSED = {
     "x86_64": {
         "shmget": 29,
@@ -24,13 +34,6 @@ _REFUSED = {
         "perf_event_open": 298,
         "bpf": 321,
         "userfaultfd": 323,
-        "io_uring_setup": 425,
-        "open_tree": 428,
-        "move_mount": 429,
-        "fsopen": 430,
-        "fsconfig": 431,
-        "fsmount": 432,
-        "mount_setattr": 442,
     },
     "aarch64": {
         "mount": 40,
@@ -42,13 +45,6 @@ _REFUSED = {
         "perf_event_open": 241,
         "bpf": 280,
         "userfaultfd": 282,
-        "io_uring_setup": 425,
-        "open_tree": 428,
-        "move_mount": 429,
-        "fsopen": 430,
-        "fsconfig": 431,
-        "fsmount": 432,
-        "mount_setattr": 442,
     },
 }
 _FAMILIES = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16}
@@ -73,7 +69,7 @@ def seccomp_filter() -> bytes:
         _op(_AT_LEAST, _X32, otherwise=1),
         _op(_RETURN, _ERRNO | errno.ENOSYS),
     ]
-    for number in _REFUSED[machine].values():
+    for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values():
         program += [_op(_EQUAL, number, otherwise=1), _op(_RETURN, _ERRNO | errno.EPERM)]
     program += [_op(_EQUAL, _SOCKET[machine], then=1), _op(_RETURN, _ALLOW), _op(_LOAD, _FIRST)]
     for family in _FAMILIES.values():

@@ -1,6 +1,7 @@
 """The three trainers on samples that exist already: no ledger, no engine."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,26 +149,30 @@ class TestAsyncGRPOTrainer(Common):
         trainer.train()
         assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
 
-    @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-    def test_accumulating_a_ragged_batch_changes_nothing(self, tiny: Path, tmp_path: Path, loss_type: str) -> None:
-        samples = make_samples(5)
+    def check_cuts(self, tiny: Path, tmp_path: Path, cuts: Sequence[tuple[int, int]], **settings: Any) -> None:
+        """Five rows in so many micro-batches (size, number) make the same step."""
         found = []
-        for size, steps in ((8, 1), (2, 4)):
+        for size, steps in cuts:
             trainer = self.build(
                 tiny,
                 tmp_path,
-                samples,
+                make_samples(5),
                 per_device_train_batch_size=size,
                 gradient_accumulation_steps=steps,
-                loss_type=loss_type,
                 optim="sgd",
                 max_grad_norm=0.0,
+                **settings,
             )
             trainer.train()
             assert trainer.state.global_step == 1
             found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         for name, value in found[0].items():
-            torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
+            for other in found[1:]:
+                torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+    def test_accumulating_a_ragged_batch_changes_nothing(self, tiny: Path, tmp_path: Path, loss_type: str) -> None:
+        self.check_cuts(tiny, tmp_path, ((8, 1), (2, 4)), loss_type=loss_type)
 
     def test_each_sample_is_scored_at_its_own_temperature(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(4, temperatures=(1.0, 0.5, 2.0)))
@@ -206,26 +211,8 @@ class TestAsyncGRPOTrainer(Common):
             likelihood = (trainer.logps(model, inputs) * inputs["tool_mask"]).sum(-1).mean()
             return default_loss(model, inputs) - likelihood
 
-        samples = make_samples(5)
-        found = []
-        for size, steps in ((8, 1), (2, 4), (1, 8)):
-            trainer = self.build(
-                tiny,
-                tmp_path,
-                samples,
-                loss=with_likelihood,
-                per_device_train_batch_size=size,
-                gradient_accumulation_steps=steps,
-                loss_type=loss_type,
-                optim="sgd",
-                max_grad_norm=0.0,
-            )
-            trainer.train()
-            assert trainer.state.global_step == 1
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            for other in found[1:]:
-                torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
+        cuts = ((8, 1), (2, 4), (1, 8))
+        self.check_cuts(tiny, tmp_path, cuts, loss=with_likelihood, loss_type=loss_type)
 
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
     def test_a_custom_loss_that_is_the_default_changes_nothing(
