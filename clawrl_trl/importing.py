@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.calls import base_name
-from clawrl_trl.engines.client import BASE_MODEL, SyncEngineClient
+from clawrl_trl.engines.client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
@@ -48,8 +48,9 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     with _engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
+        served = f"policy-v{version}" if version else base_name(engine.models())
         prepared = [
-            (conversation, [_turn(one, engine, version) for one in conversation["turns"]])
+            (conversation, [_turn(one, engine, version, served) for one in conversation["turns"]])
             for conversation in conversations
         ]
     with ledger.transaction() as tx:
@@ -101,14 +102,14 @@ def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineCl
         yield client
 
 
-def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int) -> Turn:
+def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
     messages = _messages(entry["prompt"])
     response = {"role": "assistant", "content": entry["response"]}
     prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True})
     whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False})
     fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
     completion_ids = whole[len(prompt_ids) :] if fits else None
-    logprobs = _logprobs(engine, prompt_ids, completion_ids, version) if completion_ids else None
+    logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
     wanted = bool(entry.get("trainable", True))
     reason = None if wanted and fits else "marked so in the imported file" if fits else "no token prefix"
     return Turn(
@@ -126,7 +127,7 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int) -> Turn
         trainable=reason is None,
         untrainable_reason=reason,
         policy_version=version,
-        model=BASE_MODEL if version == 0 else f"policy-v{version}",
+        model=served,
         engine=ENGINE,
     )
 
@@ -140,10 +141,9 @@ def _provenance(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def _logprobs(
-    engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], version: int
+    engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], served: str
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    model = base_name(engine.models()) if version == 0 else f"policy-v{version}"
-    scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=model)
+    scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=served)
     return np.asarray(scored.logprobs, dtype=np.float32)
 
 
