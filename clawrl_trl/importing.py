@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session as Transaction
 from clawrl_trl.engines.calls import base_name
 from clawrl_trl.engines.client import SyncEngineClient
 from clawrl_trl.errors import UserError
+from clawrl_trl.gateway.messages import other_parts
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.run import RunFolder
@@ -110,8 +111,7 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
     fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
     completion_ids = whole[len(prompt_ids) :] if fits else None
     logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
-    wanted = bool(entry.get("trainable", True))
-    reason = None if wanted and fits else "marked so in the imported file" if fits else "no token prefix"
+    reason = _obstacle(entry, messages, fits)
     return Turn(
         session_id="",
         completion_id="",
@@ -130,6 +130,15 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
         model=served,
         engine=ENGINE,
     )
+
+
+def _obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool) -> str | None:
+    """Why a turn of the file can't be trained, or `None`."""
+    if not fits:
+        return "no token prefix"
+    if any(map(other_parts, messages)):
+        return "its log-probs can't be had: the engine scores text alone"
+    return None if entry.get("trainable", True) else "marked so in the imported file"
 
 
 def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""The pictures of a session: what the model was shown, in the order it was shown, as `clawrl inspect` tells of them.
+"""Pictures in messages, and those of a session: what the model was shown, in the order it was shown.
 
-They come from the image parts of the captured requests, of each request those that are new to it, or, where the
-policy only reads and the rollout kept them, from the run's screenshots. A picture counts by the step it belongs to,
-the replies that came before it; a screenshot of the last step has no turn any more.
+A session's, as `clawrl inspect` tells of them, come from the image parts of the captured requests, of each request
+those that are new to it, or, where the policy only reads and the rollout kept them, from the run's screenshots. A
+picture counts by the step it belongs to, the replies that came before it; a screenshot of the last step has no turn
+any more.
 """
 
 import base64
@@ -74,10 +75,8 @@ class Picture:
         assert self.content is not None
         if self.content[:8] == _PNG:
             return self.content
-        try:
-            from PIL import Image
-        except ImportError:
-            raise UserError(f"{self.name} is {self.kind}: pip install pillow to write it as PNG.") from None
+        from PIL import Image
+
         written = io.BytesIO()
         try:
             with Image.open(io.BytesIO(self.content)) as image:
@@ -98,6 +97,17 @@ def of_turn(messages: Sequence[Message], number: int) -> list[Picture]:
     new = messages[replies[-1] + 1 :] if replies else messages
     urls = [url for message in new for url in _urls(message)]
     return [Picture(len(replies), number, *read_url(url), place) for place, url in enumerate(urls)]
+
+
+def shows(messages: Sequence[Message]) -> bool:
+    """Whether there are pictures in messages."""
+    return any(True for message in messages for _ in _urls(message))
+
+
+def contents(messages: Sequence[Message]) -> list[bytes]:
+    """The files of all pictures that messages hold, in their order."""
+    found = (read_url(url)[1] for message in messages for url in _urls(message))
+    return [content for content in found if content is not None]
 
 
 def of_session(run: str | Path, session: str, rows: Sequence[Mapping[str, Any]]) -> list[Picture]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
@@ -38,6 +39,7 @@ from clawrl_trl.trainers.importance import reweigh
 from clawrl_trl.trainers.line import PolicyLine
 from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
 from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
+from clawrl_trl.trainers.vision import Vision, adapting_language
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +91,12 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         source ([`~clawrl_trl.credit.Source`], path or iterable):
             Where samples come from: a [`~clawrl_trl.credit.LedgerSource`], any other source, a JSON-lines file, or an
             iterable of [`~clawrl_trl.credit.TrainingSample`] or of rows with its fields.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
-            Tokenizer, for the padding token and to be saved. If `None`, it is loaded with the model.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
+            Tokenizer, for the padding token and to be saved, or the processor of a vision-language model, which
+            prepares the samples' pictures too. If `None`, it is loaded with the model.
         peft_config ([`~peft.PeftConfig`], *optional*):
-            Adapter to train. If `None`, all weights are trained.
+            Adapter to train. If `None`, all weights are trained. Of a vision-language model "all-linear" means the
+            layers of its language model.
         publisher ([`~clawrl_trl.policies.Publisher`], *optional*):
             Takes new policy versions to the engine. With a ledger source and no publisher, versions go to
             `output_dir/policies` and are promoted in the ledger alone.
@@ -156,11 +160,12 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
-            peft_config=peft_config,
+            peft_config=adapting_language(peft_config),
             callbacks=callbacks,
             optimizers=optimizers,
             quantization_config=quantization_config,
         )
+        self.vision = Vision.of(self.processing_class, self.accelerator.unwrap_model(self.model).config)
         self.custom_loss_function = custom_loss_function
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
@@ -215,7 +220,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         """Credited samples of one batch, weighted, merged if asked for, without those that train nothing."""
         credited = []
         for sample, advantages in zip(samples, self.advantages(samples), strict=True):
-            known = np.isfinite(sample.logprobs)
+            known = np.isfinite(sample.logprobs) & self._can_be_shown(sample)
             distilled = self.distilled(sample)
             credited.append(
                 CreditedSample(
@@ -228,6 +233,14 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         self._untrained = [row.sample.sample_id for row in credited if not row.trained_tokens]
         self._note_batch(rows)
         return merge(rows) if self.args.merge_turns else rows
+
+    def _can_be_shown(self, sample: TrainingSample) -> bool:
+        if not sample.images:
+            return True
+        fault = "the model, or its processor, sees no pictures" if self.vision is None else self.vision.fault(sample)
+        if fault:
+            logger.warning("sample %s is not trained: %s", sample.sample_id, fault)
+        return fault is None
 
     def _note_batch(self, rows: list[CreditedSample]) -> None:
         if not rows:
@@ -265,7 +278,10 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             dtype=dtype,
             pad_to_multiple_of=self.pad_to_multiple_of,
         )
-        inputs = {name: tensor.to(self.accelerator.device) for name, tensor in inputs.items()}
+        if self.vision is not None:
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+            inputs |= self.vision.features([row.sample for row in micro["rows"]], ids)
+        inputs = send_to_device(inputs, self.accelerator.device)
         inputs["num_items_in_batch"] = torch.tensor(micro["num_items"], device=self.accelerator.device)
         inputs["row_share"] = micro["row_share"]
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]

@@ -6,6 +6,7 @@ import torch
 from accelerate.utils import is_peft_model
 
 from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.vision import seen_by_model
 
 
 @torch.no_grad()
@@ -23,11 +24,16 @@ def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
     if not is_peft_model(model) and trainer.ref_model is None:
         return None
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
+    pictures = seen_by_model(inputs)
+    # Between the replies of one sequence there may be pictures, of which none may be cut off.
+    kept = None if pictures else width
+    start = inputs["prompt_ids"].size(1) - 1
     arguments = {
-        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :width]], dim=1),
-        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :width]], dim=1),
-        "logits_to_keep": width + 1,
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :kept]], dim=1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :kept]], dim=1),
+        "logits_to_keep": torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device),
         "use_cache": False,
+        **pictures,
     }
 
     def log_probs(one: Any) -> torch.Tensor:

@@ -6,7 +6,7 @@ exact for a head without bias or soft cap. Models for which that does not hold, 
 would round to float32, take the plain way through the logits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,7 @@ def plain_logps(
     temperature: torch.Tensor,
     *,
     router_logits: bool = False,
+    pictures: Mapping[str, Any] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Log-probabilities and entropies of the last tokens, from the full logits.
 
@@ -75,6 +76,8 @@ def plain_logps(
         attention_mask: [B, L].
         logits_to_keep: T, the number of last tokens to score.
         temperature: [B].
+        router_logits: Also ask a mixture of experts for its auxiliary loss.
+        pictures: What the model takes of the prompts' pictures.
 
     Returns:
         `([B, T] log-probabilities, [B, T] entropies, auxiliary loss or None)`, 0 on masked positions.
@@ -85,6 +88,7 @@ def plain_logps(
         attention_mask=attention_mask,
         logits_to_keep=logits_to_keep + 1,
         use_cache=False,
+        **(pictures or {}),
         **extra,
     )
     logits = output.logits[:, :-1] / temperature[:, None, None].to(output.logits.dtype)

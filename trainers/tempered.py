@@ -11,6 +11,7 @@ from trl.trainer.utils import use_adapter
 
 from clawrl_trl.trainers.collate import Inputs
 from clawrl_trl.trainers.logprobs import RowTemperatures, plain_logps
+from clawrl_trl.trainers.vision import seen_by_model, shown
 
 
 class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -42,7 +43,9 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         with self.at_temperatures(inputs):
-            logps, _, _ = self._get_per_token_logps_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))
+            logps, _, _ = self._get_per_token_logps_and_entropies(
+                model, ids, mask, inputs["completion_ids"].size(1), **shown(inputs)
+            )
         return logps
 
     def reference_logps(self, inputs: Inputs) -> torch.Tensor:
@@ -68,7 +71,13 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if rows is not None and not self._temperatures[0].fused(rows):
             with self.accelerator.autocast():
                 logps, entropies, aux = plain_logps(
-                    model, input_ids, attention_mask, logits_to_keep, rows, router_logits=compute_aux_loss
+                    model,
+                    input_ids,
+                    attention_mask,
+                    logits_to_keep,
+                    rows,
+                    router_logits=compute_aux_loss,
+                    pictures=seen_by_model(kwargs),
                 )
             return logps, entropies if compute_entropy else None, aux
         return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]

@@ -53,8 +53,9 @@ def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
 
     Every token keeps its advantage, its behaviour log-probability and so its importance ratio, and the teacher's
     candidates, which depend on nothing but the token's own context; only samples of the
-    same temperature are joined, since the loss divides a sequence's logits by one temperature. The joined sequence
-    carries the first sample's prompt and the last one's id and policy version.
+    same temperature are joined, since the loss divides a sequence's logits by one temperature, and only those that
+    show the same pictures as far as they go. The joined sequence carries the first sample's prompt and the last one's
+    pictures, id and policy version.
 
     Args:
         samples: Credited samples in any order.
@@ -79,6 +80,7 @@ def _extends(later: TrainingSample, earlier: TrainingSample) -> bool:
         later.temperature == earlier.temperature
         and len(later.prompt_ids) >= len(whole)
         and np.array_equal(later.prompt_ids[: len(whole)], whole)
+        and later.images[: len(earlier.images)] == earlier.images
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from clawrl_trl.pictures import read_url
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -27,6 +29,8 @@ class TrainingSample:
         logprobs (`[T]` floats): Log-probabilities in nats under the distribution actually sampled from (temperature
             and truncation included): the behaviour policy S of the importance ratio.
         sample_id (`str`): Identifier, for logs.
+        images (`tuple[bytes, ...]`): Files of the prompt's pictures (PNG, JPEG, ...), in the order in which the prompt
+            shows them; a `data:` URL stands for its content. The ids have an entry for each patch that the model sees.
         completion_mask (`[T]` bools, *optional*): False on tokens that are not the model's (tool output). Default:
             every token counts.
         policy_version (`int`): Version that sampled the reply; 0 is the base model.
@@ -46,13 +50,15 @@ class TrainingSample:
         weight (`float`): Factor on the sample's advantages.
 
     Raises:
-        ValueError: If a length does not fit, an array is empty or the temperature is not above 0.
+        ValueError: If a length does not fit, an array is empty, a picture is neither a file's content nor a `data:`
+            URL, or the temperature is not above 0.
     """
 
     prompt_ids: IntArray
     completion_ids: IntArray
     logprobs: FloatArray
     sample_id: str = ""
+    images: tuple[bytes, ...] = ()
     completion_mask: BoolArray | None = None
     policy_version: int = 0
     temperature: float = 1.0
@@ -78,6 +84,7 @@ class TrainingSample:
         if self.logprobs is None:
             raise ValueError(f"sample {self.sample_id!r}: logprobs are missing")
         self._set("completion_mask", self._per_token("completion_mask", np.bool_))
+        self._set("images", tuple(map(self._picture, self.images)))
         self._set_candidates()
         if (self.baseline is None) != (self.scale is None):
             raise ValueError(f"sample {self.sample_id!r}: baseline and scale come together")
@@ -97,6 +104,12 @@ class TrainingSample:
                 f"sample {self.sample_id!r}: {name} has shape {array.shape}, not {self.completion_ids.shape}"
             )
         return array
+
+    def _picture(self, given: bytes | str) -> bytes:
+        content = given if isinstance(given, bytes) else read_url(given)[1]
+        if not content:
+            raise ValueError(f"sample {self.sample_id!r}: a picture is a file's content or a data: URL of it")
+        return content
 
     def _set_candidates(self) -> None:
         if self.topk_ids is None and self.topk_logprobs is None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from sqlalchemy import ColumnElement, func, select
 
+from clawrl_trl import pictures
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, batches, events, samples
@@ -252,6 +253,7 @@ def training_sample(sample: Sample, turn: Turn) -> TrainingSample:
         prompt_ids=turn.prompt_ids.astype(np.int64),
         completion_ids=turn.completion_ids.astype(np.int64),
         logprobs=turn.logprobs.astype(np.float64),
+        images=tuple(pictures.contents(turn.messages)),
         policy_version=sample.policy_version,
         temperature=_temperature(turn),
         score=sample.score,

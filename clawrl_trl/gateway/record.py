@@ -17,6 +17,7 @@ from clawrl_trl.gateway.messages import other_parts
 from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
 from clawrl_trl.gateway.wire import Message, Wire
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.pictures import read_url, url_of
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Record:
         obstacle = choice.obstacle() or sampling.obstacle(
             body, self.temperature, sampled_logprobs=self._sampled_logprobs
         )
-        obstacle = obstacle or _beyond_text(self.conversations[prompt])
+        obstacle = obstacle or _beyond_reach(self.conversations[prompt])
         versions = [one for one in choice.versions if one != UNKNOWN_VERSION] or [self.policy_version]
         return schema.Turn(
             id=self.turn_id(choice.index),
@@ -198,10 +199,16 @@ class Record:
         )
 
 
-def _beyond_text(messages: Sequence[Message]) -> str | None:
-    """Why a trainer, which is given token ids alone, can't be given these messages, or `None`.
+def _beyond_reach(messages: Sequence[Message]) -> str | None:
+    """Why a trainer, which is given token ids and pictures, can't be given these messages, or `None`.
 
     Without its pixels the ids of a picture stand for nothing, and any probability after them would be another one.
+    What lies at an address may be another picture tomorrow.
     """
-    parts = {str(part.get("type")) for message in messages for part in other_parts(message)} - {"refusal"}
-    return f"trainers are given tokens alone, not {', '.join(sorted(parts))}" if parts else None
+    parts = [part for message in messages for part in other_parts(message) if part.get("type") != "refusal"]
+    others = {str(part.get("type")) for part in parts} - {"image_url"}
+    if others:
+        return f"trainers are given tokens and pictures alone, not {', '.join(sorted(others))}"
+    if not all(read_url(url_of(part) or "")[1] for part in parts):
+        return "trainers are given pictures that came with the request (data: URLs), not addresses"
+    return None

@@ -22,6 +22,7 @@ from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import candidates, widths
 from clawrl_trl.judge.turn import NotNow
 from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.pictures import shows
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +77,14 @@ class Teacher:
         """Score the turn's completion under the best of the suggested hints.
 
         Raises:
-            NoTeacher: If there can't be one: template not reproducible, prompt too long, no hint qualifies.
+            NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
+                hint qualifies.
             NotNow: If the engine failed; to be tried again.
         """
         if turn.prompt_ids is None or turn.completion_ids is None or not len(turn.completion_ids):
             raise NoTeacher("the turn has no token ids")
+        if shows(turn.messages):
+            raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
             return await self._teach(
                 turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested

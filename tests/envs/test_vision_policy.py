@@ -1,5 +1,6 @@
 """Pictures on their way: from the screen through the gateway into a vision-language model, and its click back."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tiny_vl import PAD, POINTS, TinyVL
 from clawrl_trl.envs.actor import GatewayPolicy
 from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
 from clawrl_trl.envs.gui_tasks import WebTask
+from clawrl_trl.pictures import contents
 from clawrl_trl.tiny import MODEL_PATH
 
 pytestmark = pytest.mark.browser
@@ -70,7 +72,9 @@ def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> Non
         assert turn.kind == "main" and turn.prompt_ids is not None and turn.completion_ids is not None
         assert turn.prompt_ids.tolist() == seen.prompt_ids
         assert json.dumps(list(seen.point)) in engine.tokenizer.decode(turn.completion_ids)
-        assert not turn.trainable and turn.untrainable_reason == "trainers are given tokens alone, not image_url"
+        assert turn.trainable
+        stored = [np.array(Image.open(io.BytesIO(one))) for one in contents(turn.messages)]
+        assert all(np.array_equal(*pair) for pair in zip(stored, seen.images, strict=True))
 
 
 def test_what_the_model_says_depends_on_what_it_sees() -> None:

@@ -326,6 +326,24 @@ def test_what_does_not_fit_is_not_trainable(rig: Rig, spoil: Callable[[dict[str,
     assert turn.untrainable_reason is not None and re.search(reason, turn.untrainable_reason)
 
 
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, None),
+        ({"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}, "data: URLs"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}, "data: URLs"),
+        ({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}, "not input_audio"),
+    ],
+)
+def test_only_pictures_that_are_stored_can_be_trained_on(rig: Rig, part: dict[str, Any], reason: str | None) -> None:
+    asked = [{"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]}]
+    with rig.client() as http:
+        assert http.post("/v1/chat/completions", json={"messages": asked}).status_code == 200
+    turn = rig.turn()
+    assert turn.messages == asked and turn.trainable is (reason is None)
+    assert reason is None or reason in (turn.untrainable_reason or "")
+
+
 def test_an_engine_without_token_ids(rig: Rig) -> None:
     events = [chunk({"model": "base"}, ("one", " two"), i) for i in range(2)]
     for one in events:

@@ -64,6 +64,14 @@ async def test_a_prompt_that_renders_otherwise_has_no_teacher(script: Scripted, 
         await teach(script, turn)
 
 
+async def test_a_prompt_with_pictures_has_no_teacher(script: Scripted, ledger: Ledger) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    turn = stored(ledger, messages=[{"role": "user", "content": [picture, {"type": "text", "text": "What is it?"}]}])
+    with pytest.raises(NoTeacher, match="scores text alone"):
+        await teach(script, turn)
+    assert not script.requests
+
+
 async def test_earlier_thoughts_are_rendered_as_the_gateway_sent_them(script: Scripted, ledger: Ledger) -> None:
     messages = [
         {"role": "user", "content": "What is 5 plus 7?"},

@@ -31,7 +31,7 @@ class Seen:
     """What one request showed the model."""
 
     images: list[NDArray[np.uint8]]
-    pixel_values: torch.Tensor
+    pixel_values: torch.Tensor | None
     prompt_ids: list[int]
     point: tuple[int, int]
 
@@ -50,10 +50,10 @@ class TinyVL(ScriptedEngine):
         assert text in self.tokenizer.chat_template
         self.tokenizer.chat_template = self.tokenizer.chat_template.replace(text, image + text)
         self.prepare = Qwen2VLImageProcessorPil()
-        self.model = self._model()
+        self.model = self.fresh_model()
         self.script = [seeing] * 1000
 
-    def _model(self) -> Any:
+    def fresh_model(self) -> Any:
         ids = dict(zip(("vision_start", "image", "vision_end"), map(self._id, VISION), strict=True))
         config = Qwen2_5_VLConfig(
             text_config={
@@ -92,17 +92,17 @@ class TinyVL(ScriptedEngine):
             if part["type"] == "image_url"
         ]
         images = [np.array(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))) for url in urls]
-        prepared = self.prepare(images=[Image.fromarray(one) for one in images], return_tensors="pt")
+        prepared = self.prepare(images=[Image.fromarray(one) for one in images], return_tensors="pt") if images else {}
         text = self.tokenizer.apply_chat_template(
             body["messages"], tools=body.get("tools"), tokenize=False, add_generation_prompt=True
         )
-        for grid in prepared["image_grid_thw"]:
+        for grid in prepared.get("image_grid_thw", ()):
             text = text.replace(PAD, "<>" * (int(grid.prod()) // self.prepare.merge_size**2), 1)
         prompt = self.tokenizer.encode(text.replace("<>", PAD), add_special_tokens=False)
         written = {point: self.tokenizer.encode(_call(point), add_special_tokens=False) for point in POINTS}
         scored = {point: self._logprobs(prompt, ids, prepared) for point, ids in written.items()}
         point = max(POINTS, key=lambda one: sum(scored[one]) / len(scored[one]))
-        return Seen(images, prepared["pixel_values"], prompt, point), written[point], scored[point]
+        return Seen(images, prepared.get("pixel_values"), prompt, point), written[point], scored[point]
 
     @torch.no_grad()
     def _logprobs(self, prompt: list[int], ids: list[int], prepared: Any) -> list[float]:
@@ -111,8 +111,7 @@ class TinyVL(ScriptedEngine):
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
             mm_token_type_ids=(tokens == self._id(PAD)).int(),
-            pixel_values=prepared["pixel_values"],
-            image_grid_thw=prepared["image_grid_thw"],
+            **prepared,
         )
         log_probs = said.logits[0, len(prompt) - 1 : -1].log_softmax(-1)
         return [float(row[token]) for row, token in zip(log_probs, ids, strict=True)]

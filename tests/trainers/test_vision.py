@@ -1,0 +1,212 @@
+"""Training on pictures: a reply is scored after the very pixels that the engine showed when it was sampled."""
+
+import base64
+import io
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gateway_rig import Rig, running
+from peft import LoraConfig
+from PIL import Image
+from tiny_vl import PAD, TinyVL
+from transformers import ProcessorMixin
+
+from clawrl_trl import pictures
+from clawrl_trl.credit import CreditedSample, LedgerSource, TrainingSample, merge
+from clawrl_trl.credit.source import training_sample
+from clawrl_trl.ledger import turns
+from clawrl_trl.ledger.schema import Sample, Turn, Verdict
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+from clawrl_trl.trainers.divergence import kl_to_base
+
+SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
+ASKED: tuple[tuple[str, ...], ...] = (("red",), (), ("blue", "green"), ("green",))
+"""The pictures of each request."""
+
+
+class Processor(ProcessorMixin):  # type: ignore[misc]
+    """A tokenizer and an image processor; the real one also wants videos, and torchvision for them."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None) -> None:
+        super().__init__(image_processor, tokenizer)
+
+
+def png(colour: str) -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", SIZES[colour], colour).save(written, "PNG")
+    return written.getvalue()
+
+
+def message(colours: tuple[str, ...]) -> dict[str, Any]:
+    urls = ["data:image/png;base64," + base64.b64encode(png(one)).decode() for one in colours]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": f"Click in {len(colours)} pictures."}]}
+
+
+@pytest.fixture(scope="module")
+def engine() -> TinyVL:
+    return TinyVL()
+
+
+@pytest.fixture(scope="module")
+def rig(engine: TinyVL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A gateway that has captured a turn of each request, all of them praised."""
+    with running(tmp_path_factory.mktemp("run"), engine=engine, max_model_len=8192) as rig, rig.client() as http:
+        for colours in ASKED:
+            told = http.post("/v1/chat/completions", json={"messages": [message(colours)], "temperature": 1.0})
+            assert told.status_code == 200, told.text
+        with rig.ledger.transaction() as tx:
+            for turn in rig.turns():
+                turns.set_next_state(tx, turn.id, [{"role": "user", "content": "ok"}], ["owner"], None, 0.0)
+                row = Sample(turn_id=turn.id, score=1.0, policy_version=0)
+                turns.record_verdict(tx, Verdict(turn_id=turn.id, judge="test", score=1.0), row)
+        yield rig
+
+
+def samples(rig: Rig) -> list[TrainingSample]:
+    return [
+        training_sample(Sample(id=turn.id, turn_id=turn.id, score=1.0, policy_version=0, weight=1.0), turn)
+        for turn in rig.turns()
+    ]
+
+
+def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.float32, **options: Any) -> Any:
+    return AsyncGRPOTrainer(
+        model=engine.fresh_model().to(dtype),
+        args=AsyncGRPOConfig(
+            output_dir=str(folder), use_cpu=True, disable_tqdm=True, report_to=[], max_kl=100.0,
+            **{"learning_rate": 1e-2, "per_device_train_batch_size": 4, "gradient_checkpointing": False, **options},
+        ),
+        source=source,
+        processing_class=Processor(engine.prepare, engine.tokenizer),
+        peft_config=LoraConfig(r=4, target_modules="all-linear"),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
+    credited = [CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows]
+    return trainer._prepare({"rows": credited, "num_items": 1.0, "row_share": 1.0})
+
+
+def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
+    trainer.model.eval()
+    with torch.no_grad():
+        logps = trainer.logps(trainer.model, prepared(trainer, rows))
+    return [row[: len(one.completion_ids)].double().numpy() for row, one in zip(logps, rows, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fused head", "plain logits"])
+def test_a_turn_is_scored_as_it_was_seen(engine: TinyVL, rig: Rig, tmp_path: Path, dtype: Any) -> None:
+    rows = samples(rig)
+    assert [len(one.images) for one in rows] == [len(colours) for colours in ASKED]
+    trainer = trainer_of(engine, tmp_path, rows, dtype=dtype)
+    assert all(trainer.vision.fault(one) is None for one in rows)
+    for one, found in zip(rows, scored(trainer, rows), strict=True):
+        np.testing.assert_allclose(found, one.logprobs, atol=1e-3)
+        np.testing.assert_allclose(found, scored(trainer, [one])[0], atol=1e-3)
+    other = replace(rows[0], images=(_repainted(rows[0].images[0]),))
+    assert np.abs(scored(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
+
+
+def _repainted(file: bytes) -> bytes:
+    with Image.open(io.BytesIO(file)) as image:
+        written = io.BytesIO()
+        Image.new("RGB", image.size, "yellow").save(written, "PNG")
+    return written.getvalue()
+
+
+def test_a_ledger_of_pictures_becomes_a_policy(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
+    source = LedgerSource(rig.ledger, poll_s=0.01, timeout_s=0.0)
+    trainer = trainer_of(engine, tmp_path, source, max_steps=1, beta=0.05)
+    adapted = {name for name, one in trainer.model.named_parameters() if one.requires_grad}
+    assert adapted and all("language_model" in name for name in adapted)
+    rows = samples(rig)
+    before = scored(trainer, rows)
+    trainer.train()
+    assert trainer.policy_version == 1
+    after = scored(trainer, rows)
+    assert all(new.sum() > old.sum() for old, new in zip(before, after, strict=True))
+    with rig.ledger.reader() as tx:
+        assert {one.state for one in tx.query(Sample)} == {"trained"}
+
+
+def test_pictures_that_do_not_fit_are_not_trained(
+    engine: TinyVL, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, text, *_ = samples(rig)
+    trainer = trainer_of(engine, tmp_path, [first])
+    bad = [
+        replace(first, sample_id="larger", images=(png("green"),)),
+        replace(first, sample_id="torn", images=(png("red")[:40],)),
+        replace(first, sample_id="more", images=(png("red"), png("blue"))),
+    ]
+    with caplog.at_level(logging.WARNING):
+        kept = trainer.credit([first, *bad, text])
+    assert [row.sample.sample_id for row in kept] == [first.sample_id, text.sample_id]
+    assert trainer._untrained == ["larger", "torn", "more"]
+    assert "the engine prepares them otherwise" in caplog.text and "can't be read" in caplog.text
+    trainer.vision = None
+    with caplog.at_level(logging.WARNING):
+        assert [row.sample.sample_id for row in trainer.credit([first, text])] == [text.sample_id]
+    assert "sees no pictures" in caplog.text
+
+
+def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
+    first = samples(rig)[0]
+    more = engine.tokenizer.encode("ok")
+    vision = [engine.tokenizer.convert_tokens_to_ids(PAD)] * ((140 // 28) * (84 // 28))
+    prompt = [*first.prompt_ids, *first.completion_ids, *more, *vision, *more]
+    later = replace(first, sample_id="later", prompt_ids=np.array(prompt), images=(*first.images, png("green")))
+
+    def joined(*rows: TrainingSample) -> list[TrainingSample]:
+        return [row.sample for row in merge([CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows])]
+
+    (whole,) = joined(first, later)
+    assert whole.images == later.images
+    assert len(joined(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
+    trainer = trainer_of(engine, tmp_path, [first], gate_tokens=1)
+    assert trainer.vision.fault(whole) is None
+    apart = scored(trainer, [first, later])
+    together = scored(trainer, [whole])[0]
+    np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
+    np.testing.assert_allclose(together[-len(apart[1]) :], apart[1], atol=1e-3)
+    assert kl_to_base(trainer, prepared(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:
+    from clawrl_trl.trainers.vision import _opened
+
+    def shown(image: Image.Image, **options: Any) -> Any:
+        written = io.BytesIO()
+        image.save(written, "PNG", **options)
+        return _opened(written.getvalue())
+
+    assert shown(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
+    assert shown(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
+    assert shown(Image.new("P", (4, 4), 0), transparency=0).getpixel((0, 0)) == (255, 255, 255)
+    turned = Image.new("RGB", (6, 4))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    assert shown(turned, exif=exif).size == (4, 6)
+
+
+def test_pictures_of_a_row_are_files_or_data_urls() -> None:
+    row = {"prompt_ids": [1], "completion_ids": [2], "logprobs": [-1.0]}
+    url = "data:image/png;base64," + base64.b64encode(png("red")).decode()
+    assert TrainingSample.from_row(row | {"images": [url]}).images == (png("red"),)
+    for wrong in ("https://example.com/a.png", "", b""):
+        with pytest.raises(ValueError, match="a picture is a file's content or a data: URL"):
+            TrainingSample.from_row(row | {"images": [wrong]})
+
+
+def test_what_was_captured_holds_its_pictures(rig: Rig) -> None:
+    found: list[Turn] = rig.turns()
+    assert all(turn.trainable for turn in found)
+    assert [pictures.contents(turn.messages) for turn in found] == [list(map(png, colours)) for colours in ASKED]

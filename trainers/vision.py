@@ -1,0 +1,109 @@
+"""The pictures of a prompt, as the model that is trained must see them.
+
+The ids of a picture stand for nothing without its pixels. The engine repeats a picture's id once for every patch
+that the model sees, so a sample says itself how many patches its pictures had, and a picture that this processor would
+cut in another way is found out before it is trained on. For models of Qwen-VL's kind, whose image processors give a
+grid for each picture; TRL carries what others need as well, but their ids don't tell.
+"""
+
+import copy
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image, ImageOps
+
+from clawrl_trl.credit import TrainingSample
+from clawrl_trl.trainers.collate import Inputs
+
+_SHOWN = ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")
+_SEEING = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_projector)(\..*)?"
+"""Modules that see: an engine that serves adapters by name adapts the language model alone."""
+
+
+def adapting_language(peft_config: Any) -> Any:
+    """An adapter config whose "all-linear" leaves out the modules that see, unless it excludes others itself."""
+    if getattr(peft_config, "target_modules", None) != "all-linear" or peft_config.exclude_modules:
+        return peft_config
+    adapted = copy.copy(peft_config)
+    adapted.exclude_modules = _SEEING
+    return adapted
+
+
+def shown(inputs: Inputs) -> Inputs:
+    """What TRL's forward pass takes of a micro-batch beside its tokens; nothing where there are no pictures."""
+    return {name: inputs[name] for name in _SHOWN if name in inputs}
+
+
+def seen_by_model(inputs: Inputs) -> Inputs:
+    """The same for the model itself, which does not ask how many pictures a row has."""
+    return {name: value for name, value in shown(inputs).items() if name != "num_images" and value is not None}
+
+
+class Vision:
+    """Prepares pictures for one model.
+
+    Args:
+        processor: Its image processor, which gives `pixel_values` and `image_grid_thw`.
+        token: The id that stands for a patch.
+    """
+
+    def __init__(self, processor: Any, token: int) -> None:
+        self._processor = processor
+        self._token = token
+
+    @classmethod
+    def of(cls, processing_class: Any, config: Any) -> "Vision | None":
+        """That of a model with this processor and config; `None` if it sees nothing, or is of another kind."""
+        processor = getattr(processing_class, "image_processor", None)
+        token = getattr(config, "image_token_id", None)
+        known = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
+        return cls(processor, token) if known and token is not None else None
+
+    def fault(self, sample: TrainingSample) -> str | None:
+        """Why the pictures of a sample can't be shown as they were when it was sampled, or `None`."""
+        try:
+            patches = sum(self._tokens(*_opened(one).size) for one in sample.images)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            return f"one of its pictures can't be read ({error})"
+        ids = int((sample.prompt_ids == self._token).sum() + (sample.completion_ids == self._token).sum())
+        if ids != patches:
+            return f"its prompt shows {ids} patches, its pictures have {patches}: the engine prepares them otherwise"
+        return None
+
+    def features(self, samples: Sequence[TrainingSample], ids: torch.Tensor) -> Inputs:
+        """The pictures of a micro-batch.
+
+        Args:
+            samples: B samples.
+            ids: Their tokens, prompts and replies, int64 [B, L].
+
+        Returns:
+            `pixel_values` and `image_grid_thw`, those of all rows in a row, `num_images` (list of B numbers) and
+            `mm_token_type_ids` (int [B, L], 1 where a picture is); empty if no sample has pictures.
+        """
+        files = [one for sample in samples for one in sample.images]
+        if not files:
+            return {}
+        prepared = self._processor(images=[_opened(one) for one in files], return_tensors="pt")
+        return {
+            "pixel_values": prepared["pixel_values"],
+            "image_grid_thw": prepared["image_grid_thw"],
+            "num_images": [len(sample.images) for sample in samples],
+            "mm_token_type_ids": (ids == self._token).int(),
+        }
+
+    def _tokens(self, width: int, height: int) -> int:
+        patches: int = self._processor.get_number_of_image_patches(height, width, {})
+        return patches // int(self._processor.merge_size) ** 2
+
+
+def _opened(file: bytes) -> Image.Image:
+    """A picture upright and in colours, on white where one looks through it, as vLLM shows it."""
+    with Image.open(io.BytesIO(file)) as stored:
+        image = ImageOps.exif_transpose(stored)
+        if image.mode == "RGB" or not image.has_transparency_data:
+            return image.convert("RGB")
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
