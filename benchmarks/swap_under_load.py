@@ -36,7 +36,7 @@ from sqlalchemy import select
 
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
-from clawrl_trl.engines.client import SyncEngineClient
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Event, Policy, Turn
 from clawrl_trl.policies import Candidate, PolicyStore, Publisher

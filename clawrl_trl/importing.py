@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.calls import base_name
-from clawrl_trl.engines.client import SyncEngineClient
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.messages import other_parts
 from clawrl_trl.ledger import Ledger, policies, turns

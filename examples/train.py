@@ -106,7 +106,7 @@ def make_trainer(
     from transformers import PrinterCallback
     from trl import get_peft_config, get_quantization_config
 
-    from clawrl_trl.engines.client import SyncEngineClient
+    from clawrl_trl.engines.sync_client import SyncEngineClient
     from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
     from clawrl_trl.tiny import MODEL_PATH
     from clawrl_trl.trainers import AsyncGRPOTrainer, CombineTrainer, OPDTrainer

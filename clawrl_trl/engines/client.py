@@ -1,28 +1,27 @@
-"""The one HTTP client of the engine dialect (vLLM's), asynchronous and synchronous.
+"""The HTTP client of the engine dialect (vLLM's); `sync_client` has its synchronous twin.
 
 Everything in the project that talks to an engine does so through here: the gateway forwards with it, the
-judge votes and scores with it, the publisher loads adapters with it. It promises three things: every call has
+judge votes and scores with it, the publisher loads adapters with the twin. It promises three things: every call has
 a time-out, a failed call raises a typed error and never returns a filled-in value, and log-probs come back
 aligned by position with the tokens asked about, or not at all. It never retries; whoever calls knows
 whether a second attempt makes sense (`EngineError.retryable` helps to decide).
 
 Example:
     ```python
-    with SyncEngineClient("http://127.0.0.1:8001", key="secret") as engine:
-        engine.load_adapter("policy-v1", "runs/live/policies/policy-v1")
-        scores = engine.prompt_logprobs(context=[1, 2, 3], scored=[4, 5], model="policy-v1")
+    async with EngineClient("http://127.0.0.1:8001", key="secret") as engine:
+        await engine.load_adapter("policy-v1", "runs/live/policies/policy-v1")
+        scores = await engine.prompt_logprobs(context=[1, 2, 3], scored=[4, 5], model="policy-v1")
     ```
 """
 
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
+from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress, locate
 from clawrl_trl.engines.calls import (
     BASE_MODEL,
     POLICY_PATH,
@@ -45,8 +44,6 @@ from clawrl_trl.engines.calls import (
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
-from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 __all__ = [
     "BASE_MODEL",
@@ -56,93 +53,14 @@ __all__ = [
     "EngineError",
     "EngineUnavailable",
     "PromptLogprobs",
-    "SyncEngineClient",
     "encode",
     "error_of",
     "locate",
     "unavailable",
 ]
 
-CONNECT_TIMEOUT_S = 5.0
-HEALTH_TIMEOUT_S = 5.0
-KEEP_ALIVE_S = 4.0
-"""Shorter than servers keep idle connections (uvicorn: 5 s), so that none is closed under a request."""
 
-
-@dataclass(frozen=True)
-class EngineAddress:
-    """Where an engine listens (without `/v1`) and the bearer key it asks for."""
-
-    base_url: str
-    key: str | None = None
-    pid: int | None = None
-
-    @classmethod
-    def of(cls, base_url: str, key: str | None = None, pid: int | None = None) -> "EngineAddress":
-        """An address from a URL as people write it, with or without `/v1` at its end."""
-        return cls(base_url.rstrip("/").removesuffix("/v1"), key, pid)
-
-
-def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
-    """Where the engine of a run listens at this moment.
-
-    A remote engine is found by `settings.engine` and `CLAWRL_ENGINE_KEY`, one started for the run by
-    its readiness file, which changes when the engine is restarted on another port.
-
-    Raises:
-        EngineUnavailable: If the run's engine has not announced itself or its process is gone.
-    """
-    if settings.engine.startswith(("http://", "https://")):
-        return EngineAddress.of(settings.engine, os.environ.get("CLAWRL_ENGINE_KEY"))
-    announced = run.announced("engine")
-    if announced is None:
-        raise EngineUnavailable("the engine is not running (yet)")
-    return EngineAddress.of(announced["base_url"], announced.get("key"), announced["pid"])
-
-
-class _Addressed:
-    """The half that both clients share: where the engine is, and what a request to it carries."""
-
-    def __init__(
-        self,
-        base_url: str | Callable[[], EngineAddress],
-        key: str | None = None,
-        timeout: float = 600.0,
-    ) -> None:
-        address = EngineAddress.of(base_url, key) if isinstance(base_url, str) else None
-        self._locate: Callable[[], EngineAddress] = (lambda: address) if address else base_url  # type: ignore[assignment]
-        self.timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_S, timeout))
-
-    @classmethod
-    def of_run(cls, run: RunFolder, settings: ServeSettings, timeout: float | None = None) -> Self:
-        """A client that finds the run's engine anew for every call, so it survives the engine's restart."""
-        return cls(lambda: locate(run, settings), timeout=settings.engine_timeout if timeout is None else timeout)
-
-    @property
-    def address(self) -> EngineAddress:
-        """Where the engine listens now.
-
-        Raises:
-            EngineUnavailable: If it has not announced itself.
-        """
-        return self._locate()
-
-    def _arguments(self, call: Call, timeout: float | None) -> dict[str, Any]:
-        address = self.address
-        headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
-        arguments: dict[str, Any] = {
-            "method": call.method,
-            "url": address.base_url + call.path,
-            "headers": headers,
-        }
-        if call.body is not None:
-            arguments["content"] = encode(call.body)
-            headers["content-type"] = "application/json"
-        arguments["timeout"] = self.timeout if timeout is None else httpx.Timeout(timeout)
-        return arguments
-
-
-class EngineClient(_Addressed):
+class EngineClient(Addressed):
     """Asynchronous client of one engine.
 
     Args:
@@ -155,10 +73,7 @@ class EngineClient(_Addressed):
     """
 
     def __init__(
-        self,
-        base_url: str | Callable[[], EngineAddress],
-        key: str | None = None,
-        timeout: float = 600.0,
+        self, base_url: str | Callable[[], EngineAddress], key: str | None = None, timeout: float = 600.0
     ) -> None:
         super().__init__(base_url, key, timeout)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S)
@@ -302,7 +217,7 @@ class EngineClient(_Addressed):
         Raises:
             EngineUnavailable: If no answer began.
         """
-        arguments = self._arguments(Call(method, path), None)
+        arguments = self.arguments(Call(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         try:
             return await self._http.send(self._http.build_request(content=content, **arguments), stream=True)
@@ -311,112 +226,7 @@ class EngineClient(_Addressed):
 
     async def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
         try:
-            response = await self._http.request(**self._arguments(call, limit_s))
-        except httpx.TransportError as error:
-            raise unavailable(error) from error
-        return decoded(response)
-
-
-class SyncEngineClient(_Addressed):
-    """Synchronous client of one engine; the same calls as `EngineClient`, safe to share between threads."""
-
-    def __init__(
-        self,
-        base_url: str | Callable[[], EngineAddress],
-        key: str | None = None,
-        timeout: float = 600.0,
-    ) -> None:
-        super().__init__(base_url, key, timeout)
-        self._http = httpx.Client(limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S), trust_env=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def health(self) -> bool:
-        """Whether the engine says it can serve."""
-        try:
-            self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
-        except EngineError:
-            return False
-        return True
-
-    def models(self) -> list[str]:
-        """Names of the base model and of each loaded adapter."""
-        return model_names(self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
-
-    def load_adapter(self, name: str, path: str | Path) -> None:
-        """Load a policy folder under a name; one that is loaded already stays as it is.
-
-        Raises:
-            EngineError: Also when the name is taken by what was loaded from another folder (409).
-        """
-        try:
-            self._json(load_call(name, path))
-        except EngineError as error:
-            if not already_loaded(error):
-                raise
-            check_root(name, path, self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
-
-    def serving(self) -> Serving:
-        """How it serves policies at this moment."""
-        try:
-            in_place = self._json(Call("GET", POLICY_PATH))
-        except EngineError as error:
-            if error.status not in (404, 405):
-                raise
-            in_place = None
-        return serving(in_place, self._json(Call("GET", "/v1/models")))
-
-    def load_policy(self, name: str, path: str | Path) -> None:
-        """Serve a policy's folder in the way that the engine and the kind of policy allow; see `EngineClient`."""
-        folder = served_folder(Path(path))
-        whole = self.serving().whole if is_whole(folder) else "by name"
-        if whole == "not":
-            raise EngineError(422, CANT_EXCHANGE)
-        if whole == "in place":
-            self._json(exchange_call(name, folder))
-        else:
-            self.load_adapter(name, folder)
-
-    def unload_adapter(self, name: str) -> None:
-        """Unload an adapter; one that is not loaded is no error."""
-        try:
-            self._json(unload_call(name))
-        except EngineError as error:
-            if error.status not in (400, 404):
-                raise
-
-    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole (not streamed) chat completion."""
-        return self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
-
-    def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole (not streamed) text completion."""
-        return self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
-
-    def tokenize(self, body: Mapping[str, Any]) -> list[int]:
-        """Token ids of a `prompt` or of rendered `messages`."""
-        return [int(token) for token in self._json(Call("POST", "/tokenize", body))["tokens"]]
-
-    def prompt_logprobs(
-        self, context: Sequence[int], scored: Sequence[int], *, model: str = BASE_MODEL, top_k: int = 0
-    ) -> PromptLogprobs:
-        """Raw log-probs (temperature 1) of `scored` after `context`; see `EngineClient.prompt_logprobs`."""
-        reply = self._json(scoring_call(context, scored, model, top_k))
-        return scores(reply, len(context), scored, top_k)
-
-    def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
-        try:
-            response = self._http.request(**self._arguments(call, limit_s))
+            response = await self._http.request(**self.arguments(call, limit_s))
         except httpx.TransportError as error:
             raise unavailable(error) from error
         return decoded(response)

@@ -14,8 +14,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from clawrl_trl.engines.client import EngineError, SyncEngineClient
+from clawrl_trl.engines.client import EngineError
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, adapter_obstacle
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, events, policies
 from clawrl_trl.ledger.schema import Policy

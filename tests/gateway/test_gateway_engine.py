@@ -16,7 +16,8 @@ from peft import PeftModel
 from real_engine import RealEngine
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, SyncEngineClient
+from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.settings import ServeSettings

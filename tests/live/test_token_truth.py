@@ -10,7 +10,7 @@ from live_run import LiveRun, wait_for
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawrl_trl.engines.client import SyncEngineClient
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, batches, policies, turns
 from clawrl_trl.ledger.schema import Policy, Turn
 from clawrl_trl.settings import ServeSettings

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from clawrl_trl.credit import LedgerSource
-from clawrl_trl.engines.client import SyncEngineClient
 from clawrl_trl.engines.kinds import adapter_obstacle
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Policy, Sample

@@ -21,7 +21,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawrl_trl.engines.client import EngineClient, SyncEngineClient
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, events, policies, schema
 from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher
 

@@ -1,0 +1,92 @@
+"""Where an engine is, and what a request to it carries: the half that both clients share."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+
+from clawrl_trl.engines.calls import Call, encode
+from clawrl_trl.engines.errors import EngineUnavailable
+from clawrl_trl.run import RunFolder
+from clawrl_trl.settings import ServeSettings
+
+CONNECT_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
+KEEP_ALIVE_S = 4.0
+"""Shorter than servers keep idle connections (uvicorn: 5 s), so that none is closed under a request."""
+
+
+@dataclass(frozen=True)
+class EngineAddress:
+    """Where an engine listens (without `/v1`) and the bearer key it asks for."""
+
+    base_url: str
+    key: str | None = None
+    pid: int | None = None
+
+    @classmethod
+    def of(cls, base_url: str, key: str | None = None, pid: int | None = None) -> "EngineAddress":
+        """An address from a URL as people write it, with or without `/v1` at its end."""
+        return cls(base_url.rstrip("/").removesuffix("/v1"), key, pid)
+
+
+def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
+    """Where the engine of a run listens at this moment.
+
+    A remote engine is found by `settings.engine` and `CLAWRL_ENGINE_KEY`, one started for the run by
+    its readiness file, which changes when the engine is restarted on another port.
+
+    Raises:
+        EngineUnavailable: If the run's engine has not announced itself or its process is gone.
+    """
+    if settings.engine.startswith(("http://", "https://")):
+        return EngineAddress.of(settings.engine, os.environ.get("CLAWRL_ENGINE_KEY"))
+    announced = run.announced("engine")
+    if announced is None:
+        raise EngineUnavailable("the engine is not running (yet)")
+    return EngineAddress.of(announced["base_url"], announced.get("key"), announced["pid"])
+
+
+class Addressed:
+    """The half that both clients share: where the engine is, and what a request to it carries."""
+
+    def __init__(
+        self,
+        base_url: str | Callable[[], EngineAddress],
+        key: str | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        address = EngineAddress.of(base_url, key) if isinstance(base_url, str) else None
+        self._locate: Callable[[], EngineAddress] = (lambda: address) if address else base_url  # type: ignore[assignment]
+        self.timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_S, timeout))
+
+    @classmethod
+    def of_run(cls, run: RunFolder, settings: ServeSettings, timeout: float | None = None) -> Self:
+        """A client that finds the run's engine anew for every call, so it survives the engine's restart."""
+        return cls(lambda: locate(run, settings), timeout=settings.engine_timeout if timeout is None else timeout)
+
+    @property
+    def address(self) -> EngineAddress:
+        """Where the engine listens now.
+
+        Raises:
+            EngineUnavailable: If it has not announced itself.
+        """
+        return self._locate()
+
+    def arguments(self, call: Call, timeout: float | None) -> dict[str, Any]:
+        """What httpx is told of a request."""
+        address = self.address
+        headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
+        arguments: dict[str, Any] = {
+            "method": call.method,
+            "url": address.base_url + call.path,
+            "headers": headers,
+        }
+        if call.body is not None:
+            arguments["content"] = encode(call.body)
+            headers["content-type"] = "application/json"
+        arguments["timeout"] = self.timeout if timeout is None else httpx.Timeout(timeout)
+        return arguments

@@ -1,0 +1,138 @@
+"""The synchronous twin of `EngineClient`, for threads and for scripts, with the same promises.
+
+Example:
+    ```python
+    with SyncEngineClient("http://127.0.0.1:8001", key="secret") as engine:
+        engine.load_adapter("policy-v1", "runs/live/policies/policy-v1")
+        scores = engine.prompt_logprobs(context=[1, 2, 3], scored=[4, 5], model="policy-v1")
+    ```
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress
+from clawrl_trl.engines.calls import (
+    BASE_MODEL,
+    POLICY_PATH,
+    Call,
+    PromptLogprobs,
+    already_loaded,
+    check_root,
+    decoded,
+    exchange_call,
+    load_call,
+    model_names,
+    scores,
+    scoring_call,
+    serving,
+    unload_call,
+)
+from clawrl_trl.engines.errors import EngineError, unavailable
+from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+
+
+class SyncEngineClient(Addressed):
+    """Synchronous client of one engine; the same calls as `EngineClient`, safe to share between threads."""
+
+    def __init__(
+        self, base_url: str | Callable[[], EngineAddress], key: str | None = None, timeout: float = 600.0
+    ) -> None:
+        super().__init__(base_url, key, timeout)
+        self._http = httpx.Client(limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S), trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def health(self) -> bool:
+        """Whether the engine says it can serve."""
+        try:
+            self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
+        except EngineError:
+            return False
+        return True
+
+    def models(self) -> list[str]:
+        """Names of the base model and of each loaded adapter."""
+        return model_names(self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Load a policy folder under a name; one that is loaded already stays as it is.
+
+        Raises:
+            EngineError: Also when the name is taken by what was loaded from another folder (409).
+        """
+        try:
+            self._json(load_call(name, path))
+        except EngineError as error:
+            if not already_loaded(error):
+                raise
+            check_root(name, path, self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
+    def serving(self) -> Serving:
+        """How it serves policies at this moment."""
+        try:
+            in_place = self._json(Call("GET", POLICY_PATH))
+        except EngineError as error:
+            if error.status not in (404, 405):
+                raise
+            in_place = None
+        return serving(in_place, self._json(Call("GET", "/v1/models")))
+
+    def load_policy(self, name: str, path: str | Path) -> None:
+        """Serve a policy's folder in the way that the engine and the kind of policy allow; see `EngineClient`."""
+        folder = served_folder(Path(path))
+        whole = self.serving().whole if is_whole(folder) else "by name"
+        if whole == "not":
+            raise EngineError(422, CANT_EXCHANGE)
+        if whole == "in place":
+            self._json(exchange_call(name, folder))
+        else:
+            self.load_adapter(name, folder)
+
+    def unload_adapter(self, name: str) -> None:
+        """Unload an adapter; one that is not loaded is no error."""
+        try:
+            self._json(unload_call(name))
+        except EngineError as error:
+            if error.status not in (400, 404):
+                raise
+
+    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole (not streamed) chat completion."""
+        return self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
+
+    def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole (not streamed) text completion."""
+        return self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
+
+    def tokenize(self, body: Mapping[str, Any]) -> list[int]:
+        """Token ids of a `prompt` or of rendered `messages`."""
+        return [int(token) for token in self._json(Call("POST", "/tokenize", body))["tokens"]]
+
+    def prompt_logprobs(
+        self, context: Sequence[int], scored: Sequence[int], *, model: str = BASE_MODEL, top_k: int = 0
+    ) -> PromptLogprobs:
+        """Raw log-probs (temperature 1) of `scored` after `context`; see `EngineClient.prompt_logprobs`."""
+        reply = self._json(scoring_call(context, scored, model, top_k))
+        return scores(reply, len(context), scored, top_k)
+
+    def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
+        try:
+            response = self._http.request(**self.arguments(call, limit_s))
+        except httpx.TransportError as error:
+            raise unavailable(error) from error
+        return decoded(response)
