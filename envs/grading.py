@@ -9,6 +9,7 @@ prints what it says; SWE-bench has these limits too.
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -177,4 +178,4 @@ def _passed(name: str, ran: Mapping[str, bool]) -> bool:
 
 
 def _lines(checkout: Checkout, *argv: str) -> Iterable[str]:
-    return [line for line in checkout.program(argv).stdout.split("\0") if line]
+    return [line for line in os.fsdecode(checkout.program(argv).raw).split("\0") if line]

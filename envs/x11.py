@@ -236,11 +236,15 @@ class X11Screen:
         from Xlib import X
         from Xlib.error import XError
 
-        for window in parent.query_tree().children:
+        try:
+            children = parent.query_tree().children
+        except XError:  # it went away meanwhile
+            return
+        for window in children:
             try:
                 at, shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
                 name = str(window.get_wm_name() or "")
-            except XError:  # it went away meanwhile
+            except XError:  # likewise
                 continue
             if not shown or at.width < 2 or at.height < 2:
                 continue

@@ -16,7 +16,7 @@ from clawrl_trl.envs import SWEEnv, read_swe_tasks
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.backends import bubblewrap_trouble
 from clawrl_trl.envs.checkout import LIMITS, Checkout
-from clawrl_trl.envs.grading import _unwritable, grade, paths_of, read_log
+from clawrl_trl.envs.grading import _restore, _unwritable, grade, paths_of, read_log
 from clawrl_trl.envs.limits import Limits
 from clawrl_trl.envs.swe_tasks import SENTINEL, SweTask, action_of
 from clawrl_trl.envs.taskgen.swe import diff
@@ -275,6 +275,13 @@ def test_a_configuration_that_the_oracle_changes_is_the_submissions_too() -> Non
     assert grade(task, task.patch).resolved
     without = SweTask(**{**vars(task), "patch": TASK.patch})
     assert not grade(without, task.patch).resolved
+
+
+def test_a_name_that_is_no_text_is_cleared_away_too() -> None:
+    with Checkout(TASK) as checkout:
+        checkout.run(r"mkdir $'t\xff'; touch $'t\xff/conftest.py'", 10.0)
+        assert _restore(checkout, TASK)
+        assert checkout.run("find . -name conftest.py", 10.0).stdout == ""
 
 
 def test_a_folder_where_a_new_hidden_test_must_be_is_cleared_away() -> None:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
 from Xlib.display import Display
+from Xlib.error import XError
+from Xlib.xobject.drawable import Window
 
 from clawrl_trl.envs import x11
 from clawrl_trl.envs.agent import WorldBroken
@@ -99,6 +101,24 @@ def test_a_program_that_ends_is_dropped() -> None:
         assert torch.isnan(act(env, state, {"action": "terminate"})["reward"]).all()
     finally:
         env.close()
+
+
+def test_a_window_that_vanishes_between_two_questions_is_left_out(
+    env: GUIEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(XError):
+        def __init__(self) -> None:
+            pass
+
+    def query_tree(window: Window) -> object:
+        if window.get_wm_name() == "Notes":
+            raise Gone
+        return asked(window)
+
+    asked = Window.query_tree
+    env.reset()
+    monkeypatch.setattr(Window, "query_tree", query_tree)
+    assert [one.name for one in env.scene.screen.outline()] == ["Notes"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("ask", [X11Screen.capture, X11Screen.outline])
