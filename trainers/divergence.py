@@ -24,14 +24,14 @@ def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
     if not is_peft_model(model) and trainer.ref_model is None:
         return None
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
-    pictures = seen_by_model(inputs)
+    pictures, start = seen_by_model(inputs), inputs["prompt_ids"].size(1) - 1
     # Between the replies of one sequence there may be pictures, of which none may be cut off.
-    kept = None if pictures else width
-    start = inputs["prompt_ids"].size(1) - 1
+    read = inputs["completion_ids"].size(1) if pictures else width
+    asked = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)
     arguments = {
-        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :kept]], dim=1),
-        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :kept]], dim=1),
-        "logits_to_keep": torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device),
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :read]], dim=1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :read]], dim=1),
+        "logits_to_keep": width + 1 if read == width else asked,
         "use_cache": False,
         **pictures,
     }
