@@ -115,19 +115,35 @@ def overlap(teacher: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
     return float(np.minimum(1.0, np.exp(np.clip(teacher - plain, -50.0, 0.0))).mean())
 
 
-def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
-    """What a teacher would teach: mean absolute log-prob gap over the response's tokens."""
-    return float(np.abs(teacher - plain).mean())
+def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float | None = None) -> float:
+    """What a teacher would teach: mean absolute log-prob gap over the response's tokens.
+
+    Of a response that was turned down it is how much less likely the teacher finds it, below 0 if it likes it better.
+    """
+    gap = teacher - plain
+    return float((np.abs(gap) if score is None or score >= 0 else -gap).mean())
 
 
-def choose(teachers: Sequence[NDArray[np.float32]], plain: NDArray[np.float32]) -> int | None:
+def choose(
+    teachers: Sequence[NDArray[np.float32]], plain: NDArray[np.float32], score: float | None = None
+) -> int | None:
     """Which hint to use: the largest `gain` among those whose `overlap` is at least `OVERLAP_FLOOR`.
 
     A teacher that shares almost nothing with the response talks about something else: its gap is large on every
-    token and says nothing about which of them to change.
+    token and says nothing about which of them to change. One that finds a response that was turned down no less likely
+    would teach the opposite of the verdict: its hint is beside the point ("keep the steps, though").
+
+    Args:
+        teachers: `[T]` log-probs of the response's tokens under each hint.
+        plain: `[T]` the same without a hint.
+        score: The verdict on the response, if there is one.
 
     Returns:
         Position in `teachers`, or `None` when none qualifies. Ties go to the earlier one.
     """
-    allowed = [index for index, one in enumerate(teachers) if overlap(one, plain) >= OVERLAP_FLOOR]
-    return max(allowed, key=lambda index: gain(teachers[index], plain), default=None)
+    allowed = [
+        index
+        for index, one in enumerate(teachers)
+        if overlap(one, plain) >= OVERLAP_FLOOR and gain(one, plain, score) > 0
+    ]
+    return max(allowed, key=lambda index: gain(teachers[index], plain, score), default=None)

@@ -162,7 +162,7 @@ class JudgeLoop:
         if not judgement.hints or self._teacher is None or not claim.turn.trainable:
             return judgement, None
         try:
-            taught = await self._teacher.teach(claim.turn, judgement.hints)
+            taught = await self._teacher.teach(claim.turn, judgement.hints, judgement.score)
         except NoTeacher as reason:
             return replace(judgement, detail={**judgement.detail, "no_teacher": str(reason)}), None
         except NotNow as failure:

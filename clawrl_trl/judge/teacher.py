@@ -73,8 +73,13 @@ class Teacher:
         self._top_k = top_k
         self._widths = widths(top_k)
 
-    async def teach(self, turn: Turn, suggested: Sequence[str]) -> Taught:
+    async def teach(self, turn: Turn, suggested: Sequence[str], score: float | None = None) -> Taught:
         """Score the turn's completion under the best of the suggested hints.
+
+        Args:
+            turn: The turn.
+            suggested: Hints, of which the first few are tried.
+            score: The verdict on the turn, if there is one.
 
         Raises:
             NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
@@ -87,7 +92,7 @@ class Teacher:
             raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
             return await self._teach(
-                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested
+                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested, score
             )
         except TimeoutError as error:
             raise NotNow("teacher: time-out", patience=ATTEMPTS) from error
@@ -100,7 +105,9 @@ class Teacher:
             away = error.status in (503, 504, 429) and not late
             raise NotNow(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
 
-    async def _teach(self, turn: Turn, prompt: list[int], completion: list[int], suggested: Sequence[str]) -> Taught:
+    async def _teach(
+        self, turn: Turn, prompt: list[int], completion: list[int], suggested: Sequence[str], score: float | None
+    ) -> Taught:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
         plain, likely = await self._plain(turn, prompt, completion)
@@ -113,12 +120,11 @@ class Teacher:
             contexts.append(await self._render(turn, messages))
             scored = await self._score(contexts[-1], completion, await self._engine.base_name())
             scores.append(_floats(scored.logprobs))
-            tried.append(
-                {"hint": hint, "overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain)}
-            )
-        best = hints.choose(scores, plain)
+            found = {"overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain, score)}
+            tried.append({"hint": hint, **found})
+        best = hints.choose(scores, plain, score)
         if best is None:
-            raise NoTeacher("under every hint the teacher is too far from the response")
+            raise NoTeacher("under every hint the teacher is too far from the response, or against the verdict")
         detail: dict[str, Any] = {"candidates": tried}
         if not self._top_k:
             return Taught(suggested[best], scores[best], plain, detail)
