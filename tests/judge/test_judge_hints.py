@@ -142,6 +142,17 @@ def test_the_hint_with_the_largest_gain_above_the_floor_is_chosen() -> None:
     assert hints.choose([useful, useful.copy()], plain) == 0
 
 
+def test_a_hint_of_an_objection_makes_the_response_less_likely() -> None:
+    plain = np.full(10, -1.0, dtype=np.float32)
+    contrary, beside, wanted = plain + 0.9, plain.copy(), plain.copy()
+    wanted[0] = -4
+    assert hints.choose([contrary, beside, wanted], plain, -1.0) == 2
+    assert hints.choose([contrary, beside], plain, -1.0) is None
+    for score in (None, 0.0, 1.0):
+        assert hints.choose([contrary, beside, wanted], plain, score) == 0
+    assert hints.gain(contrary, plain, -1.0) == pytest.approx(-0.9) and hints.gain(wanted, plain, -1.0) > 0
+
+
 def test_grounded_hints_repeat_the_owner() -> None:
     said = ["please write it without the bold formatting, plain sentences"]
     assert provenance.grounded("Write plain sentences without bold formatting.", said)

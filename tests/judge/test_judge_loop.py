@@ -55,7 +55,7 @@ class Told:
 
 
 def minus(turn: JudgedTurn) -> Judgement:
-    return Judgement("told", -1.0, ("No bold please.",), "owner message")
+    return Judgement("told", -1.0, ("No bold.",), "owner message")
 
 
 async def judge_until(
@@ -103,7 +103,7 @@ async def test_verdict_and_sample_with_the_teachers_scores(ledger: Ledger, scrip
         await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
     turn, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and sample is not None
-    assert (verdict.score, verdict.hint, verdict.hint_source) == (-1.0, "No bold please.", "owner message")
+    assert (verdict.score, verdict.hint, verdict.hint_source) == (-1.0, "No bold.", "owner message")
     assert (sample.score, sample.state, sample.policy_version, sample.group) == (-1.0, "ready", 0, None)
     assert sample.teacher_logprobs is not None and sample.plain_logprobs is not None
     assert len(sample.teacher_logprobs) == len(sample.plain_logprobs) == len(turn.completion_ids)  # type: ignore[arg-type]
