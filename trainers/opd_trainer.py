@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from accelerate.utils import is_peft_model
 
-from clawrl_trl.credit import CreditedSample, TrainingSample, opd
+from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, opd
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -78,11 +78,20 @@ class OPDTrainer(AsyncGRPOTrainer):
             return np.full(len(sample.completion_ids), np.nan)
         self._note("opd/gap", float(np.nanmean(gap)))
         self._note("opd/clipped", float(np.mean(np.abs(gap[np.isfinite(gap)]) >= self.args.opd_clip)))
-        return gap
+        return gap * self._accepted(sample)
 
     def distilled(self, sample: TrainingSample) -> FloatArray | None:
         """[T] weight of the KL divergence to the teacher; `None` without candidates."""
-        return np.where(sample.covered, self.teacher_weight, 0.0) if self.args.opd_top_k else None
+        if not self.args.opd_top_k:
+            return None
+        return np.where(sample.covered, self.teacher_weight * self._accepted(sample), 0.0)
+
+    def _accepted(self, sample: TrainingSample) -> FloatArray:
+        """[T] how much the teacher's word on each token counts."""
+        length = len(sample.completion_ids)
+        if not self.args.opd_accepted_prefix:
+            return np.ones(length)
+        return accepted_prefix(sample.teacher_logprobs, sample.plain_at_temperature_one, length)
 
     # ---- Loss ----
 

@@ -83,6 +83,27 @@ def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> Fl
     return gap
 
 
+def accepted_prefix(teacher: ArrayLike | None, student: ArrayLike | None, length: int) -> FloatArray:
+    """How probable it is that the teacher accepts all tokens before each: `prod_{i<t} min(1, exp(T_i - S_i))`.
+
+    It is the rule by which speculative sampling ([Leviathan et al., 2023](https://huggingface.co/papers/2211.17192))
+    accepts what a draft model, here the policy, proposes. Behind a token that the teacher would not have written it is
+    asked about a text of another's, and knows little.
+
+    Args:
+        teacher: `[T]` log-probabilities under the teacher, in nats at temperature 1; NaN where unknown.
+        student: `[T]` log-probabilities of the same tokens under the sampling policy, at temperature 1.
+        length: T, in tokens.
+
+    Returns:
+        `[T]` weights in [0, 1], the first one 1; tokens of which either side is unknown count as accepted.
+    """
+    if teacher is None or student is None:
+        return np.ones(length)
+    gap = np.nan_to_num(np.asarray(teacher, dtype=np.float64) - np.asarray(student, dtype=np.float64), nan=0.0)
+    return np.exp(np.concatenate([[0.0], np.cumsum(np.minimum(gap, 0.0))[:-1]]))
+
+
 def combine(
     rl: ArrayLike | None, distilled: ArrayLike | None, *, w_rl: float, w_opd: float, length: int
 ) -> FloatArray:
