@@ -160,7 +160,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
-            peft_config=adapting_language(peft_config),
+            peft_config=adapting_language(peft_config, model, args),
             callbacks=callbacks,
             optimizers=optimizers,
             quantization_config=quantization_config,

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from PIL import Image, ImageOps
+from transformers import AutoConfig
 
 from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers.collate import Inputs
@@ -22,9 +23,22 @@ _SEEING = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_projector)(\..*
 """Modules that see: an engine that serves adapters by name adapts the language model alone."""
 
 
-def adapting_language(peft_config: Any) -> Any:
-    """An adapter config whose "all-linear" leaves out the modules that see, unless it excludes others itself."""
+def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
+    """An adapter config whose "all-linear" leaves out the modules that see, unless it excludes others itself.
+
+    Args:
+        peft_config: The config; `None` for none.
+        model: The model that is to be adapted, or its name.
+        args: The trainer's, which say how a model is loaded by its name.
+    """
     if getattr(peft_config, "target_modules", None) != "all-linear" or peft_config.exclude_modules:
+        return peft_config
+    if isinstance(model, str):
+        revision = (args.model_init_kwargs or {}).get("revision")
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
+    else:
+        config = model.config
+    if not hasattr(config, "vision_config"):
         return peft_config
     adapted = copy.copy(peft_config)
     adapted.exclude_modules = _SEEING

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from made_up import make_samples
 
-from clawrl_trl.credit import CreditedSample, TrainingSample, binary, combine, merge, opd
+from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, binary, combine, merge, opd
 
 scores = st.floats(-1, 1)
 gaps = hnp.arrays(np.float64, st.integers(1, 8), elements=st.floats(-50, 0) | st.just(np.nan))
@@ -73,6 +73,21 @@ class TestOPD:
             opd(np.zeros(2), np.zeros(3), 1.0)
         with pytest.raises(ValueError, match="above 0"):
             opd(np.zeros(2), np.zeros(2), 0.0)
+
+
+class TestAcceptedPrefix:
+    def test_it_falls_where_the_teacher_would_not_have_written_on(self) -> None:
+        teacher, student = np.array([-1.0, -3.0, np.nan, -1.0, 0.0]), np.array([-1.0, -1.0, -5.0, -2.0, -9.0])
+        np.testing.assert_allclose(accepted_prefix(teacher, student, 5), np.exp([0.0, 0.0, -2.0, -2.0, -2.0]))
+
+    @pytest.mark.parametrize("absent", [(None, np.zeros(2)), (np.zeros(2), None)])
+    def test_without_a_teacher_everything_counts(self, absent: tuple[object, object]) -> None:
+        np.testing.assert_array_equal(accepted_prefix(*absent, 2), [1.0, 1.0])  # type: ignore[arg-type]
+
+    @given(gaps)
+    def test_a_probability_that_never_rises(self, teacher: np.ndarray) -> None:
+        found = accepted_prefix(teacher, np.roll(np.nan_to_num(teacher, nan=-1.0), 1), len(teacher))
+        assert found[0] == 1.0 and (found >= 0).all() and (np.diff(found) <= 0).all()
 
 
 class TestCombine:

@@ -26,6 +26,7 @@ W_RL, W_OPD, CLIP = 0.7, 1.3, 1.5
 METHODS = {
     "binary": (AsyncGRPOTrainer, AsyncGRPOConfig, {}),
     "opd": (OPDTrainer, OPDConfig, {"opd_clip": CLIP}),
+    "opd, accepted prefix": (OPDTrainer, OPDConfig, {"opd_clip": CLIP, "opd_accepted_prefix": True}),
     "combine": (CombineTrainer, CombineConfig, {"opd_clip": CLIP, "w_rl": W_RL, "w_opd": W_OPD}),
 }
 
@@ -52,6 +53,15 @@ def hard_samples() -> list[TrainingSample]:
     return [*ragged, *grouped, *no_teacher, *no_score, masked]
 
 
+def accepted(sample: TrainingSample, t: int) -> float:
+    """The probability that speculative sampling with the teacher as its target accepts the tokens before one."""
+    product = 1.0
+    for i in range(t):
+        if sample.teacher_logprobs is not None and not np.isnan(sample.teacher_logprobs[i]):
+            product *= min(1.0, float(np.exp(sample.teacher_logprobs[i]) / np.exp(sample.plain_logprobs[i])))
+    return product
+
+
 def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
     """The design's formulas, token by token, with `None` where there is no term."""
     found = []
@@ -69,8 +79,8 @@ def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[fl
                 gap = max(-CLIP, min(CLIP, sample.teacher_logprobs[t] - sample.plain_logprobs[t]))
             if method == "binary":
                 value = rl
-            elif method == "opd":
-                value = gap
+            elif method.startswith("opd"):
+                value = gap if gap is None or method == "opd" else gap * accepted(sample, t)
             else:
                 terms = [w * x for w, x in ((W_RL, rl), (W_OPD, gap)) if x is not None]
                 value = sum(terms) if terms else None

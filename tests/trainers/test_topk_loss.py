@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up import VOCABULARY, make_samples, with_candidates
 from peft import LoraConfig
-from test_loss_reference import METHODS, W_OPD, W_RL, build, plain_advantages, reference_loss
+from test_loss_reference import METHODS, W_OPD, W_RL, accepted, build, plain_advantages, reference_loss
 
 from clawrl_trl.credit import TrainingSample, merge
 from clawrl_trl.credit.merge import CreditedSample
@@ -72,13 +72,22 @@ def divergences(model: Any, sample: TrainingSample, width: int, clip: float) -> 
 
 
 def reference_term(
-    model: Any, samples: list[TrainingSample], rows: list[list[float | None]], loss_type: str, w: float, **how: Any
+    model: Any,
+    samples: list[TrainingSample],
+    rows: list[list[float | None]],
+    loss_type: str,
+    w: float,
+    *,
+    prefix: bool = False,
+    **how: Any,
 ) -> torch.Tensor:
     """The weighted divergences, averaged over trained tokens as the loss type does."""
     kept = []
     for sample, advantages in zip(samples, rows, strict=True):
         values = divergences(model, sample, **how)
-        row = [w * sample.weight * v for v, a in zip(values, advantages, strict=True) if a is not None]
+        shares = [accepted(sample, t) if prefix else 1.0 for t in range(len(values))]
+        trained = zip(values, shares, advantages, strict=True)
+        row = [w * sample.weight * share * v for v, share, a in trained if a is not None]
         if row:
             kept.append(torch.stack(row))
     if loss_type in ("grpo", "sapo"):
@@ -112,23 +121,30 @@ def compare(trainer: OPDTrainer, expected: torch.Tensor, loss: torch.Tensor, fou
     assert max(grad.abs().max() for grad in found.values()) > 1e-3
 
 
-@pytest.mark.parametrize("clip", [1.5, float("inf")])
+@pytest.mark.parametrize(("clip", "prefix"), [(1.5, False), (float("inf"), False), (1.5, True)])
 @pytest.mark.parametrize("mode", ["truncate", "clip"])
 @pytest.mark.parametrize("method", ["opd", "combine"])
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
 def test_loss_and_gradients(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, loss_type: str, mode: str, clip: float
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    loss_type: str,
+    mode: str,
+    clip: float,
+    prefix: bool,
 ) -> None:
     samples = hard_samples()
     monkeypatch.setitem(METHODS[method][2], "opd_clip", clip)
-    trainer = build(
-        tiny, tmp_path, method, samples, importance_sampling=mode, loss_type=loss_type, opd_top_k=K
-    )  # fmt: skip
+    options = {"importance_sampling": mode, "loss_type": loss_type, "opd_top_k": K, "opd_accepted_prefix": prefix}
+    trainer = build(tiny, tmp_path, method, samples, **options)
     loss, found, width = computed(trainer)
     rows = credited(samples, method)
     expected = reference_loss(trainer.model, samples, rows, mode, loss_type, width)
     w = W_OPD if method == "combine" else 1.0
-    expected = expected + reference_term(trainer.model, samples, rows, loss_type, w, width=width, clip=clip)
+    how = {"width": width, "clip": clip, "prefix": prefix}
+    expected = expected + reference_term(trainer.model, samples, rows, loss_type, w, **how)
     compare(trainer, expected, loss, found)
 
 
