@@ -281,7 +281,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         if self.vision is not None:
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             inputs |= self.vision.features([row.sample for row in micro["rows"]], ids)
-        inputs = send_to_device(inputs, self.accelerator.device)
+        inputs = dict(send_to_device(inputs, self.accelerator.device))
         inputs["num_items_in_batch"] = torch.tensor(micro["num_items"], device=self.accelerator.device)
         inputs["row_share"] = micro["row_share"]
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]

@@ -101,7 +101,8 @@ def accepted_prefix(teacher: ArrayLike | None, student: ArrayLike | None, length
     if teacher is None or student is None:
         return np.ones(length)
     gap = np.nan_to_num(np.asarray(teacher, dtype=np.float64) - np.asarray(student, dtype=np.float64), nan=0.0)
-    return np.exp(np.concatenate([[0.0], np.cumsum(np.minimum(gap, 0.0))[:-1]]))
+    before: FloatArray = np.concatenate([[0.0], np.cumsum(np.minimum(gap, 0.0))[:-1]])
+    return np.exp(before)
 
 
 def combine(
