@@ -17,10 +17,10 @@ CHAT = "chat"
 """The environment that a persona is."""
 NUM_GENERATIONS = 8
 _BUNDLED = {"temperature": BUNDLED_TEMPERATURE, "per_device_train_batch_size": 2, "batch_timeout": 2.0}
-_TAUGHT = {"adam_epsilon": 1e-4, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED}
+_TAUGHT = {"adam_epsilon": 1e-4, "opd_top_k": 8, **_BUNDLED}
 BUNDLED = {
     "binary": {"learning_rate": 1e-3, "beta": 0.02, **_BUNDLED},
-    "opd": {"learning_rate": 3e-3, "beta": 0.0, **_TAUGHT},
+    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_accepted_prefix": True, **_TAUGHT},
     "combine": {"learning_rate": 2e-3, "beta": 0.05, "w_rl": 0.3, **_TAUGHT},
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
@@ -28,8 +28,8 @@ larger steps, and scores alone, without some pull to the base, let it drift into
 a pull of its own: opd needs no other. Where there is one, the step follows the evidence: Adam makes whole steps of the
 smallest gradients, unless its epsilon is of their size, and weak scores or a hint that is not about style would take
 the model as far by chance as a good hint does on purpose. A hint compared over the likeliest tokens says several times
-as much as one compared over the sampled ones, so that scores, which are noisier, need weigh less; and what it says
-about the rest of a reply that it would have begun otherwise costs arithmetic."""
+as much as one compared over the sampled ones, so that scores, which are noisier, need weigh less. What it says about
+the rest of a reply that it would have begun otherwise costs arithmetic where neither scores nor a pull hold that."""
 
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
