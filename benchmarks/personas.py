@@ -33,15 +33,16 @@ COLUMNS = (
 
 
 def run(
-    folder: Path, persona: str, method: str, seed: int, interactions: int, control: bool, engine: str
+    folder: Path, persona: str, method: str, seed: int, control: bool, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Run one cell, or read its result if it is there."""
     result = folder / "metrics.json"
     if not result.exists():
         command = [
             sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--port", "0",
-            "--persona", persona, "--method", method, "--seed", str(seed), "--interactions", str(interactions),
-            "--output_dir", str(folder), "--engine", engine,
+            "--persona", persona, "--method", method, "--seed", str(seed), "--output_dir", str(folder),
+            "--interactions", str(arguments.interactions), "--eval_problems", str(arguments.eval_problems),
+            "--engine", arguments.engine,
         ]  # fmt: skip
         if control:
             command += ["--custom_rm_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_sign"]
@@ -92,6 +93,9 @@ def main() -> int:
     parser.add_argument("--personas", nargs="+", default=PERSONAS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--interactions", type=int, default=36)
+    parser.add_argument(
+        "--eval_problems", type=int, default=200, help="held-out problems of an evaluation; of 50, chance takes two"
+    )
     parser.add_argument("--controls", nargs="*", type=int, default=(0, 1, 2), help="seeds of the control runs")
     parser.add_argument("--engine", default="transformers")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
@@ -102,7 +106,7 @@ def main() -> int:
     def play(cell: tuple[str, str, int, bool]) -> dict[str, Any]:
         persona, method, seed, control = cell
         folder = arguments.runs / f"{persona}-{method}{'-control' if control else ''}-{seed}"
-        return run(folder, persona, method, seed, arguments.interactions, control, arguments.engine)
+        return run(folder, persona, method, seed, control, arguments)
 
     started = time.monotonic()
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -114,10 +118,9 @@ def main() -> int:
     learned = [row for row in rows if "random" not in row["method"]]
     page = (
         f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
-        f"engine {arguments.engine}. "
-        f"{arguments.interactions} interactions a run, 50 held-out problems before and after, sampled at the "
-        f"serving temperature, {arguments.jobs} run(s) at a time. `python benchmarks/personas.py`, "
-        f"{minutes:.0f} minutes.\n\n"
+        f"Engine {arguments.engine}. {arguments.interactions} interactions a run, {arguments.eval_problems} held-out "
+        f"problems before and after, sampled at the serving temperature, {arguments.jobs} run(s) at a time. "
+        f"`python benchmarks/personas.py`, {minutes:.0f} minutes.\n\n"
         f"{summary(learned)}\n\n{table(rows)}\n"
     )
     (arguments.out / f"{name}.md").write_text(page)
