@@ -27,9 +27,8 @@ BUNDLED = {
 larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
 a pull of its own: opd needs no other. Where there is one, the step follows the evidence: Adam makes whole steps of the
 smallest gradients, unless its epsilon is of their size, and weak scores or a hint that is not about style would take
-the model as far by chance as a good hint does on purpose. A hint compared over the likeliest tokens says several times
-as much as one compared over the sampled ones, so that scores, which are noisier, need weigh less. What it says about
-the rest of a reply that it would have begun otherwise costs arithmetic where neither scores nor a pull hold that."""
+the model as far by chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they.
+What was measured with these and with others is told in `benchmarks/results/personas.md`."""
 
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")

@@ -84,7 +84,7 @@ class TrainingSample:
         if self.logprobs is None:
             raise ValueError(f"sample {self.sample_id!r}: logprobs are missing")
         self._set("completion_mask", self._per_token("completion_mask", np.bool_))
-        self._set("images", tuple(map(self._picture, self.images)))
+        self._set("images", tuple(map(self._picture, self.images or ())))
         self._set_candidates()
         if (self.baseline is None) != (self.scale is None):
             raise ValueError(f"sample {self.sample_id!r}: baseline and scale come together")

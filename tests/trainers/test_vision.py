@@ -208,6 +208,7 @@ def test_pictures_of_a_row_are_files_or_data_urls() -> None:
     row = {"prompt_ids": [1], "completion_ids": [2], "logprobs": [-1.0]}
     url = "data:image/png;base64," + base64.b64encode(png("red")).decode()
     assert TrainingSample.from_row(row | {"images": [url]}).images == (png("red"),)
+    assert TrainingSample.from_row(row | {"images": None}).images == ()
     for wrong in ("https://example.com/a.png", "", b""):
         with pytest.raises(ValueError, match="a picture is a file's content or a data: URL"):
             TrainingSample.from_row(row | {"images": [wrong]})
