@@ -227,7 +227,7 @@ def test_client_scores_as_transformers_does(real_engine: RealEngine, models: Pat
         with pytest.raises(EngineError) as caught:
             engine.prompt_logprobs(context, scored, model="policy-v901")
         assert caught.value.status == 404 and not caught.value.retryable
-        reply = engine.chat({"model": "base", "messages": SPREAD, "max_tokens": 3})
+        reply = engine.chat({"model": "base", "messages": SPREAD, "max_tokens": 3, "ignore_eos": True})
         assert reply["usage"]["completion_tokens"] == 3
         assert engine.completions({"model": "base", "prompt": context, "max_tokens": 2})["choices"]
         assert engine.tokenize({"prompt": "Hello"})
