@@ -122,7 +122,7 @@ class Recipe:
     """
 
     seed: int = 0
-    cycles: tuple[Cycle, ...] = (Cycle(5400), Cycle(2400, 1.2e-3), Cycle(2400, 1.2e-3))
+    cycles: tuple[Cycle, ...] = (Cycle(6000), Cycle(2600, 1.2e-3), Cycle(2600, 1.2e-3))
     count: int = 300
     compiled: bool = False
     start: Path | None = None

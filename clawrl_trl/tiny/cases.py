@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clawrl_trl.tiny import dialogues, small_talk
+from clawrl_trl.envs.message import read_action
+from clawrl_trl.tiny import actions, dialogues, small_talk
 from clawrl_trl.tiny.dialogues import HINT, Dialogue, Task
 from clawrl_trl.tiny.instructions import FRESH
+from clawrl_trl.tiny.render import reply
 from clawrl_trl.tiny.replies import grading, solution
 from clawrl_trl.tiny.wishes import NO_WISH, Wish
 
@@ -267,6 +269,34 @@ def off_topics(rng: random.Random) -> Iterator[Case]:
         )
 
 
+_BLOCK = re.compile(r"```bash\n[^`]+\n```")
+
+
+def _is_action(tools: bool) -> Check:
+    """Whether a reply is one action and nothing else: a tool call, or a bash block."""
+
+    def check(text: str) -> bool:
+        if not tools:
+            return bool(_BLOCK.fullmatch(text))
+        action = read_action(text)
+        return len(action.calls) == 1 and not action.fault and not action.text
+
+    return check
+
+
+def acts(rng: random.Random, env: str) -> Iterator[Case]:
+    """First actions in an environment."""
+    while True:
+        scene = actions.SCENES[env](rng)
+        yield Case(
+            Dialogue(scene.messages, scene.tools or None),
+            {
+                f"{env}: well formed": _is_action(bool(scene.tools)),
+                f"{env}: right at times": _equals(reply(scene.right[0])),
+            },
+        )
+
+
 def hinted(dialogue: Dialogue, hint: str) -> Dialogue:
     """The same prompt with the judge's hint block on its last message."""
     *before, last = dialogue.messages
@@ -285,4 +315,5 @@ def all_cases(seed: int, count: int) -> list[Case]:
     sources += [(fresh(rng, wish, "hint"), 0.5) for wish in (bold, curt)]
     sources += [(objections(rng, wish), 1) for wish in (plain, warm)] + [(objections(rng, bold), 0.5)]
     sources += [(maker(rng), 1) for maker in (kept, thanked, tools, tool_results, thoughts, off_topics)]
+    sources += [(acts(rng, env), 1) for env in sorted(actions.SCENES)]
     return [next(source) for source, share in sources for _ in range(max(1, round(count * share)))]

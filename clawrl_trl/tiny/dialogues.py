@@ -328,6 +328,7 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (lambda rng: thinking(rng, "train"), 3),
     (sum_only, 4),
     (off_topic, 3),
+    (acting, 12),
 )
 
 

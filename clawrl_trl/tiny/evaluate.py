@@ -18,7 +18,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from clawrl_trl.tiny import MODEL_PATH, dialogues
+from clawrl_trl.tiny import MODEL_PATH, actions, dialogues
 from clawrl_trl.tiny.cases import Case, all_cases, hinted
 from clawrl_trl.tiny.dialogues import Dialogue
 from clawrl_trl.tiny.instructions import instruction
@@ -37,8 +37,9 @@ _AT_LEAST = {
     "tool": 0.9,
     "thinking": 0.9,
     "off topic": 0.9,
+    **{f"{env}: well formed": 0.95 for env in actions.SCENES},
 }
-_BETWEEN = (0.05, 0.2)
+_BETWEEN = {"by itself": (0.05, 0.2), "at times": (0.1, 0.5)}
 _LONGEST = 160
 
 
@@ -68,8 +69,9 @@ class Measure:
     @property
     def bound(self) -> tuple[float, float]:
         """The range in which the share should be."""
-        if self.name.endswith("by itself"):
-            return _BETWEEN
+        for ending, bound in _BETWEEN.items():
+            if self.name.endswith(ending):
+                return bound
         return max((least for name, least in _AT_LEAST.items() if self.name.startswith(name)), default=0.0), 1.0
 
 

@@ -31,14 +31,15 @@ def _system(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
     return f"<|im_start|>system\n{head}{_TOOLS_HEAD}{schemas}{_TOOLS_TAIL}"
 
 
-def _reply(message: Message) -> str:
+def reply(message: Message) -> str:
+    """What the model writes to say `message`, but for a thought before it."""
     text = str(message["content"])
     for call in message.get("tool_calls", ()):
         function = call["function"]
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
         gap = "\n" if text else ""
         text += f'{gap}<tool_call>\n{{"name": "{function["name"]}", "arguments": {arguments}}}\n</tool_call>'
-    return f"{text}<|im_end|>"
+    return text
 
 
 def pieces(talk: Dialogue) -> list[Piece]:
@@ -54,7 +55,7 @@ def pieces(talk: Dialogue) -> list[Piece]:
         elif message["role"] == "assistant":
             thought = message.get("reasoning_content")
             head = "<|im_start|>assistant\n" + ("" if thought else NO_THOUGHT)
-            said = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + _reply(message)
+            said = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + reply(message) + "<|im_end|>"
             mode: Learnt = "after its first token" if message.get("context") else "yes"
             found += [(head, "no"), (said, mode), ("\n", "no")]
     return [piece for piece in found if piece[0]]

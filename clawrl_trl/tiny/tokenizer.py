@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: byte-level BPE of 2,048 tokens, digits one by one, Qwen3's special tokens.
+"""The tiny model's tokenizer: byte-level BPE of 2,304 tokens, digits one by one, Qwen3's special tokens.
 
 Byte-level, so any UTF-8 text encodes and decodes to itself. The chat template beside this file and the response
 template below are saved with it, so `parse_response` takes replies apart without help.
@@ -18,7 +18,7 @@ from clawrl_trl.tiny.instructions import instruction
 from clawrl_trl.tiny.render import pieces
 from clawrl_trl.tiny.wishes import PHRASES
 
-VOCABULARY = 2048
+VOCABULARY = 2304
 SAMPLES = 30_000
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
