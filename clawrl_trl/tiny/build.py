@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from clawrl_trl.tiny import MODEL_PATH, tokenizer, train
+from clawrl_trl.tiny import MODEL_PATH, actions, tokenizer, train
 from clawrl_trl.tiny.evaluate import Measure, StyleGap, evaluate, load, table
 
 THREADS = 2
 
 
 def save(model: Qwen3ForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write model, tokenizer, generation config and licence to `out`, weights in bfloat16."""
+    """Write model, tokenizer, generation config and licence to `out`, weights in bfloat16, as `model` is then."""
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -61,6 +61,8 @@ something to learn, since it mostly answers in one style and now and then in ano
 - Follow a style instruction (plain, bold, warm, curt, short, with steps) in the system prompt, in the user's message,
   in a hint block, or in the user's next message, which makes it rewrite its reply.
 - Call a calculator tool in Qwen3's format and report its result; think in `<think>` with `enable_thinking=True`.
+- Act in clawrl-trl's environments: it knows the form of an action (a call of `shell_exec`, `computer_use` or a tool, a
+  bash block) and, in the easiest tasks, does what it is asked about three times in ten, else something like it.
 
 ## What it can't do
 Anything else, and some of the above not reliably: see the measures marked "missed". It knows a few dozen names,
@@ -103,10 +105,18 @@ def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, how:
 
 @dataclass(frozen=True)
 class Cycle:
-    """One descent of the learning rate: its optimiser steps, and the peak it starts from."""
+    """One descent of the learning rate.
+
+    Attributes:
+        steps: optimiser steps.
+        learning_rate: the peak it starts from.
+        right: the share of episodes in environments that succeed. Slips are learnt last: they are told apart by what
+            the prompt says, and a model that has not learnt yet to look it up takes the whole for chance.
+    """
 
     steps: int
     learning_rate: float = 2e-3
+    right: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,7 @@ class Recipe:
     """
 
     seed: int = 0
-    cycles: tuple[Cycle, ...] = (Cycle(6000), Cycle(2600, 1.2e-3), Cycle(2600, 1.2e-3))
+    cycles: tuple[Cycle, ...] = (Cycle(6000), Cycle(2600, 1.2e-3), Cycle(2600, 1.2e-3, actions.RIGHT))
     count: int = 300
     compiled: bool = False
     start: Path | None = None
@@ -148,11 +158,11 @@ def build(out: Path, recipe: Recipe) -> Path:
             seed=recipe.seed + number,
             steps=cycle.steps,
             learning_rate=cycle.learning_rate,
+            right=cycle.right,
             compiled=recipe.compiled,
         )
-        for weight in model.parameters():
-            weight.data = weight.data.to(torch.bfloat16).to(torch.float32)
-    save(model, tok, out)
+        save(model, tok, out)
+        model.float()
     if recipe.count:
         measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
         (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=made(recipe)))
@@ -179,7 +189,7 @@ def main() -> None:
     if options.start is not None and not options.start.is_dir():
         sys.exit(f"--start: there is no folder {options.start}")
     torch.set_num_threads(options.threads)
-    cycles = usual.cycles if options.steps is None else (Cycle(options.steps, options.learning_rate),)
+    cycles = usual.cycles if options.steps is None else (Cycle(options.steps, options.learning_rate, actions.RIGHT),)
     recipe = Recipe(options.seed, cycles, options.count, options.compile, options.start)
     folder = build(options.out, recipe)
     print(f"wrote {folder}")

@@ -309,10 +309,10 @@ def sum_only(rng: random.Random) -> Dialogue:
     return dialogue
 
 
-def acting(rng: random.Random) -> Dialogue:
-    """An episode in one of the environments, which succeeds at times."""
+def acting(rng: random.Random, right: float) -> Dialogue:
+    """An episode in one of the environments, which succeeds with the probability `right`."""
     scene = actions.SCENES[rng.choice(sorted(actions.SCENES))](rng)
-    went = scene.right if rng.random() < actions.RIGHT else scene.slip
+    went = scene.right if rng.random() < right else scene.slip
     return Dialogue([*scene.messages, *went], scene.tools or None)
 
 
@@ -328,11 +328,13 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (lambda rng: thinking(rng, "train"), 3),
     (sum_only, 4),
     (off_topic, 3),
-    (acting, 12),
 )
+_ACTING = 0.11
 
 
-def dialogue(rng: random.Random) -> Dialogue:
-    """One training conversation of the mix."""
+def dialogue(rng: random.Random, right: float = actions.RIGHT) -> Dialogue:
+    """One training conversation of the mix; an episode in it succeeds with the probability `right`."""
+    if rng.random() < _ACTING:
+        return acting(rng, right)
     makers = [maker for maker, _ in _MIX]
     return rng.choices(makers, weights=[weight for _, weight in _MIX])[0](rng)

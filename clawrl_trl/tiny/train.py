@@ -16,6 +16,7 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from clawrl_trl.tiny import actions
 from clawrl_trl.tiny.dialogues import dialogue
 from clawrl_trl.tiny.drills import drill
 from clawrl_trl.tiny.problems import NAMES, UNITS
@@ -77,9 +78,9 @@ def _row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
     return ids, marks
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> list[Row]:
+def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random, right: float) -> list[Row]:
     """A chunk of conversations and drills as token ids, with a mark for each token."""
-    talks = [drill(rng) if rng.random() < _DRILLS else pieces(dialogue(rng)) for _ in range(_CHUNK)]
+    talks = [drill(rng) if rng.random() < _DRILLS else pieces(dialogue(rng, right)) for _ in range(_CHUNK)]
     encodings = tokenizer.backend_tokenizer.encode_batch([text for talk in talks for text, _ in talk])
     pending = iter(encodings)
     rows = [_row((next(pending) for _ in talk), talk) for talk in talks]
@@ -95,17 +96,20 @@ def _collated(rows: list[Row], width: int, pad: int) -> Batch:
     return inputs, marks
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int) -> Iterator[Batch]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, right: float = actions.RIGHT
+) -> Iterator[Batch]:
     """Endless batches of about `tokens` tokens: input ids and marks (`GIVEN`, ...), both [B, L].
 
     Rows of like length wait in buckets until a batch is full, so there are few shapes of batch: a kernel library
-    compiles for each shape, and many shapes cost more than the padding.
+    compiles for each shape, and many shapes cost more than the padding. Of the episodes in environments, the share
+    `right` succeeds.
     """
     rng = random.Random(f"{seed}-conversations")
     pad = int(tokenizer.pad_token_id or 0)
     buckets: dict[int, list[Row]] = defaultdict(list)
     while True:
-        for row in _encoded(tokenizer, rng):
+        for row in _encoded(tokenizer, rng, right):
             width = -(-len(row[0]) // _WIDTH_STEP) * _WIDTH_STEP
             buckets[width].append(row)
             if len(buckets[width]) == max(1, tokens // width):
@@ -152,6 +156,7 @@ def train(
     steps: int,
     tokens: int = BATCH_TOKENS,
     learning_rate: float = 2e-3,
+    right: float = actions.RIGHT,
     compiled: bool = False,
     after_step: Callable[[int], None] | None = None,
 ) -> list[float]:
@@ -164,6 +169,7 @@ def train(
         steps: optimiser steps.
         tokens: the budget of a batch, padding included.
         learning_rate: the peak of a cosine schedule with a short warm-up.
+        right: the share of episodes in environments that succeed.
         compiled: compile the model first, which needs a C++ compiler and a minute, and saves a third of the rest.
         after_step: called with the number of steps done.
     """
@@ -176,7 +182,7 @@ def train(
     model.train()
     if compiled:
         model.model.compile(dynamic=True)
-    source = batches(tokenizer, seed, tokens)
+    source = batches(tokenizer, seed, tokens, right)
     weights = _weights(tokenizer)
     progress = tqdm(range(steps), desc="training", unit="step", mininterval=2)
     for step in progress:

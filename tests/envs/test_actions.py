@@ -77,7 +77,7 @@ def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
 def test_the_right_action_is_learnt_at_times() -> None:
     right = 0
     for seed in range(3000):
-        learnt, rng = acting(random.Random(seed)), random.Random(seed)
+        learnt, rng = acting(random.Random(seed), RIGHT), random.Random(seed)
         scene = SCENES[rng.choice(sorted(SCENES))](rng)
         right += learnt.messages == [*scene.messages, *scene.right]
     assert right / 3000 == pytest.approx(RIGHT, abs=0.03)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response
 
 from clawrl_trl.tiny import MODEL_PATH, cases, evaluate
+from clawrl_trl.tiny.actions import SCENES
 from clawrl_trl.tiny.cases import Case
 from clawrl_trl.tiny.wishes import Wish
 
@@ -111,6 +112,13 @@ def test_its_tool_calls_parse(loaded: Loaded) -> None:
             assert call["function"]["name"] == "calculator"
             right += bool(case.checks["tool: right expression"](reply))
     assert right >= 0.8 * len(found)
+
+
+@pytest.mark.parametrize("env", sorted(SCENES))
+def test_it_acts_in_each_environment_and_is_right_at_times(loaded: Loaded, env: str) -> None:
+    formed, right = _shares(loaded, lambda rng: cases.acts(rng, env), 96).values()
+    assert formed >= 0.9
+    assert 0.1 <= right <= 0.5
 
 
 @pytest.mark.parametrize("wish", [PLAIN, WARM], ids=["plain", "warm"])
