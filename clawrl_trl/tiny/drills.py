@@ -4,9 +4,10 @@ A conversation teaches a sum or two in a hundred tokens; a drill teaches one in 
 before the chat does. Drills are plain text without any chat markup and leave the model's habits alone.
 """
 
+import json
 import random
 
-from clawrl_trl.tiny import calculator
+from clawrl_trl.tiny import actions, calculator
 from clawrl_trl.tiny.problems import draw
 from clawrl_trl.tiny.render import Piece
 
@@ -50,6 +51,18 @@ def readings(rng: random.Random) -> list[Piece]:
     return found
 
 
+def look_ups(rng: random.Random) -> list[Piece]:
+    """Screens and what is wanted of each; the number of the element is learnt."""
+    found: list[Piece] = []
+    for _ in range(_ROWS // 2):
+        scene = actions.on_screen(rng)
+        call = scene.right[0]["tool_calls"][0]["function"]
+        written, _, ref = json.dumps(call, ensure_ascii=False).partition('"ref":')
+        number, _, rest = ref.partition("}")
+        found += [(f'{scene.messages[0]["content"]}\n{written}"ref":', "no"), (number, "yes"), (f"}}{rest}\n", "no")]
+    return found
+
+
 def drill(rng: random.Random) -> list[Piece]:
     """One drill of any sort."""
-    return rng.choices((sums, comparisons, readings), weights=(35, 45, 20))[0](rng)
+    return rng.choices((sums, comparisons, readings, look_ups), weights=(30, 35, 15, 20))[0](rng)
