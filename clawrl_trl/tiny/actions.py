@@ -2,8 +2,8 @@
 
 A model that is to practise must know the format of every action and succeed at times, so that there is something to
 select. Here are prompts as [`clawrl_trl.envs`] makes them for the easiest step of the shipped task sets, each with the
-right action and with a slip: what would be right for another task of the same kind. Tasks of the held-out split are
-left out.
+right action and with a slip: what would be right for another task of the same kind, or giving up. Tasks of the
+held-out split are left out.
 """
 
 import json
@@ -23,6 +23,8 @@ from clawrl_trl.envs.terminal import SCHEMAS
 Message = dict[str, Any]
 RIGHT = 0.3
 """How often the right action is learnt."""
+GIVES_UP = 2 / 3
+"""How many slips on a screen give up. Where there are few elements, wrong clicks alone would teach plain chance."""
 GUI_ACTIONS = ("left_click", "type", "terminate")
 """The actions on offer to the tiny model, which reads every word of their descriptions in every turn."""
 DONE: Message = {"role": "assistant", "content": "Done."}
@@ -140,15 +142,17 @@ def _submitted(command: str, files: Any) -> list[Message]:
 
 
 def on_screen(rng: random.Random) -> Scene:
-    """One click among a few elements."""
+    """One click among a few elements, or none."""
     maker = rng.choice(gui.STEPS[1])
     task = _drawn(rng, maker, lambda one: _shown(one) in _heldout("gui"))
     lines, refs = outline(task["data"])
     goal = json.loads(json.loads(task["checks"][0].partition(" === ")[2]))
     wrong = rng.choice([item for item in task["data"]["items"] if item != goal])
+    right, slip = (_calls("computer_use", action="left_click", ref=refs[item]) for item in (goal, wrong))
+    if rng.random() < GIVES_UP:
+        slip = _calls("computer_use", action="terminate", status="failure")
     prompt = _user("\n".join((task["instruction"], *lines)))
-    right, slip = ([_calls("computer_use", action="left_click", ref=refs[item])] for item in (goal, wrong))
-    return Scene(task, [prompt], [tool_schema(GUI_ACTIONS)], right, slip)
+    return Scene(task, [prompt], [tool_schema(GUI_ACTIONS)], [right], [slip])
 
 
 def outline(data: Message) -> tuple[list[str], dict[str, int]]:

@@ -57,23 +57,23 @@ def _choose(rng: random.Random, words: Sequence[str], wording: str, kind: str, *
 
 
 def colour(rng: random.Random) -> Json:
-    return _choose(rng, COLOURS, "Click the {} button.", "button", colours=True)
+    return _choose(rng, COLOURS, 'Click the "{}" button.', "button", colours=True)
 
 
 def word(rng: random.Random) -> Json:
-    return _choose(rng, WORDS, "Click {}.", "button")
+    return _choose(rng, WORDS, 'Click "{}".', "button")
 
 
 def number(rng: random.Random) -> Json:
-    return _choose(rng, [str(value) for value in range(1, 21)], "Click the number {}.", "button")
+    return _choose(rng, [str(value) for value in range(1, 21)], 'Click the number "{}".', "button")
 
 
 def link(rng: random.Random) -> Json:
-    return _choose(rng, WORDS, "Open the link {}.", "link")
+    return _choose(rng, WORDS, 'Open the link "{}".', "link")
 
 
 def tick(rng: random.Random) -> Json:
-    return _choose(rng, FOOD, "Tick {}.", "checkbox")
+    return _choose(rng, FOOD, 'Tick "{}".', "checkbox")
 
 
 def _form(instruction: str, fields: list[Json], sent: Json, steps: list[Json], button: str) -> Json:
