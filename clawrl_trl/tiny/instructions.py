@@ -34,7 +34,9 @@ _NEGATIVE = options(
     "Why all the {x}|Too many {x}|There are too many {x}|Less {x}|Fewer {x}|I could do without the {x}|"
     "Please no {x}|The user dislikes {x}|The reader does not want {x}|Replies must not contain {x}|"
     "{X} are not allowed|"
-    "{X} are annoying|{X} are distracting|I am tired of {x}|I can't stand {x}"
+    "{X} are annoying|{X} are distracting|I am tired of {x}|I can't stand {x}|Don't make it {x}|"
+    "Don't turn it into {x}|Please don't write {x}|I don't want it with {x}|Not with {x}|And not as {x}|"
+    "Please don't end with {x}|Could we skip {x}"
 )
 _IN = options(
     "write it in {x}|use {x}|answer in {x}|answer with {x}|put it in {x}|give me {x}|"
@@ -42,14 +44,15 @@ _IN = options(
     "rewrite it in {x}|rewrite that in {x}|stick to {x}|try {x}|write {x}|reply in {x}|respond in {x}|"
     "do it in {x}|do that again in {x}|write that in {x}|write this in {x}|phrase it in {x}|tell me in {x}|"
     "give it to me in {x}|show it in {x}|explain in {x}|write the answer in {x}|write the reply in {x}|"
-    "write the solution in {x}|switch to {x}|make it {x}|keep to {x}"
+    "write the solution in {x}|switch to {x}|make it {x}|keep to {x}|write it as {x}|write that as {x}|"
+    "answer as {x}|redo it as {x}|rewrite it as {x}|put it as {x}|turn it into {x}|phrase it as {x}"
 )
 _POSITIVE = options(
     "I prefer {x}|I'd prefer {x}|I want {x}|I'd like {x}|I would like {x}|I'd rather have {x}|"
     "I need {x}|Just {x}|"
     "Just {x}, please|{X}|{X}, please|Only {x}|More like {x}|I like {x}|I like {x} better|"
     "{X} would be better|"
-    "{X} would be nicer|The user prefers {x}|The reader wants {x}|Always {x}|Can I have it in {x}|"
+    "{X} would be nicer|I'd prefer it as {x}|I'd like to have it as {x}|Better as {x}|As {x}, please|The user prefers {x}|The reader wants {x}|Always {x}|Can I have it in {x}|"
     "Could I get that in {x}|How about {x}|What about {x}|Better in {x}|In {x}, please|I was hoping for {x}"
 )
 _MANNER = options(
@@ -129,7 +132,7 @@ def _imperative(rng: random.Random, phrases: Phrases) -> str:
 
 def _request(rng: random.Random, phrases: Phrases, keep: bool) -> str:
     roll = rng.random()
-    if roll < 0.68:
+    if roll < 0.58:
         body = _imperative(rng, phrases)
         if rng.random() < 0.15:
             body = f"{body} and {_imperative(rng, phrases)}"
@@ -137,7 +140,7 @@ def _request(rng: random.Random, phrases: Phrases, keep: bool) -> str:
             body += rng.choice(_KEEP)
         ask = rng.choice(_ASK)
         return _sentence(ask.replace("{b}", body).replace("{B}", capital(body)))
-    if roll < 0.84 and phrases.unwanted:
+    if roll < 0.8 and phrases.unwanted:
         return _sentence(_fill(rng.choice(_NEGATIVE), rng.choice(phrases.unwanted)))
     return _sentence(_fill(rng.choice(_POSITIVE), rng.choice(phrases.wanted)))
 
@@ -149,13 +152,13 @@ def _statement(rng: random.Random, phrases: Phrases) -> str:
 
 def _compose(rng: random.Random, wish: Wish) -> str:
     phrases = PHRASES[wish]
-    keep = wish.form == "plain"
+    keep = wish.form is not None  # whichever form it is: "keep the steps" says nothing about that
     roll = rng.random()
-    if roll < 0.5:
+    if roll < 0.58:
         text = _request(rng, phrases, keep)
-    elif roll < 0.66:
+    elif roll < 0.7:
         text = _statement(rng, phrases)
-    elif roll < 0.8:
+    elif roll < 0.82:
         text = f"{_statement(rng, phrases)} {_request(rng, phrases, keep)}"
     elif roll < 0.88:
         text = f"{_request(rng, phrases, keep)} {_statement(rng, phrases)}"
