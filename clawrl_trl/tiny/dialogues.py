@@ -86,8 +86,8 @@ def grade_task(rng: random.Random, split: Split) -> Task:
 
 
 _SOLVE_WISHES = (
-    (Wish(form="plain"), 50),
-    (Wish(form="bold"), 22),
+    (Wish(form="plain"), 60),
+    (Wish(form="bold"), 20),
     (Wish(size="short"), 10),
     (Wish(size="steps"), 8),
 )
