@@ -6,6 +6,7 @@ and writes the figures into the model card beside it.
 """
 
 import argparse
+import copy
 import shutil
 import sys
 from dataclasses import dataclass
@@ -22,7 +23,11 @@ THREADS = 2
 
 
 def save(model: Qwen3ForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write model, tokenizer, generation config and licence to `out`, weights in bfloat16, as `model` is then."""
+    """Write model, tokenizer, generation config and licence to `out`; rounds the weights to bfloat16, also in `model`.
+
+    The model itself stays in float32: converted as a whole it would go on with rounded rotary frequencies, which are
+    no weights, and learn positions that nobody who loads it has.
+    """
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -32,7 +37,10 @@ def save(model: Qwen3ForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -> No
         eos_token_id=tok.eos_token_id,
         pad_token_id=tok.pad_token_id,
     )
-    model.to(torch.bfloat16).save_pretrained(out)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.bfloat16())
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     tok.save_pretrained(out)
     licence = resources.files("clawrl_trl.tiny") / "model" / "LICENSE"
@@ -132,7 +140,7 @@ class Recipe:
     """
 
     seed: int = 0
-    cycles: tuple[Cycle, ...] = (Cycle(6000), Cycle(2600, 1.2e-3), Cycle(2600, 1.2e-3, actions.RIGHT))
+    cycles: tuple[Cycle, ...] = (Cycle(5400), Cycle(2400, 1.2e-3), Cycle(2200, 1.2e-3, actions.RIGHT))
     count: int = 300
     compiled: bool = False
     start: Path | None = None
@@ -162,7 +170,6 @@ def build(out: Path, recipe: Recipe) -> Path:
             compiled=recipe.compiled,
         )
         save(model, tok, out)
-        model.float()
     if recipe.count:
         measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
         (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=made(recipe)))

@@ -52,7 +52,8 @@ _POSITIVE = options(
     "I need {x}|Just {x}|"
     "Just {x}, please|{X}|{X}, please|Only {x}|More like {x}|I like {x}|I like {x} better|"
     "{X} would be better|"
-    "{X} would be nicer|I'd prefer it as {x}|I'd like to have it as {x}|Better as {x}|As {x}, please|The user prefers {x}|The reader wants {x}|Always {x}|Can I have it in {x}|"
+    "{X} would be nicer|I'd prefer it as {x}|I'd like to have it as {x}|Better as {x}|As {x}, please|"
+    "The user prefers {x}|The reader wants {x}|Always {x}|Can I have it in {x}|"
     "Could I get that in {x}|How about {x}|What about {x}|Better in {x}|In {x}, please|I was hoping for {x}"
 )
 _MANNER = options(
