@@ -52,10 +52,16 @@ def readings(rng: random.Random) -> list[Piece]:
 
 
 def look_ups(rng: random.Random) -> list[Piece]:
-    """Screens and what is wanted of each; the number of the element is learnt."""
+    """Screens and what is wanted of them; the numbers of the elements are learnt, of one or of all in any order."""
     found: list[Piece] = []
     for _ in range(_ROWS // 2):
         scene = actions.on_screen(rng)
+        lines, refs = actions.outline(scene.task["data"])
+        if rng.random() < 0.7:
+            found.append(("\n".join(lines) + "\n", "no"))
+            for item in rng.sample(sorted(refs), len(refs)):
+                found += [(f'"{item}":', "no"), (f" {refs[item]}", "yes"), ("\n", "no")]
+            continue
         call = scene.right[0]["tool_calls"][0]["function"]
         written, _, ref = json.dumps(call, ensure_ascii=False).partition('"ref":')
         number, _, rest = ref.partition("}")
@@ -63,6 +69,20 @@ def look_ups(rng: random.Random) -> list[Piece]:
     return found
 
 
+def errands(rng: random.Random) -> list[Piece]:
+    """Small wishes and the commands that fulfil them; the commands are learnt."""
+    found: list[Piece] = []
+    for _ in range(_ROWS):
+        scene = actions.in_terminal(rng)
+        command = scene.right[0]["tool_calls"][0]["function"]["arguments"]["command"]
+        found += [(f"{scene.messages[0]['content']}\n$", "no"), (f" {command}", "yes"), ("\n", "no")]
+    return found
+
+
+_DRILLS = ((sums, 27), (comparisons, 27), (readings, 11), (look_ups, 20), (errands, 15))
+
+
 def drill(rng: random.Random) -> list[Piece]:
     """One drill of any sort."""
-    return rng.choices((sums, comparisons, readings, look_ups), weights=(30, 35, 15, 20))[0](rng)
+    makers = [maker for maker, _ in _DRILLS]
+    return rng.choices(makers, weights=[weight for _, weight in _DRILLS])[0](rng)
