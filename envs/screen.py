@@ -54,7 +54,7 @@ class Element:
     def __str__(self) -> str:
         value = f' = "{self.value}"' if self.value is not None else ""
         states = f" ({', '.join(self.states)})" if self.states else ""
-        return f"{'  ' * self.depth}[{self.ref}] {self.label}{value}{states}"
+        return f"{'  ' * self.depth}{self.label} [{self.ref}]{value}{states}"
 
 
 class Screen(Protocol):

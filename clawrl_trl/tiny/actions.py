@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from clawrl_trl.envs.computer_use import tool_schema
+from clawrl_trl.envs.screen import Element
 from clawrl_trl.envs.swe import SYSTEM
 from clawrl_trl.envs.swe_tasks import SENTINEL
 from clawrl_trl.envs.taskgen import gui, swe, terminal, toolcall
@@ -53,9 +54,9 @@ def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _calls(name: str, **arguments: Any) -> Message:
+def _calls(name: str, said: str = "", **arguments: Any) -> Message:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"role": "assistant", "content": said, "tool_calls": [call]}
 
 
 def _answered(call: Message, result: str) -> list[Message]:
@@ -145,20 +146,26 @@ def on_screen(rng: random.Random) -> Scene:
     """One click among a few elements, or none."""
     maker = rng.choice(gui.STEPS[1])
     task = _drawn(rng, maker, lambda one: _shown(one) in _heldout("gui"))
-    lines, refs = outline(task["data"])
+    lines = outline(task["data"])
     goal = json.loads(json.loads(task["checks"][0].partition(" === ")[2]))
-    wrong = rng.choice([item for item in task["data"]["items"] if item != goal])
-    right, slip = (_calls("computer_use", action="left_click", ref=refs[item]) for item in (goal, wrong))
+    wrong = rng.choice([item for item in lines if item != goal])
+    right, slip = (_clicks(lines, item) for item in (goal, wrong))
     if rng.random() < GIVES_UP:
         slip = _calls("computer_use", action="terminate", status="failure")
-    prompt = _user("\n".join((task["instruction"], *lines)))
+    prompt = _user("\n".join((task["instruction"], *lines.values())))
     return Scene(task, [prompt], [tool_schema(GUI_ACTIONS)], [right], [slip])
 
 
-def outline(data: Message) -> tuple[list[str], dict[str, int]]:
-    """What the environment shows of the page `choose.html`: its lines, and the number of each item."""
-    refs = {item: number for number, item in enumerate(data["items"], 1)}
-    return [f'[{number}] {data["kind"]} "{item}"' for item, number in refs.items()], refs
+def _clicks(lines: dict[str, str], item: str) -> Message:
+    """A click, behind the line of what is clicked: the name leads to the number, the number into the call."""
+    ref = 1 + list(lines).index(item)
+    return _calls("computer_use", lines[item], action="left_click", ref=ref)
+
+
+def outline(data: Message) -> dict[str, str]:
+    """For each item the line that the environment shows of it on the page `choose.html`."""
+    items = enumerate(data["items"], 1)
+    return {item: str(Element(number, data["kind"], item)) for number, item in items}
 
 
 def _shown(task: Message) -> str:
@@ -194,3 +201,5 @@ SCENES: dict[str, Callable[[random.Random], Scene]] = {
     "toolcall": with_tools,
 }
 """What makes scenes of each environment."""
+SAME_TOOLS = ("gui", "swe", "terminal")
+"""Where every task has the same tools, so that several fit in a conversation."""

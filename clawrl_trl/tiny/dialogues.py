@@ -310,10 +310,18 @@ def sum_only(rng: random.Random) -> Dialogue:
 
 
 def acting(rng: random.Random, right: float) -> Dialogue:
-    """An episode in one of the environments, which succeeds with the probability `right`."""
-    scene = actions.SCENES[rng.choice(sorted(actions.SCENES))](rng)
-    went = scene.right if rng.random() < right else scene.slip
-    return Dialogue([*scene.messages, *went], scene.tools or None)
+    """One to five tasks in a row in one of the environments; each succeeds with the probability `right`."""
+    env = rng.choice(sorted(actions.SCENES))
+    scene = actions.SCENES[env](rng)
+    dialogue = Dialogue([*scene.messages, *_went(rng, scene, right)], scene.tools or None)
+    for _ in range(rng.randrange(5) if env in actions.SAME_TOOLS else 0):
+        scene = actions.SCENES[env](rng)
+        dialogue.messages += [scene.messages[-1], *_went(rng, scene, right)]
+    return dialogue
+
+
+def _went(rng: random.Random, scene: actions.Scene, right: float) -> list[Message]:
+    return scene.right if rng.random() < right else scene.slip
 
 
 _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
@@ -329,12 +337,13 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (sum_only, 4),
     (off_topic, 3),
 )
-_ACTING = 0.11
+ACTING = 0.11
+"""The share of conversations that act in an environment."""
 
 
-def dialogue(rng: random.Random, right: float = actions.RIGHT) -> Dialogue:
-    """One training conversation of the mix; an episode in it succeeds with the probability `right`."""
-    if rng.random() < _ACTING:
+def dialogue(rng: random.Random, right: float = actions.RIGHT, share: float = ACTING) -> Dialogue:
+    """One training conversation of the mix; `share` of them act, and succeed with the probability `right`."""
+    if rng.random() < share:
         return acting(rng, right)
     makers = [maker for maker, _ in _MIX]
     return rng.choices(makers, weights=[weight for _, weight in _MIX])[0](rng)

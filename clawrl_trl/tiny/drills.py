@@ -4,14 +4,19 @@ A conversation teaches a sum or two in a hundred tokens; a drill teaches one in 
 before the chat does. Drills are plain text without any chat markup and leave the model's habits alone.
 """
 
-import json
 import random
+import re
+from itertools import groupby
 
+from clawrl_trl.envs.screen import Element
 from clawrl_trl.tiny import actions, calculator
+from clawrl_trl.tiny.dialogues import Dialogue
 from clawrl_trl.tiny.problems import draw
-from clawrl_trl.tiny.render import Piece
+from clawrl_trl.tiny.render import Piece, pieces
 
 _ROWS = 12
+_WORD = re.compile(r"[^\W\d_]+|\d")
+_PART = re.compile(rf"(<\S+?>| ?(?:{_WORD.pattern}))")
 _REPORTS = ("**Calculator:**", "**Final answer:**", "The calculator says", "So the answer is")
 
 
@@ -52,37 +57,72 @@ def readings(rng: random.Random) -> list[Piece]:
 
 
 def look_ups(rng: random.Random) -> list[Piece]:
-    """Screens and what is wanted of them; the numbers of the elements are learnt, of one or of all in any order."""
+    """Screens and what is wanted of them; the lines of the wanted elements are learnt.
+
+    They are numbered at random: counted through, the place of an element tells its number too, and a model that
+    counts does not learn to read.
+    """
     found: list[Piece] = []
-    for _ in range(_ROWS // 2):
-        scene = actions.on_screen(rng)
-        lines, refs = actions.outline(scene.task["data"])
-        if rng.random() < 0.7:
-            found.append(("\n".join(lines) + "\n", "no"))
-            for item in rng.sample(sorted(refs), len(refs)):
-                found += [(f'"{item}":', "no"), (f" {refs[item]}", "yes"), ("\n", "no")]
-            continue
-        call = scene.right[0]["tool_calls"][0]["function"]
-        written, _, ref = json.dumps(call, ensure_ascii=False).partition('"ref":')
-        number, _, rest = ref.partition("}")
-        found += [(f'{scene.messages[0]["content"]}\n{written}"ref":', "no"), (number, "yes"), (f"}}{rest}\n", "no")]
+    for _ in range(_ROWS // 4):
+        items, kind = _elements(rng), rng.choice(("button", "checkbox", "link"))
+        refs = rng.sample(range(1, 10), len(items))
+        lines = {item: str(Element(ref, kind, item)) for item, ref in zip(items, refs, strict=True)}
+        screen = "".join(f"{line}\n" for line in lines.values())
+        for item in rng.choices(items, k=6):
+            found += [(f'Click "{item}".\n{screen}', "no"), (lines[item], "yes"), ("\n", "no")]
+            screen = ""
     return found
+
+
+def _elements(rng: random.Random) -> list[str]:
+    """What two to six elements of several screens are called."""
+    wanted = rng.randint(2, 6)
+    items: dict[str, None] = {}
+    while len(items) < wanted:
+        items |= dict.fromkeys(actions.on_screen(rng).task["data"]["items"])
+    return rng.sample(list(items), wanted)
 
 
 def errands(rng: random.Random) -> list[Piece]:
     """Small wishes and the commands that fulfil them; the commands are learnt."""
     found: list[Piece] = []
     for _ in range(_ROWS):
-        scene = actions.in_terminal(rng)
-        command = scene.right[0]["tool_calls"][0]["function"]["arguments"]["command"]
-        found += [(f"{scene.messages[0]['content']}\n$", "no"), (f" {command}", "yes"), ("\n", "no")]
+        if rng.random() < 0.5:
+            scene = actions.in_terminal(rng)
+            command = scene.right[0]["tool_calls"][0]["function"]["arguments"]["command"]
+        else:
+            scene = actions.in_repository(rng)
+            command = scene.right[0]["content"].splitlines()[1]
+        found += [(f"{scene.messages[-1]['content']}\n$", "no"), (f" {command}", "yes"), ("\n", "no")]
     return found
 
 
-_DRILLS = ((sums, 27), (comparisons, 27), (readings, 11), (look_ups, 20), (errands, 15))
+def episodes(rng: random.Random) -> list[Piece]:
+    """Tasks in a row as chats, each done right; only what a reply takes from its prompt is learnt.
+
+    The descriptions of the tools, ten times as long, are left out.
+    """
+    env = rng.choice(actions.SAME_TOOLS)
+    found: list[Piece] = []
+    for _ in range(_ROWS // 2):
+        scene = actions.SCENES[env](rng)
+        given = set(_WORD.findall(scene.messages[-1]["content"]))
+        for text, learnt in pieces(Dialogue([scene.messages[-1], *scene.right])):
+            found += [(text, "no")] if learnt == "no" else _taken(text, given)
+    return found
 
 
-def drill(rng: random.Random) -> list[Piece]:
-    """One drill of any sort."""
-    makers = [maker for maker, _ in _DRILLS]
-    return rng.choices(makers, weights=[weight for _, weight in _DRILLS])[0](rng)
+def _taken(text: str, given: set[str]) -> list[Piece]:
+    """`text` in parts; those are learnt that are words of `given`."""
+    taken = groupby(filter(None, _PART.split(text)), key=lambda part: part.strip() in given)
+    return [("".join(parts), "yes" if copied else "no") for copied, parts in taken]
+
+
+COUNTING = ((sums, 40), (comparisons, 40), (readings, 20))
+COPYING = ((look_ups, 30), (errands, 20), (episodes, 50))
+
+
+def drill(rng: random.Random, copying: float) -> list[Piece]:
+    """One drill of any sort, with that probability one where the prompt is to be copied from."""
+    makers, weights = zip(*(COPYING if rng.random() < copying else COUNTING), strict=True)
+    return rng.choices(makers, weights=weights)[0](rng)

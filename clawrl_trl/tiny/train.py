@@ -9,6 +9,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Encoding
@@ -17,19 +18,39 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from clawrl_trl.tiny import actions
-from clawrl_trl.tiny.dialogues import dialogue
+from clawrl_trl.tiny.dialogues import ACTING, dialogue
 from clawrl_trl.tiny.drills import drill
 from clawrl_trl.tiny.problems import NAMES, UNITS
 from clawrl_trl.tiny.render import Piece, pieces
 
 BATCH_TOKENS = 4096
 _CHUNK = 2048
-_LONGEST = 512
+_LONGEST = 768
 _WIDTH_STEP = 16
-_DRILLS = 0.25
 GIVEN, LEARNT, OPENING = 0, 1, 2
 Row = tuple[list[int], list[int]]
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is taught.
+
+    Attributes:
+        right: the share of episodes in environments that succeed.
+        drills: the share of drills; the rest are conversations.
+        copying: the share of drills that are about what the prompt says, not about numbers.
+        acting: the share of conversations in environments.
+    """
+
+    right: float = actions.RIGHT
+    drills: float = 0.25
+    copying: float = 0.35
+    acting: float = ACTING
+
+
+USUAL = Lessons()
+ALL_RIGHT = Lessons(right=1.0)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
@@ -78,9 +99,15 @@ def _row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
     return ids, marks
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random, right: float) -> list[Row]:
+def _lesson(rng: random.Random, lessons: Lessons) -> list[Piece]:
+    if rng.random() < lessons.drills:
+        return drill(rng, lessons.copying)
+    return pieces(dialogue(rng, lessons.right, lessons.acting))
+
+
+def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random, lessons: Lessons) -> list[Row]:
     """A chunk of conversations and drills as token ids, with a mark for each token."""
-    talks = [drill(rng) if rng.random() < _DRILLS else pieces(dialogue(rng, right)) for _ in range(_CHUNK)]
+    talks = [_lesson(rng, lessons) for _ in range(_CHUNK)]
     encodings = tokenizer.backend_tokenizer.encode_batch([text for talk in talks for text, _ in talk])
     pending = iter(encodings)
     rows = [_row((next(pending) for _ in talk), talk) for talk in talks]
@@ -96,20 +123,17 @@ def _collated(rows: list[Row], width: int, pad: int) -> Batch:
     return inputs, marks
 
 
-def batches(
-    tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, right: float = actions.RIGHT
-) -> Iterator[Batch]:
+def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, lessons: Lessons) -> Iterator[Batch]:
     """Endless batches of about `tokens` tokens: input ids and marks (`GIVEN`, ...), both [B, L].
 
     Rows of like length wait in buckets until a batch is full, so there are few shapes of batch: a kernel library
-    compiles for each shape, and many shapes cost more than the padding. Of the episodes in environments, the share
-    `right` succeeds.
+    compiles for each shape, and many shapes cost more than the padding.
     """
     rng = random.Random(f"{seed}-conversations")
     pad = int(tokenizer.pad_token_id or 0)
     buckets: dict[int, list[Row]] = defaultdict(list)
     while True:
-        for row in _encoded(tokenizer, rng, right):
+        for row in _encoded(tokenizer, rng, lessons):
             width = -(-len(row[0]) // _WIDTH_STEP) * _WIDTH_STEP
             buckets[width].append(row)
             if len(buckets[width]) == max(1, tokens // width):
@@ -156,7 +180,7 @@ def train(
     steps: int,
     tokens: int = BATCH_TOKENS,
     learning_rate: float = 2e-3,
-    right: float = actions.RIGHT,
+    lessons: Lessons = USUAL,
     compiled: bool = False,
     after_step: Callable[[int], None] | None = None,
 ) -> list[float]:
@@ -169,7 +193,7 @@ def train(
         steps: optimiser steps.
         tokens: the budget of a batch, padding included.
         learning_rate: the peak of a cosine schedule with a short warm-up.
-        right: the share of episodes in environments that succeed.
+        lessons: what is taught.
         compiled: compile the model first, which needs a C++ compiler and a minute, and saves a third of the rest.
         after_step: called with the number of steps done.
     """
@@ -182,7 +206,7 @@ def train(
     model.train()
     if compiled:
         model.model.compile(dynamic=True)
-    source = batches(tokenizer, seed, tokens, right)
+    source = batches(tokenizer, seed, tokens, lessons)
     weights = _weights(tokenizer)
     progress = tqdm(range(steps), desc="training", unit="step", mininterval=2)
     for step in progress:

@@ -78,9 +78,9 @@ def test_observations_show_the_page(make: Callable[..., GUIEnv]) -> None:
     assert state["screenshot"].shape == (3, 240, 320) and state["screenshot"].dtype == torch.uint8
     assert state["screenshot"].float().mean() > 200 and state["screenshot"].float().std() > 5
     assert state["outline"].splitlines() == [
-        '[1] heading "Fruit"',
-        '[2] button "Eat" (disabled)',
-        '[3] checkbox "Ripe" (checked)',
+        'heading "Fruit" [1]',
+        'button "Eat" [2] (disabled)',
+        'checkbox "Ripe" [3] (checked)',
     ]
     assert state["message"] == f"Go.\n{state['outline']}"
     assert json.loads(state["tools"])[0]["function"]["name"] == "computer_use"
@@ -190,7 +190,7 @@ def test_an_element_keeps_its_number_while_the_page_changes(make: Callable[..., 
         "<button onclick='this.before(Object.assign(document.createElement(`button`), {textContent: `new`}))'>a"
     )
     state = act(env, env.reset(), {"action": "left_click", "ref": 1})
-    assert state["outline"].splitlines() == ['[2] button "new"', '[1] button "a" (focused)']
+    assert state["outline"].splitlines() == ['button "new" [2]', 'button "a" [1] (focused)']
 
 
 def test_pages_in_frames_and_new_tabs_are_read_and_clicked(make: Callable[..., GUIEnv], tmp_path: Path) -> None:
