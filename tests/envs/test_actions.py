@@ -79,5 +79,6 @@ def test_the_right_action_is_learnt_at_times() -> None:
     for seed in range(3000):
         learnt, rng = acting(random.Random(seed), RIGHT), random.Random(seed)
         scene = SCENES[rng.choice(sorted(SCENES))](rng)
-        right += learnt.messages == [*scene.messages, *scene.right]
+        first = [*scene.messages, *scene.right]
+        right += learnt.messages[: len(first)] == first
     assert right / 3000 == pytest.approx(RIGHT, abs=0.03)

@@ -6,13 +6,15 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from clawrl_trl.tiny import cases, dialogues, drills
+from clawrl_trl.tiny import MODEL_PATH, actions, cases, dialogues, drills
 from clawrl_trl.tiny.instructions import FRESH, instruction
 from clawrl_trl.tiny.problems import draw
 from clawrl_trl.tiny.replies import attempt, grading, solution
 from clawrl_trl.tiny.wishes import NO_WISH, PHRASES, Wish
 
+MODEL_TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
 WISHES = [NO_WISH, *PHRASES, Wish(form="plain", size="short"), Wish(form="plain", tone="warm")]
 
 
@@ -82,3 +84,36 @@ def test_comparisons_tell_equal_from_different() -> None:
     for row in rows:
         wrote, expected = re.findall(r"-?\d+", row)
         assert row.endswith(" correct." if wrote == expected else " incorrect.")
+
+
+def test_look_ups_teach_the_line_that_was_asked_for() -> None:
+    parts = [text for text, _ in drills.look_ups(random.Random(0))]
+    screen: list[str] = []
+    for prompt, learnt in zip(parts[::3], parts[1::3], strict=True):
+        asked, *lines = prompt.splitlines()
+        screen = lines or screen
+        item = asked.removeprefix("Click ").removesuffix(".")
+        assert [line for line in screen if item in line] == [learnt]
+
+
+@pytest.mark.parametrize("env", actions.SAME_TOOLS)
+def test_episodes_teach_what_is_taken_from_the_prompt(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "SAME_TOOLS", (env,))
+    rng = random.Random(0)
+    for _ in range(20):
+        parts = drills.episodes(rng)
+        turns = re.findall(
+            r"<\|im_start\|>user\n(?!<tool|<return)(.*?)<\|im_end\|>", "".join(t for t, _ in parts), re.S
+        )
+        learnt = [word for text, mode in parts if mode == "yes" for word in text.split()]
+        assert len(turns) == 6 and len(learnt) >= 6 and all(any(one in turn for turn in turns) for one in learnt)
+        assert MODEL_TOKENIZER.encode("".join(t for t, _ in parts)) == [
+            token for text, _ in parts for token in MODEL_TOKENIZER.encode(text)
+        ]
+
+
+@pytest.mark.parametrize("copying", [0.0, 1.0])
+def test_drills_are_of_the_wanted_sort(copying: float) -> None:
+    rng = random.Random(1)
+    texts = ["".join(text for text, _ in drills.drill(rng, copying)) for _ in range(50)]
+    assert all(("expected" in text or "=" in text or "tool_response" in text) for text in texts) is (copying == 0.0)
