@@ -273,13 +273,13 @@ _BLOCK = re.compile(r"```bash\n[^`]+\n```")
 
 
 def _is_action(tools: bool) -> Check:
-    """Whether a reply is one action and nothing else: a tool call, or a bash block."""
+    """Whether a reply is one action, a bash block or a tool call, with no more than a line before the call."""
 
     def check(text: str) -> bool:
         if not tools:
             return bool(_BLOCK.fullmatch(text))
         action = read_action(text)
-        return len(action.calls) == 1 and not action.fault and not action.text
+        return len(action.calls) == 1 and not action.fault and "\n" not in action.text
 
     return check
 
