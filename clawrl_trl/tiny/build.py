@@ -118,8 +118,9 @@ class Cycle:
     Attributes:
         steps: optimiser steps.
         learning_rate: the peak it starts from.
-        lessons: what is taught. Slips are learnt last: they are told apart by what the prompt says, and a model that
-            has not learnt yet to look it up takes the whole for chance.
+        lessons: what is taught. First come sums and the forms of chats, then copying from the prompt: with drills of
+            both from the start neither is learnt well. Slips come last: they are told apart by what the prompt says,
+            and a model that has not learnt yet to look it up takes the whole for chance.
     """
 
     steps: int
@@ -141,8 +142,8 @@ class Recipe:
 
     seed: int = 0
     cycles: tuple[Cycle, ...] = (
-        Cycle(5400),
-        Cycle(400, 1.2e-3, train.Lessons(drills=1.0, copying=1.0)),
+        Cycle(5400, lessons=train.Lessons(right=1.0, drills=0.2, copying=0.0, acting=0.06)),
+        Cycle(300, 1.2e-3, train.Lessons(drills=1.0, copying=1.0)),
         Cycle(2400, 1.2e-3),
         Cycle(2200, 1.2e-3, train.USUAL),
     )

@@ -44,8 +44,8 @@ class Lessons:
     """
 
     right: float = actions.RIGHT
-    drills: float = 0.25
-    copying: float = 0.35
+    drills: float = 0.27
+    copying: float = 0.3
     acting: float = ACTING
 
 
