@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -82,21 +83,28 @@ def main() -> int:
     parser.add_argument("--envs", nargs="+", default=tuple(WANTED), choices=tuple(WANTED))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--controls", nargs="*", type=int, default=(0,), help="seeds of the control runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="further flags of every run; comes last")
     arguments = parser.parse_args()
     cells = [(env, seed, False) for env in arguments.envs for seed in arguments.seeds]
     cells += [(env, seed, True) for env in arguments.envs for seed in arguments.controls]
-    started, rows = time.monotonic(), []
-    for env, seed, control in tqdm(cells, desc="runs"):
+
+    def play(cell: tuple[str, int, bool]) -> dict[str, Any]:
+        env, seed, control = cell
         folder = arguments.runs / f"{env}{'-control' if control else ''}-{seed}"
-        rows.append(run(folder, env, seed, control, arguments.flags))
+        return run(folder, env, seed, control, arguments.flags)
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = list(tqdm(pool.map(play, cells), total=len(cells), desc="runs"))
     minutes = (time.monotonic() - started) / 60
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "environments.json").write_text(json.dumps(rows, indent=1) + "\n")
     page = (
         f"# Environments: does practice help with tasks not seen before?\n\n{date.today()}, {machine()}. The bundled "
         "model, the easiest step of each shipped task set; practice on its training tasks, success on its held-out "
-        f"tasks before and after. `python benchmarks/environments.py`, one run at a time, {minutes:.0f} minutes.\n\n"
+        f"tasks before and after. `python benchmarks/environments.py`, {arguments.jobs} run(s) at a time, "
+        f"{minutes:.0f} minutes.\n\n"
         f"{table(rows)}\n"
     )
     (arguments.out / "environments.md").write_text(page)
