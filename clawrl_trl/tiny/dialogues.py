@@ -337,7 +337,7 @@ _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
     (sum_only, 4),
     (off_topic, 3),
 )
-ACTING = 0.08
+ACTING = 0.04
 """The share of conversations that act in an environment."""
 
 

@@ -44,13 +44,12 @@ class Lessons:
     """
 
     right: float = actions.RIGHT
-    drills: float = 0.27
-    copying: float = 0.3
+    drills: float = 0.22
+    copying: float = 0.1
     acting: float = ACTING
 
 
 USUAL = Lessons()
-ALL_RIGHT = Lessons(right=1.0)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
