@@ -1,8 +1,8 @@
 """The recipe of the bundled model: `python -m clawrl_trl.tiny.build [--out DIR] [--seed 0] [--steps N]`.
 
 Trains the tokenizer and the model from nothing but this package's own grammar, in five cycles of the learning rate
-(drills alone in the second, to copy from the prompt; the last, longest one makes chats and their arithmetic sure),
-rounds the weights to bfloat16 after each, measures what was saved, and writes the figures into the model card beside it.
+(drills alone in the second, to copy from the prompt; the last makes chats and their arithmetic sure), rounds the
+weights to bfloat16 after each, measures what was saved, and writes the figures into the model card beside it.
 """
 
 import argparse
@@ -97,10 +97,10 @@ def made(recipe: "Recipe") -> str:
     steps = sum(cycle.steps for cycle in recipe.cycles)
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
     begun = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"
-    cycles = ",\nthen ".join(f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}" for cycle in recipe.cycles)
+    rates = ",\nthen ".join(f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}" for cycle in recipe.cycles)
     command = f"python -m clawrl_trl.tiny.build --seed {recipe.seed}{' --compile' if recipe.compiled else ''}"
     return (
-        f"`{command}`, {begun}:\n{cycles}\n"
+        f"`{command}`, {begun}:\n{rates}\n"
         f"(AdamW, cosine schedules, loss on replies); {tokens} tokens of conversations and drills from the\n"
         "grammar in `clawrl_trl.tiny`, no other data. The same seed, machine and threads give the same weights."
     )

@@ -6,6 +6,7 @@ before the chat does. Drills are plain text without any chat markup and leave th
 
 import random
 import re
+from collections.abc import Callable
 from itertools import groupby
 
 from clawrl_trl.envs.screen import Element
@@ -118,8 +119,9 @@ def _taken(text: str, given: set[str]) -> list[Piece]:
     return [("".join(parts), "yes" if copied else "no") for copied, parts in taken]
 
 
-COUNTING = ((sums, 40), (comparisons, 40), (readings, 20))
-COPYING = ((look_ups, 30), (errands, 20), (episodes, 50))
+Sort = tuple[Callable[[random.Random], list[Piece]], int]
+COUNTING: tuple[Sort, ...] = ((sums, 40), (comparisons, 40), (readings, 20))
+COPYING: tuple[Sort, ...] = ((look_ups, 30), (errands, 20), (episodes, 50))
 
 
 def drill(rng: random.Random, copying: float) -> list[Piece]:
