@@ -126,5 +126,6 @@ COPYING: tuple[Sort, ...] = ((look_ups, 30), (errands, 20), (episodes, 50))
 
 def drill(rng: random.Random, copying: float) -> list[Piece]:
     """One drill of any sort, with that probability one where the prompt is to be copied from."""
-    makers, weights = zip(*(COPYING if rng.random() < copying else COUNTING), strict=True)
-    return rng.choices(makers, weights=weights)[0](rng)
+    sorts = COPYING if rng.random() < copying else COUNTING
+    maker = rng.choices([maker for maker, _ in sorts], weights=[weight for _, weight in sorts])[0]
+    return maker(rng)
