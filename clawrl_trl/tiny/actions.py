@@ -22,7 +22,7 @@ from clawrl_trl.envs.taskgen import gui, swe, terminal, toolcall
 from clawrl_trl.envs.terminal import SCHEMAS
 
 Message = dict[str, Any]
-RIGHT = 0.45
+RIGHT = 0.35
 """How often the right action is learnt."""
 GIVES_UP = 2 / 3
 """How many slips on a screen give up. Where there are few elements, wrong clicks alone would teach plain chance."""
