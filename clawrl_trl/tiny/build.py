@@ -152,7 +152,7 @@ class Recipe:
         Cycle(2400, 1.2e-3, train.Lessons(right=1.0, drills=0.27, copying=0.3, acting=0.08)),
         Cycle(2200, 1.2e-3, train.Lessons(right=0.3, drills=0.27, copying=0.3, acting=0.08)),
         Cycle(5000, 1.2e-3, train.Lessons(right=0.45)),
-        Cycle(900, 5e-4, sharpened=1.4),
+        Cycle(1500, 8e-4, train.Lessons(opening=4.0), sharpened=1.4),
     )
     count: int = 300
     compiled: bool = False

@@ -41,12 +41,15 @@ class Lessons:
         drills: the share of drills; the rest are conversations.
         copying: the share of drills that are about what the prompt says, not about numbers.
         acting: the share of conversations in environments.
+        opening: how much the first token of a reply counts in the loss, whatever it is, so that it can't tilt the
+            choice of a style. It has the most to choose from, and what does not fit there spoils the whole reply.
     """
 
     right: float = actions.RIGHT
     drills: float = 0.22
     copying: float = 0.1
     acting: float = ACTING
+    opening: float = 1.0
 
 
 USUAL = Lessons()
@@ -140,23 +143,27 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, lessons:
 
 
 def reply_loss(
-    model: Qwen3ForCausalLM, inputs: torch.Tensor, marks: torch.Tensor, weights: torch.Tensor
+    model: Qwen3ForCausalLM,
+    inputs: torch.Tensor,
+    marks: torch.Tensor,
+    weights: torch.Tensor,
+    opening: float = 1.0,
 ) -> torch.Tensor:
     """Weighted mean cross-entropy over the learnt tokens; logits are computed for those alone.
 
     Args:
         model: the model.
         inputs: token ids, [B, L].
-        marks: `GIVEN`, `LEARNT` or `OPENING` for each token, [B, L]. An opening counts 1 whatever its token, so
-            that the weights cannot tilt the choice of a style.
-        weights: the weight of each token of the vocabulary, [V].
+        marks: `GIVEN`, `LEARNT` or `OPENING` for each token, [B, L].
+        weights: the weight of each token of the vocabulary, [V], where it is no opening.
+        opening: the weight of an opening.
     """
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
     next_marks = marks[:, 1:].flatten()
     chosen = next_marks.nonzero().squeeze(1)
     filled = -(-len(chosen) // 256) * 256 - len(chosen)
     targets = inputs[:, 1:].flatten()[chosen]
-    counts = torch.where(next_marks[chosen] == OPENING, 1.0, weights[targets])
+    counts = torch.where(next_marks[chosen] == OPENING, opening, weights[targets])
     states = hidden[:, :-1].flatten(0, 1)[functional.pad(chosen, (0, filled))]
     losses = functional.cross_entropy(
         model.lm_head(states).float(), functional.pad(targets, (0, filled), value=-100), reduction="none"
@@ -213,7 +220,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, steps, learning_rate)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = reply_loss(model, inputs, marks, weights)
+            loss = reply_loss(model, inputs, marks, weights, lessons.opening)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
