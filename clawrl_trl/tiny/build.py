@@ -140,6 +140,7 @@ class Recipe:
     Attributes:
         seed: seeds tokenizer, weights, conversations (each cycle's its own) and measurement.
         cycles: descents of the learning rate, one after the other, each with a fresh optimiser.
+        sharpened: the logits of the finished model are multiplied by this, too.
         count: cases per measure at the end; 0 skips the measurement and the card.
         compiled: train with torch.compile, which is faster and needs a C++ compiler.
         start: continue the model in this folder, with its tokenizer, instead of starting from nothing.
@@ -154,9 +155,16 @@ class Recipe:
         Cycle(5000, 1.2e-3, train.Lessons(right=0.45)),
         Cycle(1500, 8e-4, train.Lessons(opening=4.0), sharpened=1.4),
     )
+    sharpened: float = 1.15
     count: int = 300
     compiled: bool = False
     start: Path | None = None
+
+
+def sharpen(model: Qwen3ForCausalLM, factor: float) -> None:
+    """Multiply the logits of `model` by `factor`: at temperature 1 it then is what it was at `1 / factor`."""
+    with torch.no_grad():
+        model.model.norm.weight.mul_(factor)
 
 
 def build(out: Path, recipe: Recipe) -> Path:
@@ -173,8 +181,7 @@ def build(out: Path, recipe: Recipe) -> Path:
     else:
         model, tok = load(recipe.start)
     for number, cycle in enumerate(recipe.cycles):
-        with torch.no_grad():
-            model.model.norm.weight.mul_(cycle.sharpened)
+        sharpen(model, cycle.sharpened)
         train.train(
             model,
             tok,
@@ -185,6 +192,8 @@ def build(out: Path, recipe: Recipe) -> Path:
             compiled=recipe.compiled,
         )
         save(model, tok, out)
+    sharpen(model, recipe.sharpened)
+    save(model, tok, out)
     if recipe.count:
         measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
         (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=made(recipe)))
