@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from clawrl_trl.tiny import MODEL_PATH, evaluate, train
 from clawrl_trl.tiny import build as recipe
-from clawrl_trl.tiny import evaluate, train
 from clawrl_trl.tiny import tokenizer as tokenizers
 
 
@@ -33,7 +33,7 @@ def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> No
 
 def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
     cycles = recipe.Cycle(2), recipe.Cycle(2, 1e-3)
-    first = recipe.build(tmp_path / "first", recipe.Recipe(cycles=cycles[:1], count=0))
+    first = recipe.build(tmp_path / "first", recipe.Recipe(cycles=cycles[:1], sharpened=1.0, count=0))
     second = recipe.build(tmp_path / "second", recipe.Recipe(seed=1, cycles=cycles[1:], count=0, start=first))
     both = recipe.build(tmp_path / "both", recipe.Recipe(cycles=cycles, count=0))
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
@@ -67,3 +67,24 @@ def test_wilson(hits: int, count: int, low: float, high: float) -> None:
 def test_steps_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="steps"):
         recipe.build(tmp_path, recipe.Recipe(cycles=(recipe.Cycle(0),)))
+
+
+def test_sharpened_logits_are_multiplied() -> None:
+    model, tokenizer = recipe.load(MODEL_PATH)
+    ids = torch.tensor([tokenizer.encode("Sara had 7 tickets.")])
+    with torch.no_grad():
+        before = model(ids).logits
+        recipe.sharpen(model, 2.0)
+        assert torch.equal(model(ids).logits, 2 * before)
+
+
+def test_openings_have_a_weight_of_their_own() -> None:
+    model, tokenizer = recipe.load(MODEL_PATH)
+    ids = torch.tensor([tokenizer.encode("Sara had 7 tickets.")])[:, :5]
+    marks = torch.tensor([[train.GIVEN, train.GIVEN, train.OPENING, train.LEARNT, train.GIVEN]])
+    weights = torch.full((len(tokenizer),), 3.0)
+    with torch.no_grad():
+        losses = -model(ids).logits[0].log_softmax(-1)
+        opening, learnt = losses[1, ids[0, 2]], losses[2, ids[0, 3]]
+        found = train.reply_loss(model, ids, marks, weights, opening=5.0)
+    torch.testing.assert_close(found, (5 * opening + 3 * learnt) / 8)
