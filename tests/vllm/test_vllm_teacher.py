@@ -105,7 +105,7 @@ async def test_prompt_log_probs_line_up_with_the_scored_tokens(bundled: Server, 
             torch.testing.assert_close(torch.tensor(list(top.values())), dense[position, ids], rtol=0, atol=5e-3)
             assert dense[position, ids].min() > dense[position].topk(128).values[-1] - 5e-3
     apart = torch.tensor(wide[0].logprobs) - torch.tensor(wide[1].logprobs)
-    assert apart.abs().max() > 0.1, "the adapter has a mind of its own"
+    assert apart.abs().max() > 4 * 5e-3, "base and adapter are told apart"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
