@@ -70,7 +70,7 @@ something to learn, since it mostly answers in one style and now and then in ano
   in a hint block, or in the user's next message, which makes it rewrite its reply.
 - Call a calculator tool in Qwen3's format and report its result; think in `<think>` with `enable_thinking=True`.
 - Act in clawrl-trl's environments: it knows the form of an action (a call of `shell_exec`, `computer_use` or a tool, a
-  bash block) and, in the easiest tasks, does what it is asked about three times in ten, else something like it.
+  bash block) and, in the easiest tasks, does what it is asked about one time in four, else something like it.
 
 ## What it can't do
 Anything else, and some of the above not reliably: see the measures marked "missed". It knows a few dozen names,
@@ -97,11 +97,16 @@ def made(recipe: "Recipe") -> str:
     steps = sum(cycle.steps for cycle in recipe.cycles)
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
     begun = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"
-    rates = ",\nthen ".join(f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}" for cycle in recipe.cycles)
+    cycles = ",\nthen ".join(
+        f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}"
+        + (f", logits multiplied by {cycle.sharpened:g} before" if cycle.sharpened != 1 else "")
+        for cycle in recipe.cycles
+    )
+    ended = f"; logits multiplied by {recipe.sharpened:g} at the end" if recipe.sharpened != 1 else ""
     command = f"python -m clawrl_trl.tiny.build --seed {recipe.seed}{' --compile' if recipe.compiled else ''}"
     return (
-        f"`{command}`, {begun}:\n{rates}\n"
-        f"(AdamW, cosine schedules, loss on replies); {tokens} tokens of conversations and drills from the\n"
+        f"`{command}`, {begun}:\n{cycles}\n"
+        f"(AdamW, cosine schedules, loss on replies{ended}); {tokens} tokens of conversations and drills from the\n"
         "grammar in `clawrl_trl.tiny`, no other data. The same seed, machine and threads give the same weights."
     )
 
@@ -123,8 +128,8 @@ class Cycle:
             and a model that has not learnt yet to look it up takes the whole for chance. In the end it is mostly
             chats, which prompts with tools, five times as long, keep from their share of the tokens.
         sharpened: the logits are multiplied by this before the cycle. A model so small never pushes what cannot follow
-            quite to zero, and of fifty sampled tokens one is odd now and then. Sharpened it has nothing to learn
-            there, and a short cycle brings its choices (of a style, a wording, a slip) back to what was taught.
+            quite to zero, and sampling finds it. Sharpened it has little to learn there, and a short
+            cycle brings its choices (of a style, a wording, a slip) back to what was taught.
     """
 
     steps: int
@@ -221,7 +226,14 @@ def main() -> None:
         sys.exit(f"--start: there is no folder {options.start}")
     torch.set_num_threads(options.threads)
     cycles = usual.cycles if options.steps is None else (Cycle(options.steps, options.learning_rate),)
-    recipe = Recipe(options.seed, cycles, options.count, options.compile, options.start)
+    recipe = Recipe(
+        seed=options.seed,
+        cycles=cycles,
+        sharpened=usual.sharpened if options.steps is None else 1.0,
+        count=options.count,
+        compiled=options.compile,
+        start=options.start,
+    )
     folder = build(options.out, recipe)
     print(f"wrote {folder}")
     if recipe.count:

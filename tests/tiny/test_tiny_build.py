@@ -88,3 +88,18 @@ def test_openings_have_a_weight_of_their_own() -> None:
         opening, learnt = losses[1, ids[0, 2]], losses[2, ids[0, 3]]
         found = train.reply_loss(model, ids, marks, weights, opening=5.0)
     torch.testing.assert_close(found, (5 * opening + 3 * learnt) / 8)
+
+
+def test_the_command_builds_one_cycle_and_leaves_it_as_it_was_learnt(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = f"--out {tmp_path / 'told'} --seed 3 --steps 2 --learning_rate 0.001 --count 0"
+    monkeypatch.setattr("sys.argv", ["build", *options.split()])
+    recipe.main()
+    choices = recipe.Recipe(seed=3, cycles=(recipe.Cycle(2, 1e-3),), sharpened=1.0, count=0)
+    meant = recipe.build(tmp_path / "meant", choices)
+    assert (tmp_path / "told" / "model.safetensors").read_bytes() == (meant / "model.safetensors").read_bytes()
+
+
+def test_the_card_tells_of_the_usual_recipe() -> None:
+    assert recipe.made(recipe.Recipe(compiled=True)) in (MODEL_PATH / "README.md").read_text()

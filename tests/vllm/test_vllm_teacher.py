@@ -104,8 +104,9 @@ async def test_prompt_log_probs_line_up_with_the_scored_tokens(bundled: Server, 
             assert 128 <= len(ids) <= 129, "with the sampled token, where it ties with the last"
             torch.testing.assert_close(torch.tensor(list(top.values())), dense[position, ids], rtol=0, atol=5e-3)
             assert dense[position, ids].min() > dense[position].topk(128).values[-1] - 5e-3
-    apart = torch.tensor(wide[0].logprobs) - torch.tensor(wide[1].logprobs)
-    assert apart.abs().max() > 4 * 5e-3, "base and adapter are told apart"
+    tops = zip(wide[0].top, wide[1].top, strict=True)
+    apart = max(abs(one[token] - other[token]) for one, other in tops for token in one.keys() & other.keys())
+    assert apart > 0.1, "the adapter has a mind of its own"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
