@@ -110,11 +110,11 @@ def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
     )
     state = env.reset()
     state = act(env, state, {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"})
-    assert 'textbox "Name" = "Tom" (focused)' in state["outline"] and state["progress"].item() == 0.0
+    assert 'textbox "Name" [2] = "Tom" (focused)' in state["outline"] and state["progress"].item() == 0.0
     state = act(env, state, {"action": "key", "keys": ["ctrl", "a"]}, {"action": "type", "text": "Zoë"})
     assert state["progress"].item() == 0.5
     state = act(env, state, {"action": "left_click", "ref": ref(env, 'option "large"')})
-    assert state["progress"].item() == 1.0 and 'combobox "Size" = "large"' in state["outline"]
+    assert state["progress"].item() == 1.0 and 'combobox "Size" [3] = "large"' in state["outline"]
     state = act(env, state, {"action": "terminate", "status": "failure"})
     assert state["terminated"] and state["reward"].item() == 1.0
 

@@ -70,7 +70,7 @@ def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
     state = act(env, env.reset(), {"action": "terminate"})
     assert state["reward"].item() == -1.0
     state = env.reset()
-    assert 'window "Notes" = "320x240 at 0,0"' in state["outline"] and state["screenshot"].shape == (3, 240, 320)
+    assert 'window "Notes" [1] = "320x240 at 0,0"' in state["outline"] and state["screenshot"].shape == (3, 240, 320)
     state = solve(env, state)
     assert state["reward"].item() == 1.0 and state["progress"].item() == 1.0
 
