@@ -59,6 +59,7 @@ class PracticeRun(TaughtRun[Success]):
         names = ("env", "tasks", "difficulty", "episodes", "num_generations", "parallel_envs", "max_steps", "seed")
         own = {
             "max_tokens": self.practice.max_tokens,
+            "update_samples": self.practice.update_samples,
             "env_options": json.dumps(dict(self.practice.env_options)),
             "reward_function_path": self.practice.reward,
             "prm_coef": self.practice.prm_coef,

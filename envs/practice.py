@@ -2,7 +2,7 @@
 
 Groups of episodes are played through the run's gateway while a trainer trains on them. Each group is on record when
 its outcomes are with the gateway, one line of `episodes.jsonl`; what is on record is not played again. The rollout
-keeps no more than a few groups ahead of the policy, so that what it plays is not stale before it is trained.
+keeps no more than a few updates ahead of the policy, so that what it plays is not stale before it is trained.
 """
 
 import argparse
@@ -50,7 +50,8 @@ class Practice:
         max_steps (`int`, *optional*): Most actions of an episode. Default: the environment's.
         seed (`int`): Seed of the order of the tasks.
         max_tokens (`int`): Longest reply, in tokens.
-        lead (`int`): Groups with something to learn that are played before the policy must have moved on.
+        update_samples (`int`): Samples that the trainer takes for a policy version.
+        lead (`int`): Versions' worth of samples that are played before the policy must have moved on.
         lead_s (`float`): Longest that is waited for it, in seconds.
         env_options (`Mapping`): Further arguments of the environment.
         reward (`str`, *optional*): Own reward, `file.py:name`, called as `reward(episode)`.
@@ -71,6 +72,7 @@ class Practice:
     max_steps: int | None = None
     seed: int = 0
     max_tokens: int = 256
+    update_samples: int = 8
     lead: int = 2
     lead_s: float = 20.0
     env_options: Mapping[str, Any] = field(default_factory=dict)
@@ -103,27 +105,39 @@ def order(count: int, seed: int) -> Iterator[int]:
 
 
 class Pace:
-    """Holds the rollout back while the policy has not taken in what was played."""
+    """Holds the rollout back while the policy has not taken in what was played.
 
-    def __init__(self, run: Path, lead: int, lead_s: float) -> None:
-        self._run, self._lead, self._lead_s = run, lead, lead_s
+    Args:
+        run (`Path`): The run folder.
+        update_samples (`int`): Samples that a new version has taken in.
+        lead (`int`): Versions' worth of samples to be ahead.
+        lead_s (`float`): Longest wait, in seconds: samples may have been dropped, or a version refused.
+    """
+
+    def __init__(self, run: Path, update_samples: int, lead: int, lead_s: float) -> None:
+        self._run, self._update_samples, self._lead_s = run, update_samples, lead_s
+        self._most = update_samples * lead
         self._version = newest(run)
-        self._ahead = 0
+        self.ahead = 0
 
     def played(self, group: Group) -> None:
-        """Count a group that teaches something."""
-        self._ahead += bool(group.settled.get("samples"))
+        """Count the samples of a group."""
+        self.ahead += group.settled.get("samples", 0)
 
     def wait(self) -> None:
         """Return when another group may begin."""
         deadline = time.monotonic() + self._lead_s
-        while self._ahead >= self._lead and time.monotonic() < deadline:
-            version = newest(self._run)
-            if version != self._version:
-                self._version, self._ahead = version, 0
+        while self._still_ahead() >= self._most:
+            if time.monotonic() > deadline:
+                self.ahead = 0
                 return
             time.sleep(POLL_SECONDS)
-        self._ahead = 0 if self._ahead >= self._lead else self._ahead
+
+    def _still_ahead(self) -> int:
+        version = newest(self._run)
+        taken_in = self._update_samples * max(0, version - self._version)
+        self.ahead, self._version = max(0, self.ahead - taken_in), version
+        return self.ahead
 
 
 def newest(run: Path) -> int:
@@ -151,7 +165,8 @@ def practise(
         judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the worlds.
     """
     make_env, count = practice.worlds("train")
-    record, pace = Interactions(run / FILE_NAME), Pace(run, practice.lead, practice.lead_s)
+    record = Interactions(run / FILE_NAME)
+    pace = Pace(run, practice.update_samples, practice.lead, practice.lead_s)
     numbers = itertools.count(len(record.rows))
 
     def paced() -> Iterator[int]:
@@ -200,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     practice = Practice(
         **{name: getattr(given, name) for name in names},
         max_tokens=given.max_tokens,
+        update_samples=given.update_samples,
         prm_coef=given.prm_coef,
         stepwise=bool(given.stepwise),
         keep_screenshots=bool(given.keep_screenshots),
@@ -239,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max_steps", type=int, help="most actions of an episode")
     add("--seed", type=int, default=0, help="seeds the order of the tasks")
     add("--max_tokens", type=int, default=Practice.max_tokens, help="longest reply, in tokens")
+    add("--update_samples", type=int, default=Practice.update_samples, help="samples of an update of the policy")
     add("--env_options", type=json.loads, default={}, help="further arguments of the environment, JSON")
     add("--reward_function_path", help="own reward, file.py:name, called as reward(episode)")
     add("--prm_coef", type=float, default=0.0, help="weight of the steps' process scores")

@@ -53,7 +53,7 @@ def lesson(script: ScriptArguments, seed: int) -> Lesson:
     )
 
 
-def practice(script: ScriptArguments, seed: int) -> Practice:
+def practice(script: ScriptArguments, config: Any) -> Practice:
     """What is practised.
 
     Raises:
@@ -69,8 +69,9 @@ def practice(script: ScriptArguments, seed: int) -> Practice:
         num_generations=script.num_generations,
         parallel_envs=script.parallel_envs,
         max_steps=script.max_steps,
-        seed=seed,
+        seed=config.seed,
         max_tokens=script.max_tokens,
+        update_samples=config.step_batch_size * config.publish_steps,
         env_options=script.options(),
         reward=script.reward_function_path,
         prm_coef=script.prm_coef,
@@ -79,12 +80,12 @@ def practice(script: ScriptArguments, seed: int) -> Practice:
     )
 
 
-def check(script: ScriptArguments, settings: ServeSettings) -> Callable[..., Any] | None:
+def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Callable[..., Any] | None:
     """Load every callable the user brought, so that a mistake costs a line; returns the own loss."""
     if script.persona is not None:
         persona_named(script.persona)
     if script.env not in (None, CHAT):
-        practice(script, 0).worlds("heldout")
+        practice(script, config).worlds("heldout")
     own = {
         script.rollout_function_path: ["client", "persona", "interactions", "seed"],
         script.custom_generate_function_path: ["client", "model", "messages"],
@@ -163,18 +164,18 @@ def train_taught(trainer: Any, run: TaughtRun[Any], method: str) -> None:
     print_table(metrics)
 
 
-def taught(script: ScriptArguments, seed: int, settings: ServeSettings, base_url: str) -> TaughtRun[Any]:
+def taught(script: ScriptArguments, config: Any, settings: ServeSettings, base_url: str) -> TaughtRun[Any]:
     """The run that the script's persona or environment teaches."""
     if script.persona is not None:
-        return PersonaRun(lesson(script, seed), settings, base_url)
-    return PracticeRun(practice(script, seed), script.eval_problems, settings, base_url)
+        return PersonaRun(lesson(script, config.seed), settings, base_url)
+    return PracticeRun(practice(script, config), script.eval_problems, settings, base_url)
 
 
 def main() -> int:
     """Run the script."""
     script, config, model, settings = parse(sys.argv[1:])
     narrow_trainer(settings)
-    loss = check(script, settings)
+    loss = check(script, config, settings)
     stop = stop_on_signals()
 
     from accelerate import PartialState
@@ -202,7 +203,7 @@ def main() -> int:
         if (script.persona is None and script.env is None) or not state.is_main_process:
             train_live(trainer, base_url)
         else:
-            train_taught(trainer, taught(script, config.seed, settings, base_url), script.method)
+            train_taught(trainer, taught(script, config, settings, base_url), script.method)
         trainer.save_model(config.output_dir)
         print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
         if config.push_to_hub:

@@ -97,18 +97,22 @@ def test_the_order_of_tasks_is_the_seed_s() -> None:
 
 def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
-    pace = Pace(tmp_path, lead=1, lead_s=0.01)
-    taught = Group("g", [], {"samples": 4})
-    pace.played(Group("g", [], {"samples": 0}))
-    assert pace._ahead == 0
-    pace.played(taught)
+    pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=0.01)
+    pace.played(Group("g", [], {"samples": 0, "constant": 8}))
+    pace.played(Group("g", [], {"samples": 7}))
     pace.wait()
-    assert pace._ahead == 0, "it has waited long enough"
-    patient = Pace(tmp_path, lead=1, lead_s=60.0)
-    patient.played(taught)
+    assert pace.ahead == 7, "there is room for another group"
+    pace.played(Group("g", [], {"samples": 4}))
+    pace.wait()
+    assert pace.ahead == 0, "it has waited long enough"
+    patient = Pace(tmp_path, update_samples=4, lead=2, lead_s=60.0)
+    patient.played(Group("g", [], {"samples": 11}))
+    (tmp_path / "policies" / "policy-v1").mkdir()
+    patient.wait()
+    assert newest(tmp_path) == 1 and patient.ahead == 7
     (tmp_path / "policies" / "policy-v12").mkdir()
     patient.wait()
-    assert newest(tmp_path) == 12 and patient._ahead == 0
+    assert newest(tmp_path) == 12 and patient.ahead == 0
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

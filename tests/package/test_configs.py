@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from clawrl_trl.envs.course import PracticeRun
 from clawrl_trl.errors import UserError
+from clawrl_trl.settings import ServeSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = sorted(EXAMPLES.glob("configs/*.yaml"))
@@ -29,35 +31,43 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def read(train: ModuleType, *argv: str) -> Any:
-    script, _, _, settings = train.parse(list(argv))
-    train.check(script, settings)
-    return script
+def read(train: ModuleType, *argv: str) -> tuple[Any, Any]:
+    script, config, _, settings = train.parse(list(argv))
+    train.check(script, config, settings)
+    return script, config
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_path: Path) -> None:
-    script = read(train, "--config", str(path), "--output_dir", str(tmp_path))
+    script, _ = read(train, "--config", str(path), "--output_dir", str(tmp_path))
     assert script.env is not None
     assert path.stem.split("_")[0] == script.env
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
 def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
-    script, _, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
-    assert settings.max_model_len == 32768 and train.practice(script, 0).max_tokens == 8192
+    script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
+    assert settings.max_model_len == 32768 and train.practice(script, config).max_tokens == 8192
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
     path = EXAMPLES / "configs" / "toolcall.yaml"
-    script = read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
-    assert train.practice(script, 0).num_generations == 3 and train.practice(script, 0).parallel_envs == 4
+    practice = train.practice(
+        *read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
+    )
+    assert practice.num_generations == 3 and practice.parallel_envs == 4
+
+
+def test_the_rollout_knows_how_much_an_update_takes(train: ModuleType, tmp_path: Path) -> None:
+    flags = ["--per_device_train_batch_size", "3", "--gradient_accumulation_steps", "4", "--publish_steps", "2"]
+    practice = train.practice(*read(train, "--env", "swe", "--output_dir", str(tmp_path), *flags))
+    run = PracticeRun(practice, 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    assert practice.update_samples == run.flags()["update_samples"] == 24
 
 
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
     flags = ["--env", "toolcall", "--output_dir", str(tmp_path), "--env_options"]
-    script = read(train, *flags, '{"max_calls": 3}')
-    make_env, _ = train.practice(script, 0).worlds("train")
+    make_env, _ = train.practice(*read(train, *flags, '{"max_calls": 3}')).worlds("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
@@ -88,5 +98,4 @@ def test_the_references_variable_names_the_software_tasks(
 ) -> None:
     tasks = EXAMPLES / "tasks" / "swe" / "heldout.jsonl"
     monkeypatch.setenv("SWE_BENCH_PATH", str(tasks))
-    script = read(train, "--env", "swe", "--output_dir", str(tmp_path))
-    assert train.practice(script, 0).tasks == tasks
+    assert train.practice(*read(train, "--env", "swe", "--output_dir", str(tmp_path))).tasks == tasks
