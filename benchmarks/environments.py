@@ -27,21 +27,21 @@ WANTED = {"terminal": 0.85, "gui": 0.85, "swe": 0.7, "toolcall": 0.85}
 """Success on held-out tasks after practice."""
 MINUTES = 20
 CHANCE = 0.15
-"""Most that the success of a control may rise, which is what chance does to two evaluations of 40 episodes."""
+"""Most that the success of a control may rise: two evaluations of 100 episodes do by chance once in a hundred."""
 COLUMNS = (
     "env", "reward", "seed", "success_before", "success_after", "eval_episodes", "episodes", "dropped_episodes",
     "policy_versions", "samples_trained", "failed_requests", "wall_s",
 )  # fmt: skip
 
 
-def run(folder: Path, env: str, seed: int, control: bool, more: list[str]) -> dict[str, Any]:
+def run(folder: Path, env: str, seed: int, control: bool, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one cell, or read its result if it is there."""
     result = folder / "metrics.json"
     if not result.exists():
         command = [
             sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--port", "0",
             "--config", str(ROOT / "examples" / "configs" / f"{env}.yaml"), "--seed", str(seed),
-            "--output_dir", str(folder), *more,
+            "--output_dir", str(folder), "--eval_problems", str(arguments.eval_problems), *arguments.flags,
         ]  # fmt: skip
         if control:
             command += ["--reward_function_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_outcome"]
@@ -83,6 +83,7 @@ def main() -> int:
     parser.add_argument("--envs", nargs="+", default=tuple(WANTED), choices=tuple(WANTED))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--controls", nargs="*", type=int, default=(0,), help="seeds of the control runs")
+    parser.add_argument("--eval_problems", type=int, default=100, help="held-out episodes of each evaluation")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="further flags of every run; comes last")
     arguments = parser.parse_args()
@@ -92,7 +93,7 @@ def main() -> int:
     def play(cell: tuple[str, int, bool]) -> dict[str, Any]:
         env, seed, control = cell
         folder = arguments.runs / f"{env}{'-control' if control else ''}-{seed}"
-        return run(folder, env, seed, control, arguments.flags)
+        return run(folder, env, seed, control, arguments)
 
     started = time.monotonic()
     with ThreadPoolExecutor(arguments.jobs) as pool:
