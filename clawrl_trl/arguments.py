@@ -16,18 +16,22 @@ from clawrl_trl.settings import BUNDLED_TEMPERATURE, DEFAULT_RUN, ServeSettings,
 CHAT = "chat"
 """The environment that a persona is."""
 NUM_GENERATIONS = 8
-_BUNDLED = {"temperature": BUNDLED_TEMPERATURE, "per_device_train_batch_size": 2, "batch_timeout": 2.0}
-_TAUGHT = {"adam_epsilon": 1e-4, "opd_top_k": 8, **_BUNDLED}
+_BUNDLED = {
+    "temperature": BUNDLED_TEMPERATURE,
+    "per_device_train_batch_size": 2,
+    "batch_timeout": 2.0,
+    "adam_epsilon": 1e-4,
+}
 BUNDLED = {
-    "binary": {"learning_rate": 1e-3, "beta": 0.02, **_BUNDLED},
-    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_accepted_prefix": True, **_TAUGHT},
-    "combine": {"learning_rate": 2e-3, "beta": 0.05, "w_rl": 0.3, **_TAUGHT},
+    "binary": {"learning_rate": 2e-3, "beta": 0.05, **_BUNDLED},
+    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
+    "combine": {"learning_rate": 2e-3, "beta": 0.05, "opd_top_k": 8, "w_rl": 0.3, **_BUNDLED},
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
 larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
-a pull of its own: opd needs no other. Where there is one, the step follows the evidence: Adam makes whole steps of the
-smallest gradients, unless its epsilon is of their size, and weak scores or a hint that is not about style would take
-the model as far by chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they.
+a pull of its own: opd needs no other. The step follows the evidence: Adam makes whole steps of the smallest gradients,
+unless its epsilon is of their size, and weak scores or a hint that is not about style would take the model as far by
+chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
 
 
