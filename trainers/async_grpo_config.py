@@ -6,6 +6,7 @@ import torch
 from trl import GRPOConfig
 
 IMPORTANCE_SAMPLING = ("truncate", "clip", "mask", "none")
+KL_ESTIMATORS = ("sampled", "exact")
 
 
 @dataclass
@@ -35,6 +36,13 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         merge_turns (`bool`, *optional*, defaults to `False`):
             Train turns of a batch that extend one another token by token as one sequence, which saves computing. With
             `loss_type="grpo"` such turns then share one sequence's weight.
+        kl_estimator (`str`, *optional*, defaults to `"sampled"`):
+            How the divergence is taken by which `beta` holds the policy to the base:
+
+            - `"sampled"`: TRL's estimate, from the tokens that were sampled and at their temperature.
+            - `"exact"`: over the whole vocabulary at every trained token and at temperature 1, the estimator of
+              [Amini et al.](https://huggingface.co/papers/2504.10637). Its variance is smaller, so that `beta` may be
+              larger; it costs two more products with the head.
 
         > Parameters that control publishing
 
@@ -84,6 +92,13 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     beta: float = field(
         default=0.01,
         metadata={"help": "Coefficient of the KL divergence to the base model (the adapter switched off)."},
+    )
+    kl_estimator: str = field(
+        default="sampled",
+        metadata={
+            "help": "How that divergence is taken: 'sampled' (TRL's estimate from the sampled tokens) or 'exact' (the "
+            "whole vocabulary at every trained token, for two more products with the head)."
+        },
     )
     epsilon_high: float | None = field(default=0.28, metadata={"help": "Upper-bound epsilon value for clipping."})
     disable_dropout: bool = field(default=True, metadata={"help": "Whether to disable dropout in the model."})
@@ -159,6 +174,8 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             raise ValueError(
                 f"importance_sampling={self.importance_sampling!r} is unknown: use one of {IMPORTANCE_SAMPLING}"
             )
+        if self.kl_estimator not in KL_ESTIMATORS:
+            raise ValueError(f"kl_estimator={self.kl_estimator!r} is unknown: use one of {KL_ESTIMATORS}")
         if not self.importance_sampling_cap > 1:
             raise ValueError(f"importance_sampling_cap must be above 1, got {self.importance_sampling_cap}")
         for name in ("publish_steps", "keep_training_states", "gate_tokens"):

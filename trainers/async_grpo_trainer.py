@@ -8,6 +8,7 @@ version: written to a folder, then committed with its samples in one transaction
 import logging
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from clawrl_trl.policies.versions import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.collate import Inputs, collate
 from clawrl_trl.trainers.divergence import kl_to_base
+from clawrl_trl.trainers.exact_kl import BasePull
 from clawrl_trl.trainers.importance import reweigh
 from clawrl_trl.trainers.line import PolicyLine
 from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
@@ -167,6 +169,8 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         )
         self.vision = Vision.of(self.processing_class, self.accelerator.unwrap_model(self.model).config)
         self.custom_loss_function = custom_loss_function
+        self._pull = BasePull(self) if args.beta and args.kl_estimator == "exact" else None
+        self.beta = 0.0 if self._pull else args.beta  # else TRL would add its estimate
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
         self._finishing: SampleBatch | None = None
@@ -285,7 +289,9 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         inputs["num_items_in_batch"] = torch.tensor(micro["num_items"], device=self.accelerator.device)
         inputs["row_share"] = micro["row_share"]
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
-        if self.beta != 0.0:
+        if self._pull is not None:
+            inputs["base_hidden_states"] = self._pull.read_base(inputs)
+        elif self.beta != 0.0:
             inputs["ref_per_token_logps"] = self.reference_logps(inputs)
         self._weigh(inputs)
         return inputs
@@ -307,7 +313,8 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
 
     def default_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         """The method's loss of a micro-batch, a scalar: TRL's, to which a method may add."""
-        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+        trl_loss = partial(super()._compute_loss, model, inputs)
+        return trl_loss() if self._pull is None else self._pull.added(trl_loss, inputs, self.args.beta)
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         idle = not inputs["row_share"] and self.accelerator.num_processes == 1

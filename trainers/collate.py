@@ -17,6 +17,11 @@ from clawrl_trl.credit import CreditedSample, TrainingSample
 Inputs = dict[str, Any]
 
 
+def trained(inputs: Inputs) -> torch.Tensor:
+    """[B, T] bools: the tokens of a micro-batch that are trained."""
+    return (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+
+
 def collate(
     rows: Sequence[CreditedSample],
     *,
@@ -51,15 +56,15 @@ def collate(
 
     samples = [row.sample for row in rows]
     advantages = [row.effective_advantages for row in rows]
-    trained = [np.isfinite(one) for one in advantages]
+    finite = [np.isfinite(one) for one in advantages]
     inputs = {
         "prompt_ids": integers([one.prompt_ids for one in samples], "left", pad_token_id),
         "prompt_mask": integers([np.ones_like(one.prompt_ids) for one in samples], "left", 0),
         "completion_ids": integers([one.completion_ids for one in samples], "right", pad_token_id),
         "completion_mask": integers([np.ones_like(one.completion_ids) for one in samples], "right", 0),
-        "tool_mask": integers(trained, "right", 0),
+        "tool_mask": integers(finite, "right", 0),
         "advantages": floats(advantages),
-        "behaviour_logps": floats([np.where(m, one.logprobs, 0.0) for m, one in zip(trained, samples, strict=True)]),
+        "behaviour_logps": floats([np.where(m, one.logprobs, 0.0) for m, one in zip(finite, samples, strict=True)]),
         "temperature": torch.tensor([one.temperature for one in samples], dtype=dtype),
     }
     weights = floats([row.effective_distilled for row in rows])

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate.utils import is_peft_model
 
 from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, opd
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.head import bare
 from clawrl_trl.trainers.opd_config import OPDConfig
 from clawrl_trl.trainers.topk import CandidateLogProbs, averaged, partition_kl
 
@@ -43,8 +43,7 @@ class OPDTrainer(AsyncGRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if is_peft_model(model) else model
+        model = bare(self.accelerator.unwrap_model(self.model))
         self._candidates = CandidateLogProbs(model) if self.args.opd_top_k else None
 
     # ---- Credit ----

@@ -5,11 +5,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.head import bare
 from clawrl_trl.trainers.logprobs import RowTemperatures, plain_logps
 from clawrl_trl.trainers.vision import seen_by_model, shown
 
@@ -25,7 +25,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._temperatures = [
-            RowTemperatures(one.get_base_model() if is_peft_model(one) else one, self.temperature)
+            RowTemperatures(bare(one), self.temperature)
             for one in (self.accelerator.unwrap_model(self.model), self.ref_model)
             if one is not None
         ]

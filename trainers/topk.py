@@ -17,23 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
-from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from clawrl_trl.trainers.collate import Inputs
-
-CHUNK = 256
-"""Positions whose logits over the whole vocabulary exist at one time."""
-
-_TRANSFORMED = {
-    "final_logit_softcapping": (None, 0.0),
-    "logit_scale": (None, 1.0),
-    "output_multiplier": (None, 1.0),
-    "lm_head_multiplier": (None, 1.0),
-    "logits_scaling": (None, 1.0),
-}
-"""Config entries with which logits are more than hidden states times the head, unless they have these values."""
+from clawrl_trl.trainers.collate import Inputs, trained
+from clawrl_trl.trainers.head import Head, Passes, by_chunk, last
 
 
 def partition_kl(
@@ -70,10 +56,6 @@ def log_tail(logps: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
 class CandidateLogProbs:
     """Log-probabilities of given tokens, taken out of the forward pass that the loss makes anyway.
 
-    The loss needs one log-probability per position and forms no logits. A hook on the model's body sees the hidden
-    states of the same pass, inside it (where sharded weights are whole), and multiplies those that are asked about
-    with the head: a chunk at a time, again in the backward pass, so that no more logits than a chunk's are held.
-
     Args:
         model: The causal language model itself, without PEFT or distributed wrappers.
 
@@ -82,15 +64,9 @@ class CandidateLogProbs:
     """
 
     def __init__(self, model: Any) -> None:
-        config = model.config.get_text_config()
-        odd = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
-        if odd:
-            raise ValueError(f"opd_top_k does not work with models that transform their logits ({', '.join(odd)})")
-        self._model = model
-        self._ids: torch.Tensor | None = None
+        self._passes = Passes(model, "opd_top_k")
         self.logps: torch.Tensor | None = None
         """[B, T, K] log-probabilities at temperature 1 out of the last pass, 0 in empty slots, with gradient."""
-        model.base_model.register_forward_hook(self._score, prepend=True)
 
     @contextmanager
     def of(self, ids: torch.Tensor) -> Iterator["CandidateLogProbs"]:
@@ -99,37 +75,26 @@ class CandidateLogProbs:
         Args:
             ids: [B, T, K] candidates for the last T tokens, -1 in an empty slot.
         """
-        self._ids = ids
-        try:
-            yield self
-        finally:
-            self._ids = self.logps = None
-
-    def _score(self, module: Any, args: Any, output: Any) -> None:
-        if self._ids is None:
-            return
-        ids, head = self._ids, self._model.get_output_embeddings()
         asked = (ids >= 0).any(-1)
-        hidden = output.last_hidden_state[:, -ids.size(1) - 1 : -1][asked]
-        weight, bias = (one.full_tensor() if isinstance(one, DTensor) else one for one in (head.weight, head.bias))
-        chunks = zip(torch.split(hidden, CHUNK), torch.split(ids[asked].clamp(min=0), CHUNK), strict=True)
-        scored = [checkpoint(_log_probs, *chunk, weight, bias, use_reentrant=False) for chunk in chunks]
-        found = scored[0].new_zeros(ids.shape)
-        self.logps = found.masked_scatter(asked[..., None].expand_as(ids), torch.cat(scored))
 
+        def score(hidden: torch.Tensor, head: Head) -> None:
+            def log_probs(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+                logits = head.logits(hidden)
+                return logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
 
-def _log_probs(
-    hidden: torch.Tensor, ids: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    with maybe_gather_lm_head_ctx(weight, bias):
-        logits = torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias)
-    exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    return logits.gather(-1, ids).to(exact) - logits.to(exact).logsumexp(-1, keepdim=True)
+            found = by_chunk(log_probs, last(hidden, asked), ids[asked].clamp(min=0))
+            self.logps = found.new_zeros(ids.shape).masked_scatter(asked[..., None].expand_as(ids), found)
+
+        try:
+            with self._passes.shown_to(score):
+                yield self
+        finally:
+            self.logps = None
 
 
 def averaged(trainer: Any, per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """A scalar out of [B, T] terms, as TRL's loss of the trainer's type averages its own."""
-    mask: torch.Tensor = inputs["completion_mask"] * inputs["tool_mask"]
+    mask = trained(inputs)
     training = trainer.model.training
     steps: int = trainer.current_gradient_accumulation_steps if training else 1
     totals, tokens = (per_token * mask).sum(-1), mask.sum(-1)

@@ -39,6 +39,8 @@ def main(tiny: Path, run: Path, ranks: int, top_k: int) -> None:
         per_device_train_batch_size=STEP // ranks,
         loss_type=run.name,
         opd_top_k=top_k,
+        kl_estimator="exact" if top_k else "sampled",
+        beta=0.5,
         learning_rate=0.05,
         optim="sgd",
         max_grad_norm=0.0,

@@ -1,0 +1,109 @@
+"""The pull to the base over the whole vocabulary, against its definition in float64."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_up import make_samples
+from test_loss_reference import BETA, METHODS, build, hard_samples, plain_advantages, reference_loss
+from transformers import Qwen3ForCausalLM
+
+from clawrl_trl.credit import TrainingSample
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+
+
+def distributions(model: Any, sample: TrainingSample, width: int) -> torch.Tensor:
+    """[T, V] log-probabilities at temperature 1 of what may stand at each token of a reply."""
+    ids = torch.tensor([*sample.prompt_ids, *sample.completion_ids])[None]
+    positions = torch.arange(ids.size(1))[None] + width - len(sample.prompt_ids)
+    logits = model(input_ids=ids, position_ids=positions).logits[0]
+    return logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)
+
+
+def divergences(model: Any, base: Any, samples: list[TrainingSample], method: str, width: int) -> list[torch.Tensor]:
+    """Of each reply with trained tokens, the divergence at each of them."""
+    found = []
+    for sample, advantages in zip(samples, plain_advantages(samples, method), strict=True):
+        policy = distributions(model, sample, width)
+        with torch.no_grad():
+            if base is None:
+                with model.disable_adapter():
+                    wanted = distributions(model, sample, width)
+            else:
+                wanted = distributions(base, sample, width)
+        per_token = (policy.exp() * (policy - wanted)).sum(-1)
+        if any(one is not None for one in advantages):
+            found.append(per_token[[t for t, one in enumerate(advantages) if one is not None]])
+    return found
+
+
+def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = None) -> None:
+    samples = trainer.source.items  # type: ignore[attr-defined]
+    model = trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    (micro,) = trainer.get_train_dataloader()
+    inputs = trainer._prepare_inputs(micro)
+    loss = trainer.compute_loss(model, inputs)
+    loss.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+
+    width = inputs["prompt_ids"].size(1)
+    kl = divergences(model, base, samples, method, width)
+    mean = torch.stack([row.mean() for row in kl]).mean() if loss_type == "grpo" else torch.cat(kl).mean()
+    credit = plain_advantages(samples, method)
+    expected = reference_loss(model, samples, credit, "truncate", loss_type, width) + BETA * mean
+    expected.backward()
+    torch.testing.assert_close(loss.detach(), expected.detach(), rtol=0, atol=1e-6)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
+    assert trainer._metrics["train"]["kl"] == pytest.approx([float(torch.cat(kl).detach().mean())], abs=1e-6)
+    assert torch.cat(kl).min() > 1e-3, "the policy has moved"
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+@pytest.mark.parametrize("method", ["binary", "combine"])
+def test_loss_and_gradients(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, loss_type: str
+) -> None:
+    trainer = build(tiny, tmp_path, method, hard_samples(), loss_type=loss_type, kl_estimator="exact")
+    monkeypatch.setattr("test_loss_reference.BETA", 0.0)
+    check(trainer, method, loss_type)
+
+
+def test_without_an_adapter_the_reference_model_is_the_base(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Qwen3ForCausalLM.from_pretrained(tiny, dtype=torch.float64, attn_implementation="sdpa")
+    args = AsyncGRPOConfig(
+        output_dir=str(tmp_path), beta=BETA, kl_estimator="exact", use_cpu=True, disable_tqdm=True,
+        importance_sampling_cap=2.0, per_device_train_batch_size=10,
+        model_init_kwargs={"dtype": torch.float64, "attn_implementation": "sdpa"},
+    )  # fmt: skip
+    trainer = AsyncGRPOTrainer(model=model, args=args, source=hard_samples())
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    monkeypatch.setattr("test_loss_reference.BETA", 0.0)
+
+    monkeypatch.setattr(trainer.model, "disable_adapter", nullcontext, raising=False)
+    check(trainer, "binary", "grpo", trainer.ref_model)
+
+
+def test_an_unknown_estimator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="kl_estimator='k9' is unknown"):
+        AsyncGRPOConfig(output_dir=str(tmp_path), kl_estimator="k9", use_cpu=True)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_without_beta_there_is_no_pull(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr("test_loss_reference.BETA", 0.0)
+    trainer = build(tiny, tmp_path, method, make_samples(2, 1), kl_estimator="exact")
+    (micro,) = trainer.get_train_dataloader()
+    assert "base_hidden_states" not in trainer._prepare_inputs(micro)

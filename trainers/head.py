@@ -1,0 +1,102 @@
+"""The head of a model, applied to hidden states out of a pass that somebody else makes.
+
+A loss needs one log-probability per position and forms no logits. A term that compares distributions looks at the
+hidden states of the same pass, inside it (where sharded weights are whole), and multiplies those that it asks about
+with the head: a chunk at a time, again in the backward pass, so that no more logits than a chunk's are held.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+from trl.trainer.utils import maybe_gather_lm_head_ctx
+
+CHUNK = 256
+"""Positions whose logits over the whole vocabulary exist at one time."""
+
+_TRANSFORMED = {
+    "final_logit_softcapping": (None, 0.0),
+    "logit_scale": (None, 1.0),
+    "output_multiplier": (None, 1.0),
+    "lm_head_multiplier": (None, 1.0),
+    "logits_scaling": (None, 1.0),
+}
+"""Config entries with which logits are more than hidden states times the head, unless they have these values."""
+
+
+def bare(model: Any) -> Any:
+    """The causal language model itself, without PEFT's wrapper."""
+    return model.get_base_model() if is_peft_model(model) else model
+
+
+class Head:
+    """Turns hidden states into logits.
+
+    Args:
+        weight: [V, H].
+        bias: [V], if the model has one.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, V] logits of [N, H] hidden states, in float32 or better."""
+        with maybe_gather_lm_head_ctx(self.weight, self.bias):
+            logits = torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+
+Look = Callable[[torch.Tensor, Head], None]
+"""Called with a pass's last hidden states, [B, L, H] at temperature 1, and the head that follows them."""
+
+
+class Passes:
+    """Shows the forward passes of a model.
+
+    Args:
+        model: The causal language model itself, without PEFT or distributed wrappers.
+        purpose: What they are looked at for, as errors call it.
+
+    Raises:
+        ValueError: If its logits are more than hidden states times the head.
+    """
+
+    def __init__(self, model: Any, purpose: str) -> None:
+        config = model.config.get_text_config()
+        odd = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
+        if odd:
+            raise ValueError(f"{purpose} does not work with models that transform their logits ({', '.join(odd)})")
+        self._model = model
+        self._look: Look | None = None
+        model.base_model.register_forward_hook(self._show, prepend=True)
+
+    @contextmanager
+    def shown_to(self, look: Look) -> Iterator[None]:
+        """Call `look` in every forward pass inside the block."""
+        self._look = look
+        try:
+            yield
+        finally:
+            self._look = None
+
+    def _show(self, module: Any, args: Any, output: Any) -> None:
+        if self._look is not None:
+            head = self._model.get_output_embeddings()
+            whole = (one.full_tensor() if isinstance(one, DTensor) else one for one in (head.weight, head.bias))
+            self._look(output.last_hidden_state, Head(*whole))
+
+
+def last(hidden: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+    """[N, H] hidden states before those of the last T tokens that are asked about, `asked` being [B, T] bools."""
+    return hidden[:, -asked.size(1) - 1 : -1][asked]
+
+
+def by_chunk(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
+    """What `function` makes of rows that are given to it a chunk at a time, and again in the backward pass."""
+    chunks = zip(*(torch.split(one, CHUNK) for one in rows), strict=True)
+    return torch.cat([checkpoint(function, *chunk, use_reentrant=False) for chunk in chunks])
