@@ -26,7 +26,7 @@ _BUNDLED = {
 BUNDLED = {
     "binary": {"learning_rate": 2e-3, "beta": 0.1, **_BUNDLED},
     "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
-    "combine": {"learning_rate": 2e-3, "beta": 0.1, "opd_top_k": 8, "w_rl": 0.3, **_BUNDLED},
+    "combine": {"learning_rate": 2.5e-3, "beta": 0.1, "opd_top_k": 8, "w_rl": 0.3, **_BUNDLED},
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
 larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
