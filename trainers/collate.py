@@ -19,7 +19,8 @@ Inputs = dict[str, Any]
 
 def trained(inputs: Inputs) -> torch.Tensor:
     """[B, T] bools: the tokens of a micro-batch that are trained."""
-    return (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+    mask: torch.Tensor = inputs["completion_mask"] * inputs["tool_mask"]
+    return mask.bool()
 
 
 def collate(
