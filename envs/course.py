@@ -7,7 +7,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.practice import FILE_NAME, Practice, untrainable
+from clawrl_trl.envs.practice import FILE_NAME, PLAIN_FLAGS, Practice, untrainable
 from clawrl_trl.envs.rollout import Rollout
 from clawrl_trl.envs.screenshots import Screenshots
 from clawrl_trl.envs.taught import TaughtRun
@@ -56,17 +56,14 @@ class PracticeRun(TaughtRun[Success]):
         return f"{self.practice.env} episodes"
 
     def flags(self) -> dict[str, Any]:
-        names = ("env", "tasks", "difficulty", "episodes", "num_generations", "parallel_envs", "max_steps", "seed")
         own = {
-            "max_tokens": self.practice.max_tokens,
-            "update_samples": self.practice.update_samples,
             "env_options": json.dumps(dict(self.practice.env_options)),
             "reward_function_path": self.practice.reward,
             "prm_coef": self.practice.prm_coef,
             "stepwise": int(self.practice.stepwise),
             "keep_screenshots": int(self.practice.keep_screenshots),
         }
-        return {name: getattr(self.practice, name) for name in names} | own
+        return {name: getattr(self.practice, name) for name in PLAIN_FLAGS} | own
 
     def evaluate(self, name: str) -> Success:
         practice = self.practice

@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "episodes.jsonl"
 POLL_SECONDS = 0.2
+PLAIN_FLAGS = (
+    "env", "tasks", "difficulty", "episodes", "num_generations", "parallel_envs", "max_steps", "seed", "max_tokens",
+    "update_samples",
+)  # fmt: skip
+"""What a practice is told by flags of the same name and form."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Practice:
         max_tokens (`int`): Longest reply, in tokens.
         update_samples (`int`): Samples that the trainer takes for a policy version.
         lead (`int`): Versions' worth of samples that are played before the policy must have moved on.
-        lead_s (`float`): Longest that is waited for it, in seconds.
+        lead_s (`float`): Longest that is waited for a version, in seconds.
         env_options (`Mapping`): Further arguments of the environment.
         reward (`str`, *optional*): Own reward, `file.py:name`, called as `reward(episode)`.
         prm_coef (`float`): Weight of the steps' process scores in their rewards.
@@ -111,7 +116,7 @@ class Pace:
         run (`Path`): The run folder.
         update_samples (`int`): Samples that a new version has taken in.
         lead (`int`): Versions' worth of samples to be ahead.
-        lead_s (`float`): Longest wait, in seconds: samples may have been dropped, or a version refused.
+        lead_s (`float`): Longest wait for a version, in seconds: samples may have been dropped, or it was refused.
     """
 
     def __init__(self, run: Path, update_samples: int, lead: int, lead_s: float) -> None:
@@ -127,17 +132,17 @@ class Pace:
     def wait(self) -> None:
         """Return when another group may begin."""
         deadline = time.monotonic() + self._lead_s
-        while self._still_ahead() >= self._most:
+        while True:
+            version = newest(self._run)
+            if version > self._version:
+                self.ahead = max(0, self.ahead - self._update_samples * (version - self._version))
+                self._version, deadline = version, time.monotonic() + self._lead_s
+            if self.ahead < self._most:
+                return
             if time.monotonic() > deadline:
                 self.ahead = 0
                 return
             time.sleep(POLL_SECONDS)
-
-    def _still_ahead(self) -> int:
-        version = newest(self._run)
-        taken_in = self._update_samples * max(0, version - self._version)
-        self.ahead, self._version = max(0, self.ahead - taken_in), version
-        return self.ahead
 
 
 def newest(run: Path) -> int:
@@ -211,11 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = _parser().parse_args(argv)
-    names = ("env", "tasks", "difficulty", "episodes", "num_generations", "parallel_envs", "max_steps", "seed")
     practice = Practice(
-        **{name: getattr(given, name) for name in names},
-        max_tokens=given.max_tokens,
-        update_samples=given.update_samples,
+        **{name: getattr(given, name) for name in PLAIN_FLAGS},
         prm_coef=given.prm_coef,
         stepwise=bool(given.stepwise),
         keep_screenshots=bool(given.keep_screenshots),

@@ -2,7 +2,7 @@
 
 TRL estimates KL(policy || base) from the one token that was sampled. That says nothing of a token that grew likelier
 without being sampled, and scores alone flatten a distribution: turning one opening down raises all others, sensible or
-not. The sum over the vocabulary at each position has the same expectation and no larger variance
+not. At one temperature the sum over the vocabulary at each position has the same expectation and no larger variance
 (https://huggingface.co/papers/2504.10637), and its gradient pushes back each token by what it gained:
 
     KL_t = sum over v of p_t(v) (log p_t(v) - log q_t(v))
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from clawrl_trl.trainers.averaging import averaged
 from clawrl_trl.trainers.collate import Inputs, trained
 from clawrl_trl.trainers.head import Head, Passes, bare, by_chunk, last
-from clawrl_trl.trainers.topk import averaged
 
 PURPOSE = "kl_estimator 'exact'"
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -113,6 +114,22 @@ def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> No
     (tmp_path / "policies" / "policy-v12").mkdir()
     patient.wait()
     assert newest(tmp_path) == 12 and patient.ahead == 0
+
+
+def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    now = [0.0]
+    monkeypatch.setattr(
+        "clawrl_trl.envs.practice.time",
+        SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, float(next(clock)))),
+    )
+    monkeypatch.setattr("clawrl_trl.envs.practice.newest", lambda run: int(now[0] // 8))
+    pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
+    pace.played(Group("g", [], {"samples": 16}))
+    pace.wait()
+    assert pace.ahead == 4 and now[0] == 24.0, "three versions, of which the last came long after ten seconds"
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
