@@ -4,9 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.envs.bar import bar
 from clawrl_trl.envs.practice import FILE_NAME, PLAIN_FLAGS, Practice, untrainable
 from clawrl_trl.envs.rollout import Rollout
 from clawrl_trl.envs.screenshots import Screenshots
@@ -85,10 +84,10 @@ class PracticeRun(TaughtRun[Success]):
             screenshots=Screenshots(self.folder) if practice.keep_screenshots else None,
         )
         outcomes = []
-        with tqdm(total=self.problems, desc=f"Evaluation {name}", leave=False) as bar:
+        with bar(total=self.problems, desc=f"Evaluation {name}", leave=False) as shown:
             for group in rollout.play(index % count for index in range(self.problems)):
                 outcomes.append(group.episodes[0])
-                bar.update()
+                shown.update()
         policy.close()
         graded = [one for one in outcomes if one.outcome is not None]
         rate = sum(one.success for one in graded) / len(graded) if graded else 0.0

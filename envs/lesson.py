@@ -3,8 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tqdm.auto import tqdm
-
+from clawrl_trl.envs.bar import bar
 from clawrl_trl.envs.evaluate import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.envs.play import FILE_NAME, PlaySettings
@@ -73,7 +72,7 @@ class PersonaRun(TaughtRun[EvalReport]):
         }
 
     def evaluate(self, name: str) -> EvalReport:
-        with tqdm(total=self.lesson.problems, desc=f"Evaluation {name}", leave=False) as bar:
+        with bar(total=self.lesson.problems, desc=f"Evaluation {name}", leave=False) as shown:
             return evaluate(
                 self.base_url,
                 client_key("chat"),
@@ -81,7 +80,7 @@ class PersonaRun(TaughtRun[EvalReport]):
                 problems=self.lesson.problems,
                 seed=self.lesson.seed,
                 model=self.model,
-                progress=bar.update,
+                progress=shown.update,
             )
 
     def to_json(self, report: EvalReport) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 from rich.console import Console
 from rich.table import Table
-from tqdm.auto import tqdm
 
+from clawrl_trl.envs.bar import bar
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
 from clawrl_trl.settings import ServeSettings, client_key
@@ -200,11 +200,11 @@ class _Watch(threading.Thread):
         self._halt = threading.Event()
 
     def run(self) -> None:
-        with tqdm(desc=self._run.title) as bar:
+        with bar(desc=self._run.title) as shown:
             while not self._halt.wait(0.5):
-                done, bar.total, remark = self._run.shown(self._run.played())
-                bar.set_postfix_str(remark, refresh=False)
-                bar.update(done - bar.n)
+                done, shown.total, remark = self._run.shown(self._run.played())
+                shown.set_postfix_str(remark, refresh=False)
+                shown.update(done - shown.n)
 
     def stop(self) -> None:
         """End the display."""
