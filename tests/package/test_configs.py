@@ -11,6 +11,7 @@ import pytest
 from clawrl_trl.envs.course import PracticeRun
 from clawrl_trl.errors import UserError
 from clawrl_trl.settings import ServeSettings
+from clawrl_trl.trainers import AsyncGRPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = sorted(EXAMPLES.glob("configs/*.yaml"))
@@ -48,6 +49,19 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
 def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
     assert settings.max_model_len == 32768 and train.practice(script, config).max_tokens == 8192
+
+
+def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
+    def defaults(*argv: str) -> tuple[float, float, float]:
+        _, config, *_ = train.parse([*argv, "--output_dir", str(tmp_path)])
+        return config.learning_rate, config.beta, config.max_grad_norm
+
+    assert defaults("--method", "binary") == (3e-3, 0.2, 0.05)
+    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.2, 0.05)
+    assert defaults("--env", "terminal", "--tasks", "terminal") == (2e-3, 0.1, 1.0)
+    own = AsyncGRPOConfig(output_dir=str(tmp_path))
+    named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
+    assert named == (own.learning_rate, own.beta, own.max_grad_norm)
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
