@@ -25,9 +25,16 @@ _BUNDLED = {
     "max_grad_norm": 0.05,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.2, **_BUNDLED},
+    "binary": {"learning_rate": 3e-3, "beta": 0.2, "baseline_window": 16, **_BUNDLED},
     "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
-    "combine": {"learning_rate": 3e-3, "beta": 0.1, "opd_top_k": 8, "w_rl": 0.3, **_BUNDLED},
+    "combine": {
+        "learning_rate": 3e-3,
+        "beta": 0.1,
+        "baseline_window": 16,
+        "opd_top_k": 8,
+        "w_rl": 0.3,
+        **_BUNDLED,
+    },
 }
 """Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
 larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
@@ -35,9 +42,12 @@ a pull of its own: opd needs no other. The step follows the evidence: Adam makes
 unless its epsilon is of their size, and weak scores or a hint that is not about style would take the model as far by
 chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they. A batch of two
 replies may have ten times the gradient of the one before, and Adam, which remembers it for long, takes a leap and then
-short steps: gradients are clipped at the size that most have.
+short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches nothing but
+the oddities of the reply: scores are compared with those before.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
-BUNDLED_PRACTICE = {"learning_rate": 2e-3, "beta": 0.1, "max_grad_norm": 1.0}
+BUNDLED_PRACTICE = {
+    "binary": {"learning_rate": 2e-3, "beta": 0.1, "baseline_window": 0, "max_grad_norm": 1.0},
+}
 """What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller."""
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
@@ -182,7 +192,7 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     if chosen["method"] not in configs:
         raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
     parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
-    practised = BUNDLED_PRACTICE if chosen["env"] not in (None, CHAT) else {}
+    practised = BUNDLED_PRACTICE.get(chosen["method"], {}) if chosen["env"] not in (None, CHAT) else {}
     defaults = BUNDLED[chosen["method"]] | practised if chosen["model_name_or_path"] is None else {}
     parser.set_defaults(
         method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None, **defaults

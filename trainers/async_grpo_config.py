@@ -33,6 +33,11 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             Upper bound of the importance weights; above 1.
         max_staleness (`int`, *optional*, defaults to `4`):
             Samples more than this many policy versions behind are dropped, with that reason.
+        baseline_window (`int`, *optional*, defaults to `0`):
+            Scores of live turns, which have no group, are compared with those of the last so many trained ones: the
+            baseline of [REINFORCE](https://doi.org/10.1007/BF00992696) as a moving average, in which missing ones
+            count as 0. An approval among approvals then says little, and the first one among objections much. `0`
+            compares with nothing: the advantage is the score.
         merge_turns (`bool`, *optional*, defaults to `False`):
             Train turns of a batch that extend one another token by token as one sequence, which saves computing. With
             `loss_type="grpo"` such turns then share one sequence's weight.
@@ -132,6 +137,12 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     max_staleness: int = field(
         default=4, metadata={"help": "Samples more than this many policy versions behind are dropped."}
     )
+    baseline_window: int = field(
+        default=0,
+        metadata={
+            "help": "Live turns' scores are compared with the mean of the last so many trained ones; 0: with nothing."
+        },
+    )
     merge_turns: bool = field(
         default=False,
         metadata={"help": "Train turns that extend one another token by token as one sequence."},
@@ -181,5 +192,6 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         for name in ("publish_steps", "keep_training_states", "gate_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_staleness < 0:
-            raise ValueError(f"max_staleness can't be negative, got {self.max_staleness}")
+        for name in ("max_staleness", "baseline_window"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} can't be negative, got {getattr(self, name)}")

@@ -185,6 +185,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             source.needs = source.needs or self.needs
             source.max_staleness = args.max_staleness if source.max_staleness is None else source.max_staleness
             source.timeout_s = args.batch_timeout if source.timeout_s is None else source.timeout_s
+            source.baseline_window = args.baseline_window if source.baseline_window is None else source.baseline_window
         if not isinstance(self.source, ListSource):
             args.ignore_data_skip = True
         sized = isinstance(self.source, ListSource) and isinstance(self.source.items, list)

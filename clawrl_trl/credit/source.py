@@ -9,12 +9,13 @@ of samples or JSON rows, for training without a gateway. Neither knows torch.
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
 
 from clawrl_trl import pictures
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
@@ -118,6 +119,8 @@ class LedgerSource:
             set by the trainer's config.
         poll_s: Seconds between two looks into the ledger.
         timeout_s: Seconds the oldest sample that may be leased waits for a full batch.
+        baseline_window: Scores of samples without a group are compared with the sum of the last so many trained ones,
+            over their number; 0 leaves them as they are. Default: set by the trainer's config.
         stop: Asked between two looks; true ends the source.
     """
 
@@ -130,6 +133,7 @@ class LedgerSource:
         max_staleness: int | None = None,
         poll_s: float = 0.2,
         timeout_s: float | None = None,
+        baseline_window: int | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ledger = ledger
@@ -138,6 +142,7 @@ class LedgerSource:
         self.max_staleness = max_staleness
         self.poll_s = poll_s
         self.timeout_s = timeout_s
+        self.baseline_window = baseline_window
         self.stop = stop
         self.version = 0
         """Policy version the trainer holds; staleness is counted from it."""
@@ -202,7 +207,20 @@ class LedgerSource:
                 for sample_id, reason in reasons.items():
                     samples.drop(tx, sample_id, reason)
                 return None
-            return SampleBatch([training_sample(sample, turn) for sample, turn in found], batch.id)
+            trained = [training_sample(sample, turn) for sample, turn in found]
+            return SampleBatch(self._compared(tx, trained), batch.id)
+
+    def _compared(self, tx: Session, trained: list[TrainingSample]) -> list[TrainingSample]:
+        """Give the samples that have no group the baseline of their time: what was trained before them."""
+        window = self.baseline_window or 0
+        if not window:
+            return trained
+        # As long as there are fewer, the missing ones count as 0: one early verdict is no habit to compare with.
+        baseline = sum(samples.recent_scores(tx, window)) / window
+        return [
+            replace(one, baseline=baseline, scale=1.0) if one.group is None and one.measure is None else one
+            for one in trained
+        ]
 
     def _worth_a_lease(self, size: int, needs: tuple[str, ...]) -> bool:
         """A cheap look that takes no write lock: is there an open batch, or enough to lease or to drop?"""

@@ -8,7 +8,7 @@ from ledger_rows import judged
 from sqlalchemy import select, update
 
 from clawrl_trl.credit import LedgerSource
-from clawrl_trl.ledger import Ledger, policies
+from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Policy, Sample
 
 TEACHER: dict[str, Any] = {"teacher_logprobs": [-1.0, -2.0], "plain_logprobs": [-1.5, -2.5]}
@@ -57,3 +57,41 @@ def test_a_sample_that_can_not_be_leased_makes_no_small_batch(ledger: Ledger, us
     taken = leasing.take(0.0)
     assert taken is not None and len(taken.samples) == 2
     assert states(ledger) == {fresh: "leased", old: "dropped", again: "leased"}
+
+
+def trained(ledger: Ledger, scores: list[float], **sample: Any) -> None:
+    """Samples with these scores that have been trained, in this order."""
+    with ledger.transaction() as tx:
+        for age, score in zip(range(len(scores), 0, -1), scores, strict=True):
+            (turn,) = judged(tx, score=score, **sample)
+            created = time.time() - TIMEOUT_S - age
+            tx.execute(update(Sample).where(Sample.turn_id == turn.id).values(created_at=created))
+            batch = batches.lease(tx, size=1, needs=("score",), max_staleness=0, current_version=0)
+            assert batch is not None
+            version = max(policy.version for policy in policies.all(tx)) + 1
+            batches.commit(tx, [batch.id], Policy(version=version, parent=0, path=f"v{version}"))
+
+
+@pytest.mark.parametrize(("window", "baseline"), [(2, 0.0), (4, 0.5), (16, 1 / 16)])
+def test_scores_are_compared_with_those_before(ledger: Ledger, window: int, baseline: float) -> None:
+    trained(ledger, [-1.0, 1.0, 1.0, 1.0, -1.0])
+    trained(ledger, [1.0, 1.0], group="another's")
+    put(ledger, TIMEOUT_S, score=1.0)
+    taken = source(ledger, baseline_window=window).take(0.0)
+    assert taken is not None and [one.measure for one in taken.samples] == [(baseline, 1.0)]
+
+
+def test_a_group_keeps_its_own_measure(ledger: Ledger) -> None:
+    trained(ledger, [1.0, 1.0])
+    put(ledger, TIMEOUT_S, score=1.0, group="rollouts", baseline=0.5, scale=0.5)
+    put(ledger, TIMEOUT_S, score=1.0, group="batch")
+    taken = source(ledger, baseline_window=2).take(0.0)
+    assert taken is not None and {one.measure for one in taken.samples} == {(0.5, 0.5), None}
+
+
+def test_an_unfinished_batch_is_compared_with_the_same(ledger: Ledger) -> None:
+    trained(ledger, [1.0])
+    put(ledger, TIMEOUT_S, score=-1.0)
+    before, after = (source(ledger, baseline_window=2).take(0.0) for _ in range(2))
+    assert before is not None and after is not None
+    assert before.batch_id == after.batch_id and before.samples[0].measure == after.samples[0].measure == (0.5, 1.0)

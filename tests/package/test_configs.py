@@ -52,16 +52,19 @@ def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, pat
 
 
 def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
-    def defaults(*argv: str) -> tuple[float, float, float]:
-        _, config, *_ = train.parse([*argv, "--output_dir", str(tmp_path)])
-        return config.learning_rate, config.beta, config.max_grad_norm
+    def told(config: AsyncGRPOConfig) -> tuple[float, float, float, int]:
+        return config.learning_rate, config.beta, config.max_grad_norm, config.baseline_window
 
-    assert defaults("--method", "binary") == (3e-3, 0.2, 0.05)
-    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.2, 0.05)
-    assert defaults("--env", "terminal", "--tasks", "terminal") == (2e-3, 0.1, 1.0)
-    own = AsyncGRPOConfig(output_dir=str(tmp_path))
+    def defaults(*argv: str) -> tuple[float, float, float, int]:
+        return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
+
+    terminal = ("--env", "terminal", "--tasks", "terminal")
+    assert defaults("--method", "binary") == (3e-3, 0.2, 0.05, 16)
+    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.2, 0.05, 16)
+    assert defaults(*terminal) == (2e-3, 0.1, 1.0, 0)
+    assert defaults(*terminal, "--method", "opd") == defaults("--method", "opd") == (3e-3, 0.0, 0.05, 0)
     named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
-    assert named == (own.learning_rate, own.beta, own.max_grad_norm)
+    assert named == told(AsyncGRPOConfig(output_dir=str(tmp_path)))
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:

@@ -161,6 +161,13 @@ class TestVersions:
         assert sorted(state for state, _ in found) == ["dropped"] * 2 + ["trained"] * 4
         assert all("stale" in str(reason) for state, reason in found if state == "dropped")
 
+    def test_scores_are_compared_with_those_trained_before(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(6, score=1.0))
+        trainer = build(tiny, tmp_path, ledger, baseline_window=4)
+        trainer.train()
+        logged = [entry["advantage/abs"] for entry in trainer.state.log_history if "advantage/abs" in entry]
+        assert logged == pytest.approx([1.0, 0.5, 0.0], abs=1e-5)
+
     def test_what_trains_nothing_is_dropped(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, [unknown_probability(sample) for sample in make_samples(2)])
         build(tiny, tmp_path, ledger).train()
