@@ -30,6 +30,7 @@ COLUMNS = (
     "persona", "method", "seed", "score_before", "score_after", "correct_before", "correct_after",
     "interactions_to_hold", "policy_versions", "samples_trained", "failed_requests", "wall_s",
 )  # fmt: skip
+DIGITS = {"correct_before": 3, "correct_after": 3, "wall_s": 0}
 
 
 def run(
@@ -59,7 +60,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     head = "| " + " | ".join((*COLUMNS, "verdict")).replace("_", " ") + " |"
     lines = [head, "|" + "---|" * (len(COLUMNS) + 1)]
     for row in rows:
-        cells = [f"{row[c]:.2f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS]
+        cells = [f"{row[c]:.{DIGITS.get(c, 2)}f}" if isinstance(row[c], float) else str(row[c]) for c in COLUMNS]
         lines.append("| " + " | ".join([*cells, "; ".join(shortfalls(row)) or "pass"]) + " |")
     return "\n".join(lines)
 
@@ -94,7 +95,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--interactions", type=int, default=36)
     parser.add_argument(
-        "--eval_problems", type=int, default=200, help="held-out problems of an evaluation; of 50, chance takes two"
+        "--eval_problems", type=int, default=400, help="held-out problems of an evaluation; of 50, chance takes two"
     )
     parser.add_argument("--controls", nargs="*", type=int, default=(0, 1, 2), help="seeds of the control runs")
     parser.add_argument("--engine", default="transformers")
