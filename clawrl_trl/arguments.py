@@ -25,7 +25,7 @@ _BUNDLED = {
     "max_grad_norm": 0.05,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.2, "baseline_window": 16, **_BUNDLED},
+    "binary": {"learning_rate": 3e-3, "beta": 0.3, "baseline_window": 16, **_BUNDLED},
     "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
     "combine": {
         "learning_rate": 3e-3,

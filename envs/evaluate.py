@@ -51,7 +51,7 @@ def evaluate(
     problems: int = 50,
     seed: int = 0,
     model: str = "clawrl",
-    concurrency: int = 8,
+    concurrency: int = 32,
     temperature: float | None = None,
     max_tokens: int = 256,
     generate: Generate | None = None,
@@ -66,7 +66,7 @@ def evaluate(
         problems (`int`, *optional*, defaults to `50`): How many.
         seed (`int`, *optional*, defaults to `0`): Seeds problems, wordings and sampling.
         model (`str`, *optional*, defaults to `"clawrl"`): Model name to ask for.
-        concurrency (`int`, *optional*, defaults to `8`): Requests at once.
+        concurrency (`int`, *optional*, defaults to `32`): Requests at once; an engine answers them together.
         temperature (`float`, *optional*): Sampling temperature; the engine's default if not given.
         max_tokens (`int`, *optional*, defaults to `256`): Longest reply.
         generate (`Callable`, *optional*): Makes the requests instead, see [`clawrl_trl.envs.actor.Generate`].
