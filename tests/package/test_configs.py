@@ -82,15 +82,24 @@ def test_the_rollout_knows_how_much_an_update_takes(train: ModuleType, tmp_path:
     assert practice.update_samples == run.flags()["update_samples"] == 24
 
 
+TOOLCALL = ("--env", "toolcall", "--env_options")
+
+
+@pytest.mark.sandbox
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
-    flags = ["--env", "toolcall", "--output_dir", str(tmp_path), "--env_options"]
-    make_env, _ = train.practice(*read(train, *flags, '{"max_calls": 3}')).worlds("train")
+    given = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
+    make_env, _ = train.practice(*given).worlds("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
-    for given, says in (('{"max_cals": 3}', "has no 'max_cals'"), ("[1]", "must be a mapping"), ("{", "is no JSON")):
-        with pytest.raises(UserError, match=says):
-            read(train, *flags, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [('{"max_cals": 3}', "has no 'max_cals'"), ("[1]", "must be a mapping"), ("{", "is no JSON")]
+)
+def test_wrong_options_are_refused(train: ModuleType, tmp_path: Path, given: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        read(train, *TOOLCALL, given, "--output_dir", str(tmp_path))
 
 
 @pytest.mark.parametrize(
