@@ -25,7 +25,7 @@ _BUNDLED = {
     "max_grad_norm": 0.05,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.3, "baseline_window": 16, **_BUNDLED},
+    "binary": {"learning_rate": 3e-3, "beta": 0.25, **_BUNDLED},
     "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
     "combine": {
         "learning_rate": 3e-3,
@@ -42,11 +42,12 @@ a pull of its own: opd needs no other. The step follows the evidence: Adam makes
 unless its epsilon is of their size, and weak scores or a hint that is not about style would take the model as far by
 chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they. A batch of two
 replies may have ten times the gradient of the one before, and Adam, which remembers it for long, takes a leap and then
-short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches nothing but
-the oddities of the reply: scores are compared with those before.
+short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
+the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
+which nothing else holds up there, would take back what was learnt.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
 BUNDLED_PRACTICE = {
-    "binary": {"learning_rate": 2e-3, "beta": 0.1, "baseline_window": 0, "max_grad_norm": 1.0},
+    "binary": {"learning_rate": 2e-3, "beta": 0.1, "max_grad_norm": 1.0},
 }
 """What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller."""
 
