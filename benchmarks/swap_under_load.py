@@ -245,7 +245,8 @@ class Versions:
         assert turn.prompt_ids is not None and turn.completion_ids is not None and turn.logprobs is not None
         prompt, completion = turn.prompt_ids.tolist(), turn.completion_ids.tolist()
         adapter = self.adapter(version) if version else None
-        expected = self.reference.logprobs(prompt, completion, adapter=adapter)
+        temperature = turn.sampling["temperature"]  # of the bundled model it is not 1
+        expected = self.reference.logprobs(prompt, completion, adapter=adapter, temperature=temperature)
         return statistics.fmean(abs(a - b) for a, b in zip(turn.logprobs.tolist(), expected, strict=True))
 
 
