@@ -46,10 +46,14 @@ short steps: gradients are clipped at the size that most have. Where all is appr
 the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
 which nothing else holds up there, would take back what was learnt.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
+_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0}
 BUNDLED_PRACTICE = {
-    "binary": {"learning_rate": 2e-3, "beta": 0.1, "max_grad_norm": 1.0},
+    "binary": {"beta": 0.1, **_PRACTICE},
+    "opd": _PRACTICE,
+    "combine": {"baseline_window": 0, **_PRACTICE},
 }
-"""What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller."""
+"""What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller. A reward
+without a group stays raw there, as the environment promised."""
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
 _OF_PRACTICE = (
@@ -193,7 +197,7 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     if chosen["method"] not in configs:
         raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
     parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
-    practised = BUNDLED_PRACTICE.get(chosen["method"], {}) if chosen["env"] not in (None, CHAT) else {}
+    practised = BUNDLED_PRACTICE[chosen["method"]] if chosen["env"] not in (None, CHAT) else {}
     defaults = BUNDLED[chosen["method"]] | practised if chosen["model_name_or_path"] is None else {}
     parser.set_defaults(
         method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None, **defaults

@@ -63,7 +63,9 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
     assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.25, 0.05, 0)
     assert defaults("--method", "combine") == (3e-3, 0.1, 0.05, 16)
     assert defaults(*terminal) == (2e-3, 0.1, 1.0, 0)
-    assert defaults(*terminal, "--method", "opd") == defaults("--method", "opd") == (3e-3, 0.0, 0.05, 0)
+    assert defaults("--method", "opd") == (3e-3, 0.0, 0.05, 0)
+    assert defaults(*terminal, "--method", "opd") == (2e-3, 0.0, 1.0, 0)
+    assert defaults(*terminal, "--method", "combine") == (2e-3, 0.1, 1.0, 0)
     named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
     assert named == told(AsyncGRPOConfig(output_dir=str(tmp_path)))
 
