@@ -26,12 +26,12 @@ _BUNDLED = {
 }
 BUNDLED = {
     "binary": {"learning_rate": 3e-3, "beta": 0.25, **_BUNDLED},
-    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 8, "opd_accepted_prefix": True, **_BUNDLED},
+    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 64, "opd_accepted_prefix": True, **_BUNDLED},
     "combine": {
         "learning_rate": 3e-3,
         "beta": 0.1,
         "baseline_window": 16,
-        "opd_top_k": 8,
+        "opd_top_k": 64,
         "w_rl": 0.3,
         **_BUNDLED,
     },

@@ -35,7 +35,10 @@ _TASK = ("task", "new_task_first")
 
 
 def from_owner(texts: Iterable[str], request: str, tool_names: Sequence[str] = ()) -> list[str]:
-    """Candidate hints out of the owner's words, best first: directive sentences together, then each alone.
+    """Candidate hints out of the owner's words, best first: the directive sentences together, then the first few.
+
+    What comes first is what was wrong. A later sentence, often a condition ("keep the steps, though"), may join it but
+    not stand alone: a teacher that read only the condition would keep what was objected to.
 
     Args:
         texts: The owner's messages or explicit feedback, nothing else (see `provenance`).
@@ -47,9 +50,8 @@ def from_owner(texts: Iterable[str], request: str, tool_names: Sequence[str] = (
         parts = [cleaned(part) for part in words.sentences(neutralised(owner_words(text)))]
         parts = [part for part in parts if part and not refusal(part, tool_names) and not _repeats(request, part)]
         directive = [part for part in parts if is_directive(part)] or parts[:2]
-        together = _joined(directive)
-        found += [together, *directive[:3]] if together else []
-    unique = dict.fromkeys(found)
+        found += [_joined(directive), *(_joined(directive[:count]) for count in (1, 2))]
+    unique = dict.fromkeys(hint for hint in found if hint)
     return [hint for hint in unique if refusal(hint, tool_names) is None]
 
 
