@@ -23,6 +23,7 @@ _BUNDLED = {
     "adam_epsilon": 1e-4,
     "kl_estimator": "exact",
     "max_grad_norm": 0.05,
+    "min_credit_prob": 2e-3,
 }
 BUNDLED = {
     "binary": {"learning_rate": 3e-3, "beta": 0.25, **_BUNDLED},
@@ -44,16 +45,18 @@ chance as a good hint does on purpose; scores, which are noisier than hints, wei
 replies may have ten times the gradient of the one before, and Adam, which remembers it for long, takes a leap and then
 short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
 the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
-which nothing else holds up there, would take back what was learnt.
+which nothing else holds up there, would take back what was learnt. The oddest token of all, which the model itself
+found next to impossible, gets no credit. A hint turns the opening of a reply to a dozen others, of which each is rare
+with the policy: among 8 candidates they would be one tail with every token that makes no sense, so there are 64.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
-_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0}
+_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "min_credit_prob": 0.0}
 BUNDLED_PRACTICE = {
     "binary": {"beta": 0.1, **_PRACTICE},
     "opd": _PRACTICE,
     "combine": {"baseline_window": 0, **_PRACTICE},
 }
-"""What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller. A reward
-without a group stays raw there, as the environment promised."""
+"""What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller. An action
+that is rarely tried may be the right one. A reward without a group stays raw there, as the environment promised."""
 
 _OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
 _OF_PRACTICE = (

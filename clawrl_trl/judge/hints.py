@@ -133,7 +133,7 @@ def choose(
 
     A teacher that shares almost nothing with the response talks about something else: its gap is large on every
     token and says nothing about which of them to change. One that finds a response that was turned down no less likely
-    would teach the opposite of the verdict: its hint is beside the point ("keep the steps, though").
+    would teach the opposite of the verdict: its hint is beside the point.
 
     Args:
         teachers: `[T]` log-probs of the response's tokens under each hint.

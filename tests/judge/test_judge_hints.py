@@ -76,6 +76,15 @@ def test_directive_sentences_are_taken_and_the_rest_left() -> None:
     assert hints.from_owner([said], "What is 5 + 7?")[0] == "Please don't use bold. Keep the steps though."
 
 
+def test_a_condition_is_no_hint_without_what_it_follows() -> None:
+    said = "No bold please. No lists please. Keep the steps though."
+    assert hints.from_owner([said], "What is 5 + 7?") == [
+        "No bold please. No lists please. Keep the steps though.",
+        "No bold please.",
+        "No bold please. No lists please.",
+    ]
+
+
 def test_a_repeated_request_is_no_hint() -> None:
     assert hints.from_owner(["What is 5 plus 7?"], "What is 5 plus 7?") == []
 
