@@ -54,6 +54,13 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
               [Amini et al.](https://huggingface.co/papers/2504.10637). Its variance is smaller, so that `beta` may be
               larger; it costs two more products with the head.
 
+        support_coef (`float`, *optional*, defaults to `0.0`):
+            Coefficient of a second pull to the base, with `kl_estimator="exact"`: the same sum with a slack, over the
+            tokens alone that are likelier than with the base by more than `support_slack`. It keeps the policy off
+            tokens that make no sense there and lets it choose freely among those that do.
+        support_slack (`float`, *optional*, defaults to `4.0`):
+            The slack, in nats; above 0.
+
         > Parameters that control publishing
 
         publish_steps (`int`, *optional*, defaults to `1`):
@@ -109,6 +116,16 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             "help": "How that divergence is taken: 'sampled' (TRL's estimate from the sampled tokens) or 'exact' (the "
             "whole vocabulary at every trained token, for two more products with the head)."
         },
+    )
+    support_coef: float = field(
+        default=0.0,
+        metadata={
+            "help": "Coefficient of a second pull to the base, on those tokens alone that are likelier than with the "
+            "base by more than --support_slack; needs --kl_estimator exact."
+        },
+    )
+    support_slack: float = field(
+        default=4.0, metadata={"help": "How much likelier than with the base a token may be freely, in nats."}
     )
     epsilon_high: float | None = field(default=0.28, metadata={"help": "Upper-bound epsilon value for clipping."})
     disable_dropout: bool = field(default=True, metadata={"help": "Whether to disable dropout in the model."})
@@ -191,6 +208,11 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         """Samples per optimizer step, over all processes."""
         return int(self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size)
 
+    @property
+    def exact_pull(self) -> bool:
+        """Whether a step reads the whole distributions of policy and base."""
+        return self.kl_estimator == "exact" and bool(self.beta or self.support_coef)
+
     def _check(self) -> None:
         if self.importance_sampling not in IMPORTANCE_SAMPLING:
             raise ValueError(
@@ -198,6 +220,13 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             )
         if self.kl_estimator not in KL_ESTIMATORS:
             raise ValueError(f"kl_estimator={self.kl_estimator!r} is unknown: use one of {KL_ESTIMATORS}")
+        if self.support_coef < 0 or not self.support_slack > 0:
+            raise ValueError(
+                "support_coef can't be negative and support_slack must be above 0, got "
+                f"{self.support_coef} and {self.support_slack}"
+            )
+        if self.support_coef and self.kl_estimator != "exact":
+            raise ValueError(f"support_coef needs kl_estimator='exact', not {self.kl_estimator!r}")
         if not self.importance_sampling_cap > 1:
             raise ValueError(f"importance_sampling_cap must be above 1, got {self.importance_sampling_cap}")
         for name in ("publish_steps", "keep_training_states", "gate_tokens"):

@@ -170,7 +170,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
         )
         self.vision = Vision.of(self.processing_class, self.accelerator.unwrap_model(self.model).config)
         self.custom_loss_function = custom_loss_function
-        self._pull = BasePull(self) if args.beta and args.kl_estimator == "exact" else None
+        self._pull = BasePull(self) if args.exact_pull else None
         self.beta = 0.0 if self._pull else args.beta  # else TRL would add its estimate
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
@@ -319,7 +319,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
     def default_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         """The method's loss of a micro-batch, a scalar: TRL's, to which a method may add."""
         trl_loss = partial(super()._compute_loss, model, inputs)
-        return trl_loss() if self._pull is None else self._pull.added(trl_loss, inputs, self.args.beta)
+        return trl_loss() if self._pull is None else self._pull.added(trl_loss, inputs)
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         idle = not inputs["row_share"] and self.accelerator.num_processes == 1

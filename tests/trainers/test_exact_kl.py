@@ -22,8 +22,10 @@ def distributions(model: Any, sample: TrainingSample, width: int) -> torch.Tenso
     return logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)
 
 
-def divergences(model: Any, base: Any, samples: list[TrainingSample], method: str, width: int) -> list[torch.Tensor]:
-    """Of each reply with trained tokens, the divergence at each of them."""
+def divergences(
+    model: Any, base: Any, samples: list[TrainingSample], method: str, width: int, slack: float | None = None
+) -> list[torch.Tensor]:
+    """Of each reply with trained tokens, the divergence at each of them; with a slack, of the tokens beyond it."""
     found = []
     for sample, advantages in zip(samples, plain_advantages(samples, method), strict=True):
         policy = distributions(model, sample, width)
@@ -33,10 +35,17 @@ def divergences(model: Any, base: Any, samples: list[TrainingSample], method: st
                     wanted = distributions(model, sample, width)
             else:
                 wanted = distributions(base, sample, width)
-        per_token = (policy.exp() * (policy - wanted)).sum(-1)
+        gaps = policy - wanted
+        if slack is not None:
+            gaps = torch.where(gaps > slack, gaps - slack, 0.0)
+        per_token = (policy.exp() * gaps).sum(-1)
         if any(one is not None for one in advantages):
             found.append(per_token[[t for t, one in enumerate(advantages) if one is not None]])
     return found
+
+
+def averaged(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
+    return torch.stack([row.mean() for row in rows]).mean() if loss_type == "grpo" else torch.cat(rows).mean()
 
 
 def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = None) -> None:
@@ -52,9 +61,11 @@ def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = No
 
     width = inputs["prompt_ids"].size(1)
     kl = divergences(model, base, samples, method, width)
-    mean = torch.stack([row.mean() for row in kl]).mean() if loss_type == "grpo" else torch.cat(kl).mean()
+    far = divergences(model, base, samples, method, width, trainer.args.support_slack)
     credit = plain_advantages(samples, method)
-    expected = reference_loss(model, samples, credit, "truncate", loss_type, width) + BETA * mean
+    expected = reference_loss(model, samples, credit, "truncate", loss_type, width)
+    expected = expected + trainer.args.beta * averaged(kl, loss_type)
+    expected = expected + trainer.args.support_coef * averaged(far, loss_type)
     expected.backward()
     torch.testing.assert_close(loss.detach(), expected.detach(), rtol=0, atol=1e-6)
     for name, parameter in model.named_parameters():
@@ -62,14 +73,23 @@ def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = No
             torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
     assert trainer._metrics["train"]["kl"] == pytest.approx([float(torch.cat(kl).detach().mean())], abs=1e-6)
     assert torch.cat(kl).min() > 1e-3, "the policy has moved"
+    if trainer.args.support_coef:
+        assert trainer._metrics["train"]["support"] == pytest.approx([float(torch.cat(far).detach().mean())], abs=1e-6)
+        assert 0 < torch.cat(far).min() < torch.cat(kl).min(), "some tokens are beyond the slack, not all"
 
 
+@pytest.mark.parametrize("options", [{}, {"support_coef": 5.0, "support_slack": 0.1}], ids=["kl", "support"])
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
 @pytest.mark.parametrize("method", ["binary", "combine"])
 def test_loss_and_gradients(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, loss_type: str
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    loss_type: str,
+    options: dict[str, float],
 ) -> None:
-    trainer = build(tiny, tmp_path, method, hard_samples(), loss_type=loss_type, kl_estimator="exact")
+    trainer = build(tiny, tmp_path, method, hard_samples(), loss_type=loss_type, kl_estimator="exact", **options)
     monkeypatch.setattr("test_loss_reference.BETA", 0.0)
     check(trainer, method, loss_type)
 
@@ -107,3 +127,27 @@ def test_without_beta_there_is_no_pull(
     trainer = build(tiny, tmp_path, method, make_samples(2, 1), kl_estimator="exact")
     (micro,) = trainer.get_train_dataloader()
     assert "base_hidden_states" not in trainer._prepare_inputs(micro)
+
+
+def test_the_support_is_held_without_beta(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"beta": 0.0, "support_coef": 5.0, "support_slack": 0.1}
+    trainer = build(tiny, tmp_path, "binary", hard_samples(), kl_estimator="exact", **options)
+    monkeypatch.setattr("test_loss_reference.BETA", 0.0)
+    check(trainer, "binary", "grpo")
+
+
+def test_there_must_be_a_base_to_hold_to(tiny: Path, tmp_path: Path) -> None:
+    args = AsyncGRPOConfig(
+        output_dir=str(tmp_path), beta=0.0, support_coef=1.0, kl_estimator="exact", use_cpu=True, disable_tqdm=True
+    )
+    with pytest.raises(ValueError, match="there is no base"):
+        AsyncGRPOTrainer(model=str(tiny), args=args, source=hard_samples())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"support_coef": -1.0}, {"support_slack": 0.0}, {"support_coef": 1.0, "kl_estimator": "sampled"}],
+)
+def test_coefficients_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="support_"):
+        AsyncGRPOConfig(output_dir=str(tmp_path), use_cpu=True, **{"kl_estimator": "exact", **options})

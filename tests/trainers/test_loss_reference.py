@@ -147,13 +147,11 @@ def build(tiny: Path, tmp_path: Path, method: str, samples: list[TrainingSample]
     model = Qwen3ForCausalLM.from_pretrained(tiny, dtype=torch.float64, attn_implementation="sdpa")
     args = config_class(
         output_dir=str(tmp_path),
-        beta=BETA,
         per_device_train_batch_size=len(samples),
         importance_sampling_cap=CAP,
         use_cpu=True,
         disable_tqdm=True,
-        **extra,
-        **options,
+        **{"beta": BETA, **extra, **options},
     )
     trainer = trainer_class(
         model=model, args=args, source=samples, peft_config=LoraConfig(r=4, target_modules="all-linear")
