@@ -26,13 +26,22 @@ _BUNDLED = {
     "min_credit_prob": 2e-3,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.25, **_BUNDLED},
-    "opd": {"learning_rate": 3e-3, "beta": 0.0, "opd_top_k": 64, "opd_accepted_prefix": True, **_BUNDLED},
+    "binary": {"learning_rate": 3e-3, "beta": 0.2, "support_coef": 10.0, **_BUNDLED},
+    "opd": {
+        "learning_rate": 2e-3,
+        "beta": 0.0,
+        "opd_top_k": 64,
+        "opd_clip": 8.0,
+        "opd_accepted_prefix": True,
+        **_BUNDLED,
+    },
     "combine": {
         "learning_rate": 3e-3,
         "beta": 0.1,
+        "support_coef": 10.0,
         "baseline_window": 16,
         "opd_top_k": 64,
+        "opd_clip": 8.0,
         "w_rl": 0.3,
         **_BUNDLED,
     },
@@ -45,11 +54,13 @@ chance as a good hint does on purpose; scores, which are noisier than hints, wei
 replies may have ten times the gradient of the one before, and Adam, which remembers it for long, takes a leap and then
 short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
 the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
-which nothing else holds up there, would take back what was learnt. The oddest token of all, which the model itself
-found next to impossible, gets no credit. A hint turns the opening of a reply to a dozen others, of which each is rare
-with the policy: among 8 candidates they would be one tail with every token that makes no sense, so there are 64.
+which nothing else holds up there, would take back what was learnt. That pull is weak, therefore, and a second one with
+a slack keeps scores off tokens that make no sense; the oddest, which the model itself found next to impossible, get no
+credit to begin with. A hint turns the opening of a reply to a dozen others, each of them rare with the policy: among 8
+candidates they would be one tail with all that makes no sense, so there are 64, and the gap to the teacher is hardly
+clipped, for it is what holds that tail down.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
-_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "min_credit_prob": 0.0}
+_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "min_credit_prob": 0.0, "support_coef": 0.0}
 BUNDLED_PRACTICE = {
     "binary": {"beta": 0.1, **_PRACTICE},
     "opd": _PRACTICE,

@@ -226,7 +226,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 f"{self.support_coef} and {self.support_slack}"
             )
         if self.support_coef and self.kl_estimator != "exact":
-            raise ValueError(f"support_coef needs kl_estimator='exact', not {self.kl_estimator!r}")
+            raise ValueError(f"support_coef needs kl_estimator='exact', not {self.kl_estimator!r}; or set it to 0")
         if not self.importance_sampling_cap > 1:
             raise ValueError(f"importance_sampling_cap must be above 1, got {self.importance_sampling_cap}")
         for name in ("publish_steps", "keep_training_states", "gate_tokens"):

@@ -53,18 +53,18 @@ def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, pat
 
 def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
     def told(config: AsyncGRPOConfig) -> tuple[float, ...]:
-        names = ("learning_rate", "beta", "max_grad_norm", "min_credit_prob", "baseline_window")
+        names = ("learning_rate", "beta", "max_grad_norm", "support_coef", "baseline_window")
         return tuple(getattr(config, name) for name in names)
 
     def defaults(*argv: str) -> tuple[float, ...]:
         return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
 
     terminal = ("--env", "terminal", "--tasks", "terminal")
-    assert defaults("--method", "binary") == (3e-3, 0.25, 0.05, 2e-3, 0)
-    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.25, 0.05, 2e-3, 0)
-    assert defaults("--method", "combine") == (3e-3, 0.1, 0.05, 2e-3, 16)
+    assert defaults("--method", "binary") == (3e-3, 0.2, 0.05, 10.0, 0)
+    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.2, 0.05, 10.0, 0)
+    assert defaults("--method", "combine") == (3e-3, 0.1, 0.05, 10.0, 16)
     assert defaults(*terminal) == (2e-3, 0.1, 1.0, 0.0, 0)
-    assert defaults("--method", "opd") == (3e-3, 0.0, 0.05, 2e-3, 0)
+    assert defaults("--method", "opd") == (2e-3, 0.0, 0.05, 0.0, 0)
     assert defaults(*terminal, "--method", "opd") == (2e-3, 0.0, 1.0, 0.0, 0)
     assert defaults(*terminal, "--method", "combine") == (2e-3, 0.1, 1.0, 0.0, 0)
     named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
