@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--interactions", type=int, default=36)
     parser.add_argument(
-        "--eval_problems", type=int, default=200, help="held-out problems of an evaluation; of 50, chance takes two"
+        "--eval_problems", type=int, default=400, help="held-out problems of an evaluation; of 50, chance takes two"
     )
     parser.add_argument("--controls", nargs="*", type=int, default=(0, 1, 2), help="seeds of the control runs")
     parser.add_argument("--engine", default="transformers")
