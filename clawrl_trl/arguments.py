@@ -23,10 +23,9 @@ _BUNDLED = {
     "adam_epsilon": 1e-4,
     "kl_estimator": "exact",
     "max_grad_norm": 0.05,
-    "min_credit_prob": 2e-3,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.2, "support_coef": 10.0, **_BUNDLED},
+    "binary": {"learning_rate": 4e-3, "beta": 0.1, "support_coef": 10.0, **_BUNDLED},
     "opd": {
         "learning_rate": 2e-3,
         "beta": 0.0,
@@ -55,12 +54,11 @@ replies may have ten times the gradient of the one before, and Adam, which remem
 short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
 the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
 which nothing else holds up there, would take back what was learnt. That pull is weak, therefore, and a second one with
-a slack keeps scores off tokens that make no sense; the oddest, which the model itself found next to impossible, get no
-credit to begin with. A hint turns the opening of a reply to a dozen others, each of them rare with the policy: among 8
+a slack keeps scores off tokens that make no sense. A hint turns the opening of a reply to a dozen others, each of them rare with the policy: among 8
 candidates they would be one tail with all that makes no sense, so there are 64, and the gap to the teacher is hardly
 clipped, for it is what holds that tail down.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
-_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "min_credit_prob": 0.0, "support_coef": 0.0}
+_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "support_coef": 0.0}
 BUNDLED_PRACTICE = {
     "binary": {"beta": 0.1, **_PRACTICE},
     "opd": _PRACTICE,
@@ -218,8 +216,10 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     )
     if unknown := parser.set_defaults_with_config(**file):
         raise UserError(f"The --config file sets what there is not: {', '.join(unknown[::2])}.")
-    script, config, model, serving = parser.parse_args_into_dataclasses(argv)
+    script, config, model, serving = _parsed(parser, argv)
     script.refuse_idle_flags()
+    if config.support_coef and not config.beta and not model.use_peft:
+        raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
     if script.env is not None:
         script.num_generations, script.max_steps = int(chosen["num_generations"]), _number(chosen["max_steps"])
         config.max_steps = -1
@@ -239,6 +239,17 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
         vllm_tensor_parallel_size=config.vllm_tensor_parallel_size,
     )
     return script, config, model, settings
+
+
+def _parsed(parser: Any, argv: list[str]) -> list[Any]:
+    """The parser's dataclasses; what they refuse, and what is no flag, is the user's to know."""
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split())) from error
+    if unknown:
+        raise UserError(f"There is no flag for {' '.join(unknown)}: --help lists them all.")
+    return parsed
 
 
 def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:

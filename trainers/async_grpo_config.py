@@ -38,11 +38,6 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             baseline of [REINFORCE](https://doi.org/10.1007/BF00992696) as a moving average, in which missing ones
             count as 0. An approval among approvals then says little, and the first one among objections much. `0`
             compares with nothing: the advantage is the score.
-        min_credit_prob (`float`, *optional*, defaults to `0.0`):
-            A token that was sampled with less than this probability gets no credit from a good score, whose largest
-            gradient it would have: the stray token of an approved reply isn't learnt, as in
-            [STAPO](https://huggingface.co/papers/2602.15620), there together with a low entropy. Bad scores count in
-            full, and so does the pull to the base. `0` credits all tokens.
         merge_turns (`bool`, *optional*, defaults to `False`):
             Train turns of a batch that extend one another token by token as one sequence, which saves computing. With
             `loss_type="grpo"` such turns then share one sequence's weight.
@@ -58,7 +53,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             Coefficient of a second pull to the base, with `kl_estimator="exact"`: the same sum with a slack, over the
             tokens alone that are likelier than with the base by more than `support_slack`. It keeps the policy off
             tokens that make no sense there and lets it choose freely among those that do.
-        support_slack (`float`, *optional*, defaults to `4.0`):
+        support_slack (`float`, *optional*, defaults to `5.0`):
             The slack, in nats; above 0.
 
         > Parameters that control publishing
@@ -125,7 +120,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         },
     )
     support_slack: float = field(
-        default=4.0, metadata={"help": "How much likelier than with the base a token may be freely, in nats."}
+        default=5.0, metadata={"help": "How much likelier than with the base a token may be freely, in nats."}
     )
     epsilon_high: float | None = field(default=0.28, metadata={"help": "Upper-bound epsilon value for clipping."})
     disable_dropout: bool = field(default=True, metadata={"help": "Whether to disable dropout in the model."})
@@ -163,12 +158,6 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         default=0,
         metadata={
             "help": "Live turns' scores are compared with the mean of the last so many trained ones; 0: with nothing."
-        },
-    )
-    min_credit_prob: float = field(
-        default=0.0,
-        metadata={
-            "help": "Tokens sampled with less than this probability get no credit from a good score; 0: all get it."
         },
     )
     merge_turns: bool = field(
@@ -235,5 +224,3 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         for name in ("max_staleness", "baseline_window"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} can't be negative, got {getattr(self, name)}")
-        if not 0 <= self.min_credit_prob < 1:
-            raise ValueError(f"min_credit_prob must be at least 0 and below 1, got {self.min_credit_prob}")

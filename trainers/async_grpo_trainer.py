@@ -29,7 +29,6 @@ from clawrl_trl.credit import (
     as_source,
     binary,
     merge,
-    uncredited,
 )
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
@@ -216,10 +215,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             [one.measure for one in samples],
         )
         self._note("constant_groups", float(constant.mean()))
-        return [
-            uncredited(np.full(len(one.completion_ids), value), one.logprobs, self.args.min_credit_prob)
-            for one, value in zip(samples, values, strict=True)
-        ]
+        return [np.full(len(one.completion_ids), value) for one, value in zip(samples, values, strict=True)]
 
     def distilled(self, sample: TrainingSample) -> FloatArray | None:
         """[T] weight of a term that the loss takes from the teacher's candidates; `None` without one."""

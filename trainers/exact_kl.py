@@ -83,7 +83,9 @@ class BasePull:
 
             def divergence(hidden: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
                 logps = head.logits(hidden).log_softmax(-1)
-                gaps = logps - base_head.logits(base).log_softmax(-1)
+                with torch.no_grad():
+                    wanted = base_head.logits(base).log_softmax(-1)
+                gaps = logps - wanted
                 return torch.stack([(logps.exp() * beyond(gaps, slack)).sum(-1) for slack in slacks], dim=-1)
 
             per_token = by_chunk(divergence, last(hidden, asked), inputs["base_hidden_states"])

@@ -1,6 +1,6 @@
 """Credit: from verdicts to per-token advantages, and the sources that hand samples to a trainer."""
 
-from clawrl_trl.credit.advantages import accepted_prefix, binary, combine, opd, uncredited
+from clawrl_trl.credit.advantages import accepted_prefix, binary, combine, opd
 from clawrl_trl.credit.merge import CreditedSample, merge
 from clawrl_trl.credit.sample import TrainingSample
 from clawrl_trl.credit.source import LedgerSource, ListSource, SampleBatch, Source, as_source
@@ -18,5 +18,4 @@ __all__ = [
     "combine",
     "merge",
     "opd",
-    "uncredited",
 ]

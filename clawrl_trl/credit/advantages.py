@@ -59,26 +59,6 @@ def binary(
     return advantages, constant
 
 
-def uncredited(advantages: ArrayLike, logprobs: ArrayLike, min_prob: float) -> FloatArray:
-    """Take good credit from tokens sampled against the odds: `A_t = 0` where `A_t > 0` and `p_t < min_prob`.
-
-    A reply is approved for what it says, and a stray token in it, of which the gradient is the largest of all, would
-    be learnt first: [STAPO](https://huggingface.co/papers/2602.15620) silences it. What was objected to keeps its
-    full weight, for it makes the rare token rarer.
-
-    Args:
-        advantages: `[T]` advantages from scores; NaN where absent.
-        logprobs: `[T]` log-probabilities of the tokens under the policy that sampled them; NaN counts as likely.
-        min_prob: Bound on their probability, in [0, 1); 0 leaves all as it is.
-
-    Returns:
-        `[T]` advantages. 0, unlike NaN, leaves a token in the loss: the pull to the base still holds it.
-    """
-    values = np.asarray(advantages, dtype=np.float64)
-    rare = np.exp(np.asarray(logprobs, dtype=np.float64)) < min_prob
-    return np.where(rare & (values > 0), 0.0, values)
-
-
 def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> FloatArray | None:
     """Per-token advantages of on-policy distillation: `A_t = clip(T_t - S_t, -clip, clip)`.
 

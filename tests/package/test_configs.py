@@ -60,8 +60,8 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
         return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
 
     terminal = ("--env", "terminal", "--tasks", "terminal")
-    assert defaults("--method", "binary") == (3e-3, 0.2, 0.05, 10.0, 0)
-    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.2, 0.05, 10.0, 0)
+    assert defaults("--method", "binary") == (4e-3, 0.1, 0.05, 10.0, 0)
+    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (4e-3, 0.1, 0.05, 10.0, 0)
     assert defaults("--method", "combine") == (3e-3, 0.1, 0.05, 10.0, 16)
     assert defaults(*terminal) == (2e-3, 0.1, 1.0, 0.0, 0)
     assert defaults("--method", "opd") == (2e-3, 0.0, 0.05, 0.0, 0)
@@ -121,6 +121,24 @@ def test_wrong_options_are_refused(train: ModuleType, tmp_path: Path, given: str
 def test_a_flag_without_effect_is_refused(train: ModuleType, flags: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no effect here"):
         read(train, *flags, "--output_dir", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--learn", "1e-3"), "no flag for --learn 1e-3"),
+        (("student",), "no flag for student"),
+        (("--kl_estimator", "k9"), "kl_estimator='k9' is unknown"),
+        (("--use_peft", "false", "--beta", "0"), "needs a base to hold to"),
+    ],
+    ids=str,
+)
+def test_wrong_flags_are_told_in_one_line(
+    train: ModuleType, flags: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        train.parse([*flags, "--output_dir", str(tmp_path)])
+    assert "\n" not in str(caught.value)
 
 
 def test_the_references_variable_names_the_software_tasks(

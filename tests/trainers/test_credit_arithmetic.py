@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from made_up import make_samples
 
-from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, binary, combine, merge, opd, uncredited
+from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, binary, combine, merge, opd
 
 scores = st.floats(-1, 1)
 gaps = hnp.arrays(np.float64, st.integers(1, 8), elements=st.floats(-50, 0) | st.just(np.nan))
@@ -52,21 +52,6 @@ class TestBinary:
                 advantages[i] <= advantages[j] + 1e-12 for i in indices for j in indices if values[i] <= values[j]
             )
             assert constant[indices].all() == (len({values[i] for i in indices}) == 1)
-
-
-class TestUncredited:
-    def test_only_the_rare_token_of_a_good_reply(self) -> None:
-        logprobs = np.log([0.5, 0.001, 0.01, 0.001, 0.001])
-        advantages = [1.0, 1.0, 1.0, -1.0, np.nan]
-        np.testing.assert_array_equal(uncredited(advantages, logprobs, 0.005), [1.0, 0.0, 1.0, -1.0, np.nan])
-
-    def test_an_unknown_probability_is_no_rare_one(self) -> None:
-        assert uncredited([1.0], [np.nan], 0.5).tolist() == [1.0]
-
-    @given(gaps, scores)
-    def test_without_a_bound_nothing_changes(self, logprobs: np.ndarray, score: float) -> None:
-        advantages = np.full(len(logprobs), score)
-        np.testing.assert_array_equal(uncredited(advantages, logprobs, 0.0), advantages)
 
 
 class TestOPD:

@@ -94,14 +94,6 @@ class TestAsyncGRPOTrainer(Common):
         inputs = trainer._prepare_inputs(micro)
         assert (inputs["advantages"] == -1.0).all()
 
-    def test_a_stray_token_of_an_approved_reply_gets_no_credit(self, tiny: Path, tmp_path: Path) -> None:
-        row = {"prompt_ids": [2, 3], "completion_ids": [4, 5, 6], "logprobs": [-0.7, -8.0, -0.1], "score": 1.0}
-        trainer = self.build(tiny, tmp_path, [row], importance_sampling="none", min_credit_prob=1e-3)
-        (micro,) = trainer.get_train_dataloader()
-        inputs = trainer._prepare_inputs(micro)
-        assert inputs["advantages"].tolist() == [[1.0, 0.0, 1.0]]
-        assert inputs["tool_mask"].tolist() == [[1, 1, 1]], "the pull to the base holds it still"
-
     def test_rows_and_files_are_sources(self, tiny: Path, tmp_path: Path) -> None:
         rows = [
             {"prompt_ids": [2, 3], "completion_ids": [4, 5], "logprobs": [-0.7, -0.1], "score": 1.0},
