@@ -54,9 +54,9 @@ replies may have ten times the gradient of the one before, and Adam, which remem
 short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
 the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
 which nothing else holds up there, would take back what was learnt. That pull is weak, therefore, and a second one with
-a slack keeps scores off tokens that make no sense. A hint turns the opening of a reply to a dozen others, each of them rare with the policy: among 8
-candidates they would be one tail with all that makes no sense, so there are 64, and the gap to the teacher is hardly
-clipped, for it is what holds that tail down.
+a slack keeps scores off tokens that make no sense. A hint turns the opening of a reply to a dozen others, each of them
+rare with the policy: among 8 candidates they would be one tail with all that makes no sense, so there are 64, and the
+gap to the teacher is hardly clipped, for it is what holds that tail down.
 What was measured with these and with others is told in `benchmarks/results/personas.md`."""
 _PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "support_coef": 0.0}
 BUNDLED_PRACTICE = {
