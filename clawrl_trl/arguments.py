@@ -25,7 +25,7 @@ _BUNDLED = {
     "max_grad_norm": 0.05,
 }
 BUNDLED = {
-    "binary": {"learning_rate": 4e-3, "beta": 0.1, "support_coef": 10.0, **_BUNDLED},
+    "binary": {"learning_rate": 3e-3, "beta": 0.1, "support_coef": 10.0, **_BUNDLED},
     "opd": {
         "learning_rate": 2e-3,
         "beta": 0.0,

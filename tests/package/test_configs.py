@@ -60,8 +60,8 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
         return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
 
     terminal = ("--env", "terminal", "--tasks", "terminal")
-    assert defaults("--method", "binary") == (4e-3, 0.1, 0.05, 10.0, 0)
-    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (4e-3, 0.1, 0.05, 10.0, 0)
+    assert defaults("--method", "binary") == (3e-3, 0.1, 0.05, 10.0, 0)
+    assert defaults("--env", "chat", "--tasks", "student", "--method", "binary") == (3e-3, 0.1, 0.05, 10.0, 0)
     assert defaults("--method", "combine") == (3e-3, 0.1, 0.05, 10.0, 16)
     assert defaults(*terminal) == (2e-3, 0.1, 1.0, 0.0, 0)
     assert defaults("--method", "opd") == (2e-3, 0.0, 0.05, 0.0, 0)
