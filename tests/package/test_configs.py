@@ -126,7 +126,7 @@ def test_a_flag_without_effect_is_refused(train: ModuleType, flags: tuple[str, .
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--learn", "1e-3"), "no flag for --learn 1e-3"),
+        (("--rewards", "1"), "no flag for --rewards 1"),
         (("student",), "no flag for student"),
         (("--kl_estimator", "k9"), "kl_estimator='k9' is unknown"),
         (("--use_peft", "false", "--beta", "0"), "needs a base to hold to"),
