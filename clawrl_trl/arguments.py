@@ -249,7 +249,7 @@ def _parsed(parser: Any, argv: list[str]) -> list[Any]:
         raise UserError(" ".join(str(error).split())) from error
     if unknown:
         raise UserError(f"There is no flag for {' '.join(unknown)}: --help lists them all.")
-    return parsed
+    return list(parsed)
 
 
 def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
