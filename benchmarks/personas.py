@@ -121,7 +121,7 @@ def main() -> int:
         f"# Personas: does the model learn from its chats?\n\n{date.today()}, {machine()}. "
         f"Engine {arguments.engine}. {arguments.interactions} interactions a run, {arguments.eval_problems} held-out "
         f"problems before and after, sampled at the serving temperature, {arguments.jobs} run(s) at a time. "
-        f"`python benchmarks/personas.py`, {minutes:.0f} minutes.\n\n"
+        f"`python benchmarks/personas.py --engine {arguments.engine}`, {minutes:.0f} minutes.\n\n"
         f"{summary(learned)}\n\n{table(rows)}\n"
     )
     (arguments.out / f"{name}.md").write_text(page)
