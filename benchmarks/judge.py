@@ -3,7 +3,9 @@
 Four ways of judging the same cases (tests/judge/cases.jsonl, none of which the classifier was trained on), each
 inside the same rules for feedback and tool results: counted words alone, VADER's sentiment (pip install
 vaderSentiment), the encoder as published with a linear head, and the classifier that ships. A second set are the
-personas' own messages, written independently of the judge. Accuracy counts an abstention as 0.
+personas' own messages, written independently of the judge. Accuracy counts an abstention as 0. A third are plain
+short reactions in many languages (tests/judge/reactions.json): of them the share of right ones counts those that were
+decided, and the wrong ones are those in which the score is the opposite of what was meant, or a question got one.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 
 CASES = Path(__file__).parent.parent / "tests" / "judge" / "cases.jsonl"
+REACTIONS = CASES.with_name("reactions.json")
 Case = tuple[str, JudgedTurn, int]
 
 
@@ -142,6 +145,29 @@ def measure(classify: Classify, cases: Sequence[Case]) -> dict[str, float]:
     }
 
 
+def measure_reactions(classify: Classify) -> dict[str, dict[str, float]]:
+    """By language, English by its split: how many, and the shares abstained, right of those decided, and wrong."""
+    data = json.loads(REACTIONS.read_text())
+    judge = RulesJudge(classify)
+    given: dict[str, list[tuple[float | None, dict]]] = {}
+    for one in data["reactions"]:
+        request, reply = data["contexts"][one["context"]]
+        state = [{"role": "user", "content": one["message"]}]
+        name = f"en, {one['split']}" if one["language"] == "en" else one["language"]
+        score = judge.decide(turn(request, reply, state, ["owner"])).score
+        given.setdefault(name, []).append((score, data["kinds"][one["kind"]]))
+    return {
+        name: {
+            "n": len(pairs),
+            "abstained": sum(score is None for score, _ in pairs) / len(pairs),
+            "right of decided": sum(score is not None and score == kind["right"] for score, kind in pairs)
+            / max(1, sum(score is not None for score, _ in pairs)),
+            "wrong": sum(score in kind["wrong"] for score, kind in pairs) / len(pairs),
+        }
+        for name, pairs in given.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="Print JSON.")
@@ -158,14 +184,19 @@ def main() -> None:
     for name, make in ways.items():
         classify = make()
         results[name] = {kind: measure(classify, [one for one in cases if one[0] == kind]) for kind in kinds}
+    reactions = measure_reactions(classify)
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps({**results, "reactions": reactions}, indent=2))
         return
     print("| judge | cases | n | accuracy | abstained | wrong sign |\n|---|---|---|---|---|---|")
     for name, by_kind in results.items():
         for kind, values in by_kind.items():
             count = sum(one[0] == kind for one in cases)
             print(f"| {name} | {kind} | {count} |", " | ".join(f"{100 * v:.1f}%" for v in values.values()), "|")
+    print("\n| shipped classifier, reactions | n | abstained | right of decided | wrong |\n|---|---|---|---|---|")
+    for name, values in reactions.items():
+        shares = (f"{100 * values[key]:.1f}%" for key in ("abstained", "right of decided", "wrong"))
+        print(f"| {name} | {values['n']} |", " | ".join(shares), "|")
     texts = [re.sub(r"\s+", " ", str(one.next_state[0].get("content"))) for _, one, _ in cases[:100]]
     started = time.perf_counter()
     for text in texts:

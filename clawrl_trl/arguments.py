@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import BUNDLED_TEMPERATURE, DEFAULT_RUN, ServeSettings, ServingArguments
+from clawrl_trl.flags import read_flags
+from clawrl_trl.settings import BUNDLED_TEMPERATURE, DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
 
+TEACHING = ("opd", "combine")
+"""Methods that train on a teacher's log-probs."""
 CHAT = "chat"
 """The environment that a persona is."""
 NUM_GENERATIONS = 8
@@ -67,7 +70,21 @@ BUNDLED_PRACTICE = {
 """What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller. An action
 that is rarely tried may be the right one. A reward without a group stays raw there, as the environment promised."""
 
-_OF_PERSONA = ("interactions", "think_time", "rollout_function_path", "custom_generate_function_path")
+AT_LEAST = {
+    "interactions": 1,
+    "think_time": 0,
+    "eval_problems": 1,
+    "difficulty": 1,
+    "episodes": 1,
+    "max_tokens": 1,
+    "parallel_envs": 1,
+    "num_generations": 1,
+    "max_steps": 1,
+}
+"""Smallest usable values of the script's arguments."""
+AT_MOST = {"difficulty": 3}
+_PLUGINS = ("rollout_function_path", "custom_generate_function_path")
+_OF_PERSONA = ("interactions", "think_time", *_PLUGINS)
 _OF_PRACTICE = (
     "difficulty",
     "env_options",
@@ -75,6 +92,7 @@ _OF_PRACTICE = (
     "max_tokens",
     "prm_coef",
     "stepwise",
+    "env_hints",
     "keep_screenshots",
     "reward_function_path",
 )
@@ -126,6 +144,13 @@ class ScriptArguments:
     stepwise: bool = field(
         default=False, metadata={"help": "Compare the rewards of a group of episodes step by step, not as wholes."}
     )
+    env_hints: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Hints for a teacher in the words of the environment's own checker. Default: with --method opd or "
+            "combine, where the environment has some."
+        },
+    )
     keep_screenshots: bool = field(
         default=False, metadata={"help": "Keep the screenshots of the last 200 episodes, for 'clawrl inspect'."}
     )
@@ -146,6 +171,7 @@ class ScriptArguments:
     )
 
     def __post_init__(self) -> None:
+        check_ranges(vars(self), AT_LEAST, AT_MOST)
         self.num_generations = NUM_GENERATIONS
         self.max_steps: int | None = None
 
@@ -164,21 +190,54 @@ class ScriptArguments:
             raise UserError("--env_options must be a mapping of names to values.")
         return read
 
-    def refuse_idle_flags(self) -> None:
-        """A flag that would be read over is a mistake.
+    def hints_needs(self) -> tuple[str, ...]:
+        """What training on an environment's hints needs of a sample; empty without hints.
 
         Raises:
-            UserError: If one of a persona, or of an environment, is given without either.
+            UserError: If the method needs a teacher that there is not, or the hints would teach nobody.
+        """
+        from clawrl_trl.envs.catalogue import SETTINGS, setting
+
+        assert self.env is not None
+        if self.method not in TEACHING:
+            if self.env_hints:
+                raise UserError(f"--env_hints has no effect with --method {self.method}: use --method combine or opd.")
+            return ()
+        if not setting(self.env).hints:
+            known = ", ".join(name for name, one in SETTINGS.items() if one.hints)
+            raise UserError(
+                f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({known} has): "
+                "use --method binary."
+            )
+        if self.env_hints is False:
+            raise UserError(f"--method {self.method} needs --env_hints: leave them on, or use --method binary.")
+        return ("teacher",) if self.method == "opd" else ("score", "teacher")
+
+    def refuse_idle_flags(self) -> None:
+        """Reject flags that would be ignored.
+
+        Raises:
+            UserError: If a flag of a persona, or of an environment, is given without one.
         """
         practises = self.env not in (None, CHAT)
         if self.persona is not None and practises:
             raise UserError(f"--persona and --env {self.env} exclude each other: one teaches at a time.")
-        idle = _OF_PERSONA if practises else _OF_PRACTICE if self.env == CHAT else (*_OF_PRACTICE, "tasks")
-        usual = {one.name: one.default for one in fields(self)}
-        for name in idle:
+        live = self.persona is None and self.env is None
+        reasons = dict.fromkeys(_OF_PERSONA if practises or live else (), "it is for a --persona")
+        reasons |= dict.fromkeys(() if practises else _OF_PRACTICE, "it is for an --env other than chat")
+        if live:
+            reasons |= dict.fromkeys(
+                _PLUGINS, "people's own clients ask and the engine answers; it is for a --persona"
+            )
+            reasons["eval_problems"] = "nothing is evaluated; it is for a --persona or an --env"
+        elif practises:
+            reasons |= dict.fromkeys(_PLUGINS, "the environment plays its episodes itself; it is for a --persona")
+        if self.env is None:
+            reasons["tasks"] = "it is for an --env"
+        usual = {each.name: each.default for each in fields(self)}
+        for name, reason in reasons.items():
             if getattr(self, name) != usual[name]:
-                meant = "a --persona" if practises else "an --env other than chat"
-                raise UserError(f"--{name} has no effect here: it is for {meant}.")
+                raise UserError(f"--{name} has no effect here: {reason}.")
 
 
 def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
@@ -216,12 +275,14 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     )
     if unknown := parser.set_defaults_with_config(**file):
         raise UserError(f"The --config file sets what there is not: {', '.join(unknown[::2])}.")
-    script, config, model, serving = _parsed(parser, argv)
+    script, config, model, serving = read_flags(parser, argv)
     script.refuse_idle_flags()
     if config.support_coef and not config.beta and not model.use_peft:
         raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
     if script.env is not None:
-        script.num_generations, script.max_steps = int(chosen["num_generations"]), _number(chosen["max_steps"])
+        script.num_generations = _whole_number("num_generations", chosen["num_generations"])
+        script.max_steps = None if chosen["max_steps"] is None else _whole_number("max_steps", chosen["max_steps"])
+        check_ranges(vars(script), AT_LEAST)
         config.max_steps = -1
     if script.env == CHAT:
         script.persona = chosen["persona"]
@@ -239,17 +300,6 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
         vllm_tensor_parallel_size=config.vllm_tensor_parallel_size,
     )
     return script, config, model, settings
-
-
-def _parsed(parser: Any, argv: list[str]) -> list[Any]:
-    """The parser's dataclasses; what they refuse, and what is no flag, is the user's to know."""
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
-    except ValueError as error:
-        raise UserError(" ".join(str(error).split())) from error
-    if unknown:
-        raise UserError(f"There is no flag for {' '.join(unknown)}: --help lists them all.")
-    return list(parsed)
 
 
 def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -298,8 +348,11 @@ def _peek(argv: list[str], file: dict[str, Any]) -> dict[str, Any]:
     return found | {"method": found["method"] or ("combine" if found["env"] in (None, CHAT) else "binary")}
 
 
-def _number(given: Any) -> int | None:
-    return None if given is None else int(given)
+def _whole_number(name: str, given: Any) -> int:
+    try:
+        return int(given)
+    except ValueError:
+        raise UserError(f"--{name} {given!r} is no whole number.") from None
 
 
 def _default_folder(chosen: dict[str, Any]) -> str:

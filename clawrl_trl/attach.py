@@ -17,15 +17,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from clawrl_trl.database_url import share_password, without_password
 from clawrl_trl.engines.vllm import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
 from clawrl_trl.settings import ServeSettings
 from clawrl_trl.supervisor import end_with_parent, last_lines
 
 START_TIMEOUT = 2000.0
 """Longer than `clawrl serve` itself waits for its parts, so that it is the one to say what is wrong."""
 STOP_TIMEOUT = 90.0
+STOPPING = (
+    b"\nStopping: waiting for the step under way and for the adapter to be written; Ctrl-C again ends at once.\n"
+)
 
 
 @contextmanager
@@ -43,6 +47,7 @@ def served(settings: ServeSettings, progress: Callable[[str], None] = lambda lin
         UserError: If serving does not start, or serves without room for the trainer's adapters.
     """
     folder = RunFolder(settings.run)
+    share_password(settings.ledger_url)
     there = folder.announced("gateway")
     if there is not None:
         _check_room(settings, ServeSettings.load(folder.path))
@@ -63,7 +68,7 @@ def served(settings: ServeSettings, progress: Callable[[str], None] = lambda lin
 def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes]:
     try:
         folder.make()
-        log = (folder.logs / "serve.log").open("wb")
+        log = open_private(folder.logs / "serve.log", "wb")
     except OSError as error:
         raise UserError(f"{folder.path} can't be written to ({error.strerror}): choose another folder.") from None
     with log:
@@ -79,7 +84,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
 
 def _flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
-    values = asdict(settings)
+    values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
     return [f"--{one.name}={values[one.name]}" for one in fields(settings) if values[one.name] is not None]
 
 
@@ -127,7 +132,7 @@ def trainer_of(folder: RunFolder) -> Iterator[None]:
     Raises:
         UserError: If another process trains on the run.
     """
-    lock = FileLock(folder.make().path / "train.lock")
+    lock = FileLock(folder.make().path / "train.lock", mode=PRIVATE_FILE)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -138,6 +143,7 @@ def trainer_of(folder: RunFolder) -> Iterator[None]:
             yield
         finally:
             (folder.path / "trainer.json").unlink(missing_ok=True)
+            folder.tighten()  # what transformers has written
 
 
 def stop_on_signals() -> threading.Event:
@@ -145,6 +151,8 @@ def stop_on_signals() -> threading.Event:
     stop = threading.Event()
 
     def ask(number: int, _: object) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, STOPPING)  # a signal handler may have interrupted a print
         stop.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 

@@ -16,15 +16,18 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl import pictures
+from clawrl_trl import __version__, pictures
 from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.flags import read_flags
+from clawrl_trl.hub.command import add_arguments as add_push_arguments
 from clawrl_trl.ledger import Ledger, policies, turns
+from clawrl_trl.printer import Printer
 from clawrl_trl.run import RunFolder
+from clawrl_trl.session_view import print_reasons, print_turns
 from clawrl_trl.settings import DEFAULT_RUN, ServeSettings
+from clawrl_trl.visible_text import encode_json
 
 
 def main() -> None:
@@ -44,6 +47,7 @@ def _command(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("clawrl", description="Reinforcement learning for live agents.")
+    parser.add_argument("--version", action="version", version=f"clawrl {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve a run: gateway, engine and judge, without training", add_help=False)
     commands.add_parser("doctor", help="check an engine, a model and this machine before training", add_help=False)
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     forget.add_argument("session")
     add("import", _import, "read hand-written conversations into the ledger").add_argument("file", type=Path)
     add("policies", _policies, "list the policy versions of a run")
+    add_push_arguments(add("push", _push, "publish a policy on the Hugging Face Hub, and nothing else of the run"))
     rollback = add("rollback", _rollback, "serve an earlier policy version again")
     rollback.add_argument("--to", type=int, default=None, help="version (default: the one served before)")
     return parser
@@ -81,7 +86,7 @@ def _serve(argv: Sequence[str]) -> int:
     from clawrl_trl.serve import serve
 
     parser = HfArgumentParser(ServeSettings, prog="clawrl serve")
-    (settings,) = parser.parse_args_into_dataclasses(list(argv))
+    (settings,) = read_flags(parser, argv)
     return serve(settings)
 
 
@@ -129,8 +134,8 @@ def open_ledger(run: str) -> Ledger:
         UserError: If the folder holds no run.
     """
     folder = RunFolder(Path(run))
-    config = folder.path / "config.json"
-    url = ServeSettings.load(run).ledger_url if config.exists() else None
+    settings = ServeSettings.find(run)
+    url = settings and settings.ledger_url
     if url is None and not folder.ledger.exists():
         raise UserError(f"{run} holds no run: name its folder with --run, or start one with 'clawrl serve'.")
     return Ledger.open(url or folder.ledger)
@@ -140,97 +145,93 @@ def _sessions(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.reader() as tx:
         rows = [dict(row) for row in turns.sessions(tx)]
-    columns = ("session_id", "turns", "main", "side", "started_at", "last_at")
-    _print(arguments, rows, columns)
+    if arguments.json:
+        print(encode_json(rows))
+        return 0
+    short = turns.short_ids(row["session_id"] for row in rows)
+    shown = [
+        {**row, "session": short[row["session_id"]], "started": _day(row["started_at"]), "last": _day(row["last_at"])}
+        for row in rows
+    ]
+    full = {"session": "session_id", "started": "started_at", "last": "last_at"}
+    Printer().table(("session", "turns", "main", "side", "started", "last"), shown, full)
     return 0
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.reader() as tx:
-        rows, name = turns.inspect(tx, arguments.session), _client_name(tx, arguments.session)
-    if not rows:
-        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
-    found = pictures.of_session(arguments.run, name, rows)
+        session, name = _named_session(tx, arguments)
+        rows = turns.inspect(tx, session)
+    shown = pictures.of_session(arguments.run, name, rows)
     for number, row in enumerate(rows, 1):
-        row["pictures"] = [one.described() for one in found if one.turn == number]
-    written = _write_pictures(arguments, rows, found) if arguments.pictures else []
+        row["pictures"] = [picture.described() for picture in shown if picture.turn == number]
+    written = _write_pictures(arguments, rows, shown) if arguments.pictures else []
     if arguments.json:
         files = {"files": [str(path) for path in written]} if arguments.pictures else {}
-        print(json.dumps({"session_id": arguments.session, "turns": rows, **files}, ensure_ascii=False))
+        print(encode_json({"session_id": name, "turns": rows, **files}))
         return 0
-    console = Console()
-    for number, row in enumerate(rows, 1):
-        score = "not scored" if row["score"] is None else f"score {row['score']:+g}"
-        console.rule(f"{row['turn_id']}  {row['kind']}  {row['state']}  policy {row['policy_version']}  {score}")
-        if made_of := [f"{name} {row['detail'][name]:+g}" for name in ("outcome", "signal") if name in row["detail"]]:
-            console.print(", ".join(made_of), highlight=False)
-        for message in row["messages"][-1:]:
-            console.print(f"[bold]{message.get('role')}[/bold]")
-            console.print(_text(message), markup=False, highlight=False)
-        for one in found:
-            if one.turn == number:
-                console.print(f"picture: {one}", markup=False, highlight=False)
-        console.print("[bold]reply[/bold]")
-        console.print(_text(row["response"] or {}), markup=False, highlight=False)
-        for message in row["next_state"] or []:
-            console.print(f"[bold]next: {message.get('role')}[/bold]")
-            console.print(_text(message), markup=False, highlight=False)
-        if row["hint"]:
-            console.print("[bold]hint[/bold]", end=" ")
-            console.print(row["hint"], markup=False, highlight=False)
+    printer = Printer()
+    print_turns(printer, rows, shown)
     if arguments.pictures:
-        console.print(f"{len(written)} pictures in {arguments.pictures}", markup=False, highlight=False)
+        printer.line(f"{len(written)} pictures in {arguments.pictures}")
     return 0
 
 
-def _client_name(tx: Transaction, session: str) -> str:
-    """What the client calls a session, under which its screenshots are kept."""
-    found = turns.find_session(tx, session)
-    return session if found is None else found.external_id or found.id
+def _named_session(tx: Transaction, arguments: argparse.Namespace) -> tuple[str, str]:
+    """The session that the command line names: its id, and what its client calls it.
+
+    Raises:
+        UserError: If there is none of that name or beginning, or several.
+    """
+    session = turns.resolve_session(tx, arguments.session)
+    if session is None:
+        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
+    return session.id, session.external_id or session.id
 
 
 def _write_pictures(
-    arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], found: Sequence[pictures.Picture]
+    arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], shown: Sequence[pictures.Picture]
 ) -> list[Path]:
     """Write a session's pictures and, where Pillow is there, their filmstrip; returns the files."""
-    shown = [one for one in found if one.content is not None]
-    if not shown:
+    kept = [picture for picture in shown if picture.content is not None]
+    if not kept:
         raise UserError(f"There are no pictures of {arguments.session}: train with --keep_screenshots to have some.")
     arguments.pictures.mkdir(parents=True, exist_ok=True)
     written = []
-    for one in shown:
-        written.append(arguments.pictures / one.name)
-        written[-1].write_bytes(one.png())
+    for picture in kept:
+        written.append(arguments.pictures / picture.name)
+        written[-1].write_bytes(picture.png())
     if find_spec("PIL") is not None:
         from clawrl_trl.envs.filmstrip import of_session
 
         written.append(arguments.pictures / "filmstrip.png")
-        of_session(rows, shown, written[-1])
+        of_session(rows, kept, written[-1])
     return written
 
 
 def _explain(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.reader() as tx:
-        rows = turns.explain(tx, arguments.session)
-    if not rows:
-        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
-    _print(arguments, rows, ("turn_id", "kind", "kind_reason", "state", "trainable", "judge", "score", "sample"))
+        session, name = _named_session(tx, arguments)
+        rows = turns.explain(tx, session)
+    if arguments.json:
+        print(encode_json(rows))
+    elif rows:
+        print_reasons(Printer(), rows)
+    else:
+        Printer().line(f"Session {name} has no turns yet.")
     return 0
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.transaction() as tx:
-        rows = turns.inspect(tx, arguments.session)
-        if not rows:
-            raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
-        name = _client_name(tx, arguments.session)
-        turns.delete_session(tx, arguments.session)
+        session, name = _named_session(tx, arguments)
+        count = turns.delete_session(tx, session)
     rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
     cleared = ledger.checkpoint()
-    _report(arguments, {"forgotten": arguments.session, "turns": len(rows), "gone_from_disk": cleared})
+    _report(arguments, {"forgotten": name, "turns": count, "gone_from_disk": cleared})
     if not cleared:
         print(
             f"Another process is reading {ledger.where}, so the erased text is still in {ledger.where}-wal: it goes "
@@ -252,52 +253,43 @@ def _policies(arguments: argparse.Namespace) -> int:
     names = ("version", "parent", "kind", "state", "reason", "path", "sha256", "metrics", "created_at")
     with ledger.reader() as tx:
         rows = [{name: getattr(policy, name) for name in names} for policy in policies.all(tx)]
-    _print(arguments, rows, ("version", "parent", "kind", "state", "reason", "path", "created_at"))
+    if arguments.json:
+        print(encode_json(rows))
+        return 0
+    shown = [{**row, "created": _day(row["created_at"]), "parent": _dash(row["parent"])} for row in rows]
+    shown = [{**row, "reason": _dash(row["reason"])} for row in shown]
+    Printer().table(("version", "parent", "kind", "state", "created", "reason"), shown, {"created": "created_at"})
     return 0
 
 
+def _push(arguments: argparse.Namespace) -> int:
+    from clawrl_trl.hub.command import push
+
+    return push(arguments, open_ledger(arguments.run))
+
+
 def _rollback(arguments: argparse.Namespace) -> int:
-    from clawrl_trl.policies.publish import rollback
+    from clawrl_trl.policies import PolicyStore, rollback
 
     ledger = open_ledger(arguments.run)
-    policy = rollback(ledger, to=arguments.to)
+    policy = rollback(ledger, to=arguments.to, store=PolicyStore(RunFolder(arguments.run).policies))
     _report(arguments, {"serving": policy.version})
     return 0
 
 
 def _report(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> None:
-    print(json.dumps(facts) if arguments.json else ", ".join(f"{name}: {value}" for name, value in facts.items()))
-
-
-def _print(arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     if arguments.json:
-        print(json.dumps(rows, ensure_ascii=False))
-        return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(_cell(name, row[name]) for name in columns))
-    Console().print(table)
+        print(encode_json(facts))
+    else:
+        Printer().line(", ".join(f"{name}: {value}" for name, value in facts.items()))
 
 
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if name.endswith("_at"):
-        return datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_part(part) for part in content)
-    calls = [f"→ {c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []]
-    return "\n".join([*([content] if content else []), *calls])
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    url = pictures.url_of(part)
-    return str(part.get("text", f"[{part.get('type')}]")) if url is None else f"[{pictures.read_url(url)[0]}]"
+def _dash(value: Any) -> Any:
+    return "-" if value is None else value
 
 
 if __name__ == "__main__":

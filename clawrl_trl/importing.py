@@ -5,7 +5,6 @@ them under the served policy; the turn says so in its `engine` field. From there
 a captured chat: the judge reads the next state, a trainer leases the sample.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,8 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.calls import base_name
 from clawrl_trl.engines.sync_client import SyncEngineClient
-from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.messages import other_parts
+from clawrl_trl.imported_file import read_conversations
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.run import RunFolder
@@ -32,9 +31,7 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     """Read a conversation file into the ledger of a run.
 
     Args:
-        path (`Path`): JSON: one conversation, or a list of them, each `{"session_id": ..., "turns": [{"type":
-            "main" | "side", "prompt": ..., "response": ..., "next_state": ..., "trainable": ...}]}`. `prompt`
-            and `next_state` are a text or a list of messages; `prompt` is the whole prompt of its turn.
+        path (`Path`): JSON or JSON lines, as `read_conversations` takes them.
         run (`str`): Run folder; made if it does not exist. Its engine is used, or started for the moment.
 
     Returns:
@@ -43,9 +40,9 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     Raises:
         UserError: If the file is not of that form.
     """
-    conversations = read(path)
+    conversations = read_conversations(path)
     folder = RunFolder(run).make()
-    settings = ServeSettings.load(run) if (folder.path / "config.json").exists() else ServeSettings(run=run)
+    settings = ServeSettings.find(run) or ServeSettings(run=str(run))
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     with _engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
@@ -58,43 +55,6 @@ def import_file(path: Path, run: str) -> dict[str, int]:
         return _store(tx, prepared)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Read and check a conversation file.
-
-    Raises:
-        UserError: If it can't be read, or an entry lacks a field or has one of the wrong type.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from None
-    conversations: list[dict[str, Any]] = content if isinstance(content, list) else [content]
-    for number, conversation in enumerate(conversations):
-        if not isinstance(conversation, dict) or not isinstance(conversation.get("session_id"), str):
-            raise UserError(f"{path}: conversation {number} has no session_id.")
-        if not isinstance(conversation.get("turns"), list):
-            raise UserError(f"{path}: session {conversation['session_id']} has no list of turns.")
-        for index, turn in enumerate(conversation["turns"]):
-            _check(turn, f"{path}: session {conversation['session_id']}, turn {index}")
-    return conversations
-
-
-def _check(turn: Any, where: str) -> None:
-    if not isinstance(turn, dict):
-        raise UserError(f"{where} is not an object.")
-    if turn.get("type", "main") not in ("main", "side"):
-        raise UserError(f"{where}: type is main or side, not {turn['type']!r}.")
-    if not isinstance(turn.get("response"), str) or not turn["response"]:
-        raise UserError(f"{where}: response must be a text.")
-    for name in ("prompt", "next_state"):
-        value = turn.get(name)
-        fine = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, dict) for one in value))
-        if not fine and not (name == "next_state" and value is None):
-            raise UserError(f"{where}: {name} must be a text or a list of messages.")
-
-
 @contextmanager
 def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineClient]:
     from clawrl_trl.serve import engine_only
@@ -104,10 +64,13 @@ def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineCl
 
 
 def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
-    messages = _messages(entry["prompt"])
-    response = {"role": "assistant", "content": entry["response"]}
-    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True})
-    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False})
+    messages, tools = _messages(entry["prompt"]), entry.get("tools") or None
+    response = entry["response"]
+    if isinstance(response, str):
+        response = {"role": "assistant", "content": response}
+    offered = {"tools": tools} if tools else {}
+    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **offered})
+    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **offered})
     fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
     completion_ids = whole[len(prompt_ids) :] if fits else None
     logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
@@ -118,6 +81,7 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
         kind=entry.get("type", "main"),
         kind_reason="said so in the imported file",
         messages=messages,
+        tools=tools,
         provenance=_provenance(messages),
         sampling={"temperature": 1.0},
         response=response,

@@ -7,7 +7,6 @@ any more.
 """
 
 import base64
-import binascii
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,7 +134,7 @@ def read_url(url: str) -> tuple[str, bytes | None]:
         return "image at an address", None
     try:
         return match["kind"] or "image", base64.b64decode(match["content"])
-    except binascii.Error:
+    except ValueError:
         return match["kind"] or "image", None
 
 

@@ -4,34 +4,38 @@ A run folder is served by one process at a time, which holds its lock. Training 
 not part of it: a trainer finds a served folder through its readiness files, or starts this module as a child.
 """
 
-import json
 import logging
 import os
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
+from clawrl_trl.connection import connection_help
+from clawrl_trl.database_url import share_password
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import PRIVATE_FILE, RunFolder
 from clawrl_trl.settings import LOOPBACK_HOSTS, ServeSettings, api_key
-from clawrl_trl.supervisor import Child, Supervisor, last_lines
+from clawrl_trl.supervisor import GRACE, Child, Supervisor, last_lines
 
 logger = logging.getLogger(__name__)
 
 ENGINE_START_TIMEOUT = 1800.0
 """Longest wait for an engine: it may have a large model to fetch."""
 START_TIMEOUT = 120.0
+PROBE_TIMEOUT = 20.0
+"""Longest wait for a part to say that it is well; a busy machine is slow, not stuck."""
 PARTS = ("gateway", "judge", "engine", "judge_engine")
 JUDGE_NICE = 5
 """Added to the judge's priority number: the chat comes first."""
@@ -51,6 +55,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
         UserError: If the run is being served already, a part does not start, or a setting is unusable.
     """
     check_bind(settings)
+    share_password(settings.ledger_url)
     folder = make_folder(settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -63,8 +68,13 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
             settings = start_all(supervisor, folder, settings, console, stop)
             if not stop.is_set():
                 announced = folder.announced("gateway") or {}
-                console.print(connection_help(settings, announced["base_url"]), highlight=False)
+                console.print(
+                    connection_help(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
+                )
                 supervisor.watch(stop)
+            console.print(
+                f"Stopping: waiting for replies under way to be written down, {GRACE:.0f} s at most for each process."
+            )
         finally:
             supervisor.stop()
             for name in PARTS:
@@ -104,7 +114,9 @@ def start_all(
     run = ["--run", str(folder.path)]
     _start_engine(supervisor, folder, settings, console, stop)
     settings = _start_judge_engine(supervisor, folder, settings, console, stop)
-    gateway = Child("gateway", [sys.executable, "-m", "clawrl_trl.gateway", *run])
+    probe = _probe(folder, "gateway", "/healthz")
+    command = [sys.executable, "-m", "clawrl_trl.gateway", *run]
+    gateway = Child("gateway", command, probe=probe, hang_timeout=settings.hang_timeout)
     _start(supervisor, folder, gateway, START_TIMEOUT, console, stop)
     announced = folder.announced("gateway")
     if settings.port == 0 and announced is not None:
@@ -127,8 +139,25 @@ def _start_engine(
         folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
         return
     os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
-    engine = Child("engine", engine_command(settings))
+    probe = _probe(folder, "engine", "/health")
+    engine = Child("engine", engine_command(settings), probe=probe, hang_timeout=settings.hang_timeout)
     _start(supervisor, folder, engine, ENGINE_START_TIMEOUT, console, stop)
+
+
+def _probe(folder: RunFolder, name: str, path: str) -> Callable[[], bool]:
+    """A question to a part's own address: whether it answers, and not with a fault."""
+
+    def answers() -> bool:
+        announced = folder.announced(name)
+        if announced is None:
+            return False
+        url = announced["base_url"].removesuffix("/v1") + path
+        try:
+            return httpx.get(url, timeout=PROBE_TIMEOUT, trust_env=False).status_code < 500
+        except httpx.HTTPError:
+            return False
+
+    return answers
 
 
 def _start_judge_engine(
@@ -203,7 +232,7 @@ def make_folder(settings: ServeSettings) -> RunFolder:
 
 
 def _lock(folder: RunFolder) -> FileLock:
-    lock = FileLock(folder.path / "serve.lock")
+    lock = FileLock(folder.path / "serve.lock", mode=PRIVATE_FILE)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -213,37 +242,3 @@ def _lock(folder: RunFolder) -> FileLock:
             f"{folder.path} is being served already{where}: stop that first, or use another --run."
         ) from None
     return lock
-
-
-def connection_help(settings: ServeSettings, base_url: str) -> str:
-    """What a person pastes into an OpenAI client and into `openclaw.json`."""
-    key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
-    provider = {
-        "models": {
-            "providers": {
-                "clawrl": {
-                    "baseUrl": base_url,
-                    "apiKey": key,
-                    "api": "openai-completions",
-                    "models": [
-                        {
-                            "id": settings.served_model_name,
-                            "name": settings.served_model_name,
-                            "reasoning": False,
-                            "input": ["text"],
-                            "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
-                            "contextWindow": settings.max_model_len,
-                            "maxTokens": min(8192, settings.max_model_len // 2),
-                        }
-                    ],
-                }
-            }
-        }
-    }
-    return (
-        f"Serving {settings.model_name_or_path or 'the bundled model'} at {base_url}\n\n"
-        f"Any OpenAI client:\n"
-        f'    client = OpenAI(base_url="{base_url}", api_key="{key}")\n'
-        f'    client.chat.completions.create(model="{settings.served_model_name}", messages=[...])\n\n'
-        f"OpenClaw, in openclaw.json:\n{json.dumps(provider, indent=2)}\n"
-    )

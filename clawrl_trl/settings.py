@@ -2,24 +2,34 @@
 
 One flat dataclass is the single place where a setting has its name, default, help and, where the reference
 system's users know one, its environment variable. `clawrl serve` and `examples/train.py` show the same flags;
-every child process reads the resolved values from `config.json` in the run folder. API keys are never written
-there: they stay in the environment.
+every child process reads the resolved values from `settings.json` in the run folder. API keys and the password of a
+ledger's URL are never written there: they stay in the environment.
 """
 
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from clawrl_trl.database_url import LEDGER_URL, with_known_password, without_password
 from clawrl_trl.errors import UserError
+from clawrl_trl.run import make_private, write_private
+
+FILE_NAME = "settings.json"
+OLD_FILE_NAME = "config.json"
+"""Where settings lay before; a whole model that is trained puts its own config there."""
 
 ENVIRONMENT = {
     "model_name_or_path": ("MODEL_PATH",),
     "host": ("HOST",),
     "port": ("PORT",),
     "run": ("CLAWRL_RUN",),
+    "ledger_url": (LEDGER_URL,),
     "judge_url": ("PRM_URL",),
     "judge_model": ("JUDGE_MODEL_PATH", "PRM_MODEL_PATH"),
     "judge_votes": ("PRM_M", "MAJORITY_VOTE_N"),
@@ -42,7 +52,31 @@ DEFAULT_RUN = "runs/live"
 BUNDLED_TEMPERATURE = 0.9
 """A model this small makes slips of the pen at 1: one plain solution in seventy goes wrong on a word that the model
 itself finds next to impossible, at 0.9 one in two hundred."""
+DEFAULT_CONTEXT = 32_768
+"""Longest context served unless more is asked for, in tokens: agents' requests have 7,000 to 30,000."""
+AGENT_CONTEXT = 16_384
+"""Tokens below which an agent such as OpenClaw runs out of context: its prompt and tools take 7,000 to 13,000."""
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 VLLM_DTYPES = ("auto", "bfloat16", "float16", "float32")
+AT_LEAST = {
+    "max_model_len": 1,
+    "max_running": 1,
+    "max_waiting": 0,
+    "max_body_mb": 1,
+    "keep_policies": 0,
+    "engine_patience": 0,
+    "hang_timeout": 0,
+    "max_staleness": 0,
+    "judge_votes": 1,
+    "judge_workers": 1,
+    "judge_max_tokens": 1,
+    "judge_majority": 0,
+    "judge_temperature": 0,
+}
+"""Smallest usable values of settings."""
+ABOVE_ZERO = ("session_timeout", "engine_timeout", "judge_timeout")
+AT_MOST = {"judge_majority": 1, "judge_temperature": 2}
+_OWN_NAME = re.compile(r"base|policy-v\d+")
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -73,17 +107,47 @@ class ServingArguments:
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
     )
     served_model_name: str = _setting(
-        "served_model_name", "clawrl", "Model name under which clients reach the newest serving policy."
+        "served_model_name",
+        "clawrl",
+        "Model name under which clients reach the newest serving policy; several with commas between them.",
     )
-    max_model_len: int = _setting("max_model_len", 4096, "Longest prompt plus completion, in tokens.")
+    any_model_name: bool = _setting(
+        "any_model_name", False, "Serve the newest policy under every unknown model name too: agents insist on theirs."
+    )
+    max_model_len: int | None = _setting(
+        "max_model_len",
+        None,
+        "Longest prompt plus completion, in tokens. Default: what the model and the memory allow, 32,768 at most.",
+    )
     max_running: int = _setting("max_running", 32, "Requests the engine decodes at once.")
     max_waiting: int = _setting("max_waiting", 256, "Requests that may wait; one more is answered 429.")
     max_body_mb: int = _setting("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
+    allowed_origins: str | None = _setting(
+        "allowed_origins",
+        None,
+        "Origins of web pages that may use the gateway without a key, with commas, as in http://localhost:3000. "
+        "Default: the gateway's own alone.",
+    )
+    allowed_media_domains: str | None = _setting(
+        "allowed_media_domains",
+        None,
+        "Domains that the engine may fetch images and other media from, with commas between them. Default: none, "
+        "media come with the request (data: URLs).",
+    )
     keep_policies: int = _setting("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
     session_timeout: float = _setting(
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
     engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
+    engine_patience: float | None = _setting(
+        "engine_patience",
+        None,
+        "Seconds that a request waits for an engine that is being started again, before it is answered 503. Default: "
+        "30, and 180 for a vLLM, which takes longer to start.",
+    )
+    hang_timeout: float = _setting(
+        "hang_timeout", 90.0, "Seconds without an answer after which engine or gateway is started again; 0 for never."
+    )
     vllm_data_parallel_size: int | None = _setting(
         "vllm_data_parallel_size", None, "Copies of the model. Default: as many as ROLLOUT_GPUS has room for, else 1."
     )
@@ -101,6 +165,12 @@ class ServingArguments:
     rollout_gpus: int = _setting("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
     prm_gpus: int = _setting(
         "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
+    )
+    owner_names: str | None = _setting(
+        "owner_names",
+        None,
+        "Names or ids under which the owner writes where a client names senders, separated by commas. Default: a "
+        "conversation's first sender; nobody in a group chat, nor beside messages without a name.",
     )
     judge: str = _setting("judge", "rules", "Judge: 'rules' (no model), 'llm', or 'off'.")
     judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
@@ -130,7 +200,10 @@ class ServingArguments:
         "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
     )
     ledger_url: str | None = _setting(
-        "ledger_url", None, "Database URL of the ledger. Default: ledger.db (SQLite) in the run folder."
+        "ledger_url",
+        None,
+        "Database URL of the ledger; one with a password belongs into CLAWRL_LEDGER_URL. Default: ledger.db (SQLite) "
+        "in the run folder.",
     )
 
     def __post_init__(self) -> None:
@@ -142,8 +215,39 @@ class ServingArguments:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
+        self.ledger_url = with_known_password(self.ledger_url)
+        taken = [name for name in self.model_names if _OWN_NAME.fullmatch(name)]
+        if taken or not self.model_names:
+            wrong = f"{', '.join(taken)} has a meaning of its own" if taken else "there is no name"
+            raise UserError(
+                f"--served_model_name {self.served_model_name!r}: {wrong}, use others, such as clawrl,gpt-4o."
+            )
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/?#@*\s]+", origin):
+                raise UserError(f"--allowed_origins: {origin!r} is no origin: write one as in http://localhost:3000.")
+        if strange := [name for name in self.media_domains if not _DOMAIN.fullmatch(name)]:
+            raise UserError(f"--allowed_media_domains: {strange[0]!r} is no domain: write it as in example.org.")
         if self.vllm_dtype not in VLLM_DTYPES:
             raise UserError(f"--vllm_dtype {self.vllm_dtype!r} is unknown: use {', '.join(VLLM_DTYPES)}.")
+        check_ranges(vars(self), AT_LEAST, AT_MOST, ABOVE_ZERO)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names under which clients reach the newest serving policy, the one we tell people first."""
+        names = (name.strip() for name in self.served_model_name.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`allowed_origins`, one by one."""
+        listed = (origin.strip().rstrip("/") for origin in (self.allowed_origins or "").split(","))
+        return tuple(origin for origin in listed if origin)
+
+    @property
+    def media_domains(self) -> frozenset[str]:
+        """The domains of `allowed_media_domains`, in lower case."""
+        names = (self.allowed_media_domains or "").split(",")
+        return frozenset(name.strip().lower() for name in names if name.strip())
 
 
 @dataclass(kw_only=True)
@@ -186,6 +290,18 @@ class ServeSettings(ServingArguments):
         self._check_devices()
 
     @property
+    def patience(self) -> float:
+        """Seconds that a request waits for an engine that is being started again."""
+        if self.engine_patience is not None:
+            return self.engine_patience
+        return 30.0 if self.engine == "transformers" else 180.0
+
+    @property
+    def serves_bundled_model(self) -> bool:
+        """Whether the engine is ours and has the model that comes with the package."""
+        return self.model_name_or_path is None and self.engine in ("transformers", "vllm")
+
+    @property
     def served_temperature(self) -> float:
         """The temperature of requests that set none."""
         if self.temperature is not None:
@@ -207,27 +323,88 @@ class ServeSettings(ServingArguments):
             )
 
     def save(self) -> None:
-        """Write the resolved settings to `config.json` in the run folder, atomically."""
-        path = Path(self.run) / "config.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        temporary.replace(path)
+        """Write the resolved settings, without passwords, to `settings.json` in the run folder, atomically."""
+        folder = Path(self.run)
+        make_private(folder)
+        values = asdict(self) | {"ledger_url": without_password(self.ledger_url)}
+        write_private(folder / FILE_NAME, json.dumps(values, indent=2) + "\n")
+        with suppress(OSError, ValueError):
+            if _read(folder / OLD_FILE_NAME) is not None:
+                (folder / OLD_FILE_NAME).unlink()  # it may hold a password
 
     @classmethod
     def load(cls, run: str | Path) -> "ServeSettings":
         """Read the settings of a run folder.
 
         Raises:
-            UserError: If the folder holds no readable `config.json`.
+            UserError: If the folder holds no readable `settings.json`, nor the `config.json` of an earlier version.
         """
-        path = Path(run) / "config.json"
-        try:
-            values: Mapping[str, Any] = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} can't be read ({error}): start it with 'clawrl serve --run {run}'.") from None
-        known = {one.name for one in fields(cls)}
+        values = _stored(run)
+        if values is None:
+            raise UserError(f"{Path(run) / FILE_NAME} does not exist: start it with 'clawrl serve --run {run}'.")
+        known = {setting.name for setting in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known} | {"run": str(run)})
+
+    @classmethod
+    def find(cls, run: str | Path) -> "ServeSettings | None":
+        """Read the settings of a run folder, if it holds any.
+
+        Raises:
+            UserError: If they can't be read.
+        """
+        return None if _stored(run) is None else cls.load(run)
+
+
+def _stored(run: str | Path) -> Mapping[str, Any] | None:
+    """The values a run folder holds, `None` if there are none.
+
+    Raises:
+        UserError: If they can't be read.
+    """
+    path = Path(run) / FILE_NAME
+    try:
+        return _read(path) if path.exists() else _read(path.with_name(OLD_FILE_NAME))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be read ({error}): start it with 'clawrl serve --run {run}'.") from None
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """The settings in a file; `None` if there is no file, or a model's config in it."""
+    try:
+        values: Any = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return values if isinstance(values, dict) and "served_model_name" in values else None
+
+
+def check_ranges(
+    values: Mapping[str, Any],
+    at_least: Mapping[str, float],
+    at_most: Mapping[str, float] | None = None,
+    above_zero: Iterable[str] = (),
+) -> None:
+    """Hold values against their ranges; `None` and names without a value are left alone.
+
+    Args:
+        values (`Mapping`): Values by the names of their flags.
+        at_least (`Mapping`): Smallest usable value, by name.
+        at_most (`Mapping`, *optional*): Largest usable value, by name.
+        above_zero (`Iterable`, *optional*): Names whose values must be positive.
+
+    Raises:
+        UserError: For the first value that is out of range or no finite number.
+    """
+    ranges = {name: f"at least {low}" for name, low in at_least.items()}
+    ranges |= {name: f"{at_least[name]} to {high}" for name, high in (at_most or {}).items()}
+    ranges |= dict.fromkeys(above_zero, "above 0")
+    for name, usable in ranges.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        high = (at_most or {}).get(name, math.inf)
+        fits = value > 0 if usable == "above 0" else at_least[name] <= value <= high
+        if not (fits and math.isfinite(value)):
+            raise UserError(f"--{name} {value} is out of range: use a value {usable}.")
 
 
 def api_key(scope: str) -> str | None:

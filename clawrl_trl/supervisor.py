@@ -1,7 +1,8 @@
 """Keeps the processes of a run alive.
 
 The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one
-that dies with a growing delay, and ends them all in order when it is told to stop. It holds no state of the
+that dies (at once if it had been up for a while, else with a growing delay) or that no longer answers, keeps the
+logs bounded, and ends them all in order when it is told to stop. It holds no state of the
 run: killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), so a second start finds the
 ports free.
 """
@@ -9,15 +10,18 @@ ports free.
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
+from clawrl_trl.run import open_private
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,10 @@ FIRST_DELAY = 0.25
 LONGEST_DELAY = 10.0
 STABLE_AFTER = 30.0
 GRACE = 20.0
+PROBE_PERIOD = 5.0
+LOG_LIMIT = 64 * 2**20
+"""Bytes of one log; a longer one is moved to `<name>.log.1` and begun anew."""
+LOG_PERIOD = 5.0
 
 
 @dataclass
@@ -35,11 +43,20 @@ class Child:
         name (`str`): Its name in logs; the log file is `<name>.log`.
         command (`Sequence[str]`): Command line.
         nice (`int`, *optional*, defaults to `0`): Added to its priority number.
+        probe (`Callable[[], bool]`, *optional*): Ask whether it still serves, within a time-out of its own.
+        hang_timeout (`float`, *optional*, defaults to `0.0`): Seconds of failing probes after which it is killed and
+            started again, counted only once a probe has succeeded, because loading a model takes as long as it
+            takes; 0 for never.
     """
 
     name: str
     command: Sequence[str]
     nice: int = 0
+    probe: Callable[[], bool] | None = None
+    hang_timeout: float = 0.0
+    answered_at: float | None = None
+    probed_at: float = 0.0
+    probing: Future[bool] | None = None
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -74,6 +91,8 @@ class Supervisor:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.children: list[Child] = []
+        self._probes = ThreadPoolExecutor(max_workers=4, thread_name_prefix="probe")
+        self._logs_checked_at = time.monotonic()
 
     def start(self, child: Child) -> Child:
         """Start a child and keep it running from now on."""
@@ -99,8 +118,8 @@ class Supervisor:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
             time.sleep(0.05)
 
-    def watch(self, stop: threading.Event, every: float = 0.2) -> None:
-        """Restart what dies, until `stop` is set.
+    def watch(self, stop: threading.Event, every: float = 0.05) -> None:
+        """Restart what dies or hangs, until `stop` is set.
 
         Raises:
             UserError: If a child never came up because of a user's mistake, which a restart would only repeat. One
@@ -108,10 +127,13 @@ class Supervisor:
         """
         while not stop.wait(every):
             for child in self.children:
+                self._end_hung(child)
                 self._revive(child)
+            self._bound_logs()
 
     def stop(self) -> None:
         """Terminate the children in reverse order, each within a grace period, then kill."""
+        self._probes.shutdown(wait=False, cancel_futures=True)
         for child in reversed(self.children):
             process = child.process
             if process is None or process.poll() is not None:
@@ -136,14 +158,40 @@ class Supervisor:
                 reason = last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
                 if not child.restarts and not stable:
                     raise UserError(reason)
-            if stable:
-                child.delay = FIRST_DELAY
-            logger.warning("%s ended (%s); starting it again in %.2g s", child.name, reason, child.delay)
-            child.process, child.restart_at = None, now + child.delay
-            child.delay = min(child.delay * 2, LONGEST_DELAY)
-        elif now >= child.restart_at:
+            delay = 0.0 if stable else child.delay
+            logger.warning("%s ended (%s); starting it again in %.2g s", child.name, reason, delay)
+            child.process, child.restart_at = None, now + delay
+            child.delay = FIRST_DELAY if stable else min(child.delay * 2, LONGEST_DELAY)
+        if child.process is None and now >= child.restart_at:
             child.restarts += 1
             self._spawn(child)
+
+    def _end_hung(self, child: Child) -> None:
+        """Kill a child whose probes fail for too long; it is revived like any that died."""
+        if child.probe is None or child.process is None or not child.hang_timeout:
+            return
+        now = time.monotonic()
+        if child.probing is not None and child.probing.done():
+            if child.probing.result():
+                child.answered_at = now
+            child.probing = None
+        if child.probing is None and now - child.probed_at >= min(PROBE_PERIOD, child.hang_timeout / 4):
+            child.probed_at, child.probing = now, self._probes.submit(child.probe)
+        if child.answered_at is not None and now - child.answered_at > child.hang_timeout:
+            logger.warning("%s has not answered for %.0f s and is killed", child.name, child.hang_timeout)
+            child.answered_at = None
+            child.process.kill()
+            child.process.wait()
+
+    def _bound_logs(self) -> None:
+        if time.monotonic() - self._logs_checked_at < LOG_PERIOD:
+            return
+        self._logs_checked_at = time.monotonic()
+        for child in self.children:
+            log = self.logs / f"{child.name}.log"
+            if log.exists() and log.stat().st_size > LOG_LIMIT:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)  # the child appends, so it goes on at the new end
 
     def _spawn(self, child: Child) -> None:
         def prepare() -> None:
@@ -152,7 +200,7 @@ class Supervisor:
             if child.nice:
                 os.nice(child.nice)
 
-        with (self.logs / f"{child.name}.log").open("ab") as log:
+        with open_private(self.logs / f"{child.name}.log", "ab") as log:
             child.process = subprocess.Popen(
                 list(child.command),
                 stdin=subprocess.DEVNULL,
@@ -162,3 +210,4 @@ class Supervisor:
                 preexec_fn=prepare,
             )
         child.started_at = time.monotonic()
+        child.answered_at = None

@@ -11,7 +11,7 @@ import logging
 import math
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.message import Action, Json, read_action, tool_results
+from clawrl_trl.judge.provenance import checker_words
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +67,15 @@ class Effect:
         ended (`bool`): Whether the agent is done (it submitted, gave its answer, or the world closed).
         parts (`list[dict]`): Further content parts (images) that follow the texts as a user message, chat API.
         signal (`float`, *optional*): The world's process score of the action, in [-1, 1].
+        hint (`str`, *optional*): Where the action was refused, the form that it should have had; in the environment's
+            own words, never in those of a program that the agent ran.
     """
 
     results: list[str]
     ended: bool = False
     parts: list[Json] = field(default_factory=list)
     signal: float | None = None
+    hint: str | None = None
 
 
 def worst(signals: Iterable[float | None]) -> float | None:
@@ -93,7 +97,8 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
     API's list), `tools` (JSON list of schemas), `task_id`, `session_id`, `step` (int64, actions taken), `faults`
     (int64, actions that could not be read), `signal` (float32 in [-1, 1], the world's process score of the last
     action, -1 for one that could not be read, NaN where there is none), `outcome` (float32 in [-1, 1], NaN until the
-    episode ends), `dropped` (bool) and `reason` (why).
+    episode ends), `dropped` (bool), `reason` (why) and, at the end, `hints` (JSON: for each step that fell short, from
+    "0", what the environment would have told before it).
     Action: `action`, see [`clawrl_trl.envs.message.read_action`]; an empty one means that no reply arrived.
     Reward: 0.0 until the episode ends, then the outcome; NaN when it was dropped.
     An episode ends (`terminated`) when the agent is done, after `MAX_FAULTS` unreadable actions, or when it is
@@ -119,6 +124,11 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         self._open = False
         self._make_specs()
 
+    @property
+    def steps_taken(self) -> int:
+        """Actions of the episode so far, the one under way included."""
+        return self._steps
+
     @abstractmethod
     def begin(self, task: T) -> Start:
         """Set the world up for `task`; idempotent, it leaves nothing of an earlier episode."""
@@ -130,6 +140,14 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
     @abstractmethod
     def evaluate(self) -> float:
         """How well the task was done, in [-1, 1]; called once, when the episode has ended."""
+
+    def advise(self) -> Mapping[int, str]:
+        """What the checker found wanting, by step from 0; called after `evaluate` where the outcome is below 1.
+
+        The words become hints for a teacher: they tell what was expected and what was found, and quote nothing that
+        the agent printed but what the checker itself compared.
+        """
+        return {}
 
     def finish(self) -> None:
         """Take the world down; called after every episode and by `close`, also when `begin` failed."""
@@ -157,6 +175,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             task_id=NonTensor(shape=(), example_data="", device=self.device),
             session_id=NonTensor(shape=(), example_data="", device=self.device),
             reason=NonTensor(shape=(), example_data="", device=self.device),
+            hints=NonTensor(shape=(), example_data="{}", device=self.device),
             step=count.clone(),
             faults=count.clone(),
             signal=Unbounded(shape=(1,), device=self.device),
@@ -183,6 +202,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         self._steps = self._faults = self._silences = 0
         self._reason = ""
         self._signal: float | None = None
+        self._hints: dict[int, list[str]] = {}
         self._open = True
         start = self._guarded(partial(self.begin, self.task))
         if start is not None:
@@ -213,12 +233,14 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         if action.fault is not None:
             self._faults += 1
             self._signal = -1.0
+            self._note_hint(self._steps - 1, f"Error: {action.fault}.")
             self._messages += tool_results(action, [f"Error: {action.fault}."])
             return self._faults >= MAX_FAULTS
         effect = self._guarded(partial(self.act, action))
         if effect is None:
             return True
         self._signal = effect.signal
+        self._note_hint(self._steps - 1, effect.hint)
         if action.calls or action.message.get("tool_calls"):
             self._messages += tool_results(action, effect.results)
         elif effect.results:
@@ -242,7 +264,13 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         outcome = float(self.evaluate())
         if not math.isfinite(outcome):  # bounds would make a 1 of it
             raise WorldBroken(f"the outcome is {outcome}, no finite number")
+        for step, words in self.advise().items() if outcome < 1 else ():
+            self._note_hint(step, words)
         return max(-1.0, min(1.0, outcome))
+
+    def _note_hint(self, step: int, words: str | None) -> None:
+        if words and (hint := checker_words(words)):
+            self._hints.setdefault(step, []).append(hint)
 
     def _leave(self) -> None:
         if self._open:
@@ -266,6 +294,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             "task_id": self.task.id,
             "session_id": self.session_id,
             "reason": self._reason,
+            "hints": json.dumps(self._hints if ended else {}, ensure_ascii=False),
             "step": torch.tensor([self._steps]),
             "faults": torch.tensor([self._faults]),
             "signal": torch.tensor([math.nan if self._signal is None else float(self._signal)]),

@@ -25,8 +25,8 @@ from clawrl_trl.errors import UserError
 
 WORK = "/work"
 """Where the work folder is inside."""
-HANDED = "<descriptor>"
-"""What stands in a command for the descriptor that it reads from."""
+SECCOMP, USERNS = "<seccomp>", "<userns>"
+"""Stand in a command for the descriptors of its filter and of its user namespace."""
 GRACE = 60.0
 """Seconds to wait for what was killed to be gone."""
 USER = 1000
@@ -44,11 +44,16 @@ class Bind:
         source (`Path`): Where it is on the host.
         target (`str`): Where it shows inside.
         writable (`bool`, *optional*, defaults to `False`): Whether the sandbox may change it.
+        runnable (`bool`, *optional*, defaults to `True`): Whether files in it can be started as programs; only
+            bubblewrap can forbid that.
+        counted (`bool`, *optional*, defaults to `False`): Whether what it holds counts for `Limits.disk_mb`.
     """
 
     source: Path
     target: str
     writable: bool = False
+    runnable: bool = True
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,8 @@ class Backend(Protocol):
     work: str | None
     """Where the work folder is inside; `None`: where it is outside."""
 
-    def hands(self) -> bytes:
-        """What its command reads from the descriptor that stands in it as `HANDED`; empty: nothing."""
+    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
+        """Descriptors that its command inherits, by what stands in it for them."""
 
     def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """What the host starts to run `argv` inside."""
@@ -86,25 +91,34 @@ class Backend(Protocol):
 class Bubblewrap:
     """Namespaces of its own for pids, users, mounts, network, IPC and host name; a root of which little can be seen.
 
-    Root makes the mounts with its own rights and then becomes nobody in a user namespace of its own; anybody else
-    lets bubblewrap make the user namespace first. Both end without a capability, and with a limit of processes
-    that counts those of this sandbox alone, since it is set within its user namespace.
+    Root makes the mounts with its own rights and then becomes nobody in a user namespace made before: the filter,
+    which bubblewrap loads last, refuses to make any; anybody else lets bubblewrap make the user namespace first. Both
+    end without a capability, and with a limit of processes that counts those of this sandbox alone, since it is set
+    within its user namespace.
     """
 
     work: str | None = WORK
 
-    def hands(self) -> bytes:
+    @contextmanager
+    def descriptors(self) -> Iterator[Mapping[str, int]]:
         """See [`Backend`]."""
-        return seccomp_filter()
+        with contextlib.ExitStack() as stack:
+            files = {}
+            if seccomp_filter():
+                files[SECCOMP] = stack.enter_context(_memory_file(seccomp_filter()))
+            if os.geteuid() == 0:
+                files[USERNS] = stack.enter_context(_user_namespace())
+            yield files
 
     def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
         return [
+            *_not_runnable(room.binds),
             "bwrap",
             *(_ROOT if os.geteuid() == 0 else _ANYBODY),
             *(["--share-net"] if room.network and os.geteuid() else []),
             *(["--unshare-net"] if not room.network and not os.geteuid() else []),
-            *(["--seccomp", HANDED] if self.hands() else []),
+            *(["--seccomp", SECCOMP] if seccomp_filter() else []),
             *("--die-with-parent", "--new-session", "--hostname", "sandbox"),
             *_system(),
             *_scratch(room.limits),
@@ -150,9 +164,9 @@ _ANYBODY = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", f"{U
 _ANYBODY += ["--cap-drop", "ALL"]
 _ROOT = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
 _ROOT += [part for name in ("SETUID", "SETGID", "SETPCAP") for part in ("--cap-add", f"CAP_{name}")]
-_DROP = ["setpriv", "--reuid", f"{NOBODY}", "--regid", f"{NOBODY}", "--clear-groups", "--no-new-privs"]
+_ROOT += ["--userns2", USERNS]
+_DROP = ["setpriv", "--reuid", f"{USER}", "--regid", f"{USER}", "--clear-groups", "--no-new-privs"]
 _DROP += ["--bounding-set=-all", "--inh-caps=-all", "--"]
-_DROP += ["unshare", "--user", f"--map-user={USER}", f"--map-group={USER}", "--"]
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime", "mime.types")
 _NAMES = ("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf")
 
@@ -201,14 +215,24 @@ def _bind(bind: Bind) -> list[str]:
     return [*options, "--bind" if bind.writable else "--ro-bind", str(bind.source), bind.target]
 
 
+def _not_runnable(binds: Sequence[Bind]) -> list[str]:
+    """Starts what follows where the kernel runs nothing in some folders, wherever they are shown from then on."""
+    folders = [str(bind.source) for bind in binds if not bind.runnable]
+    if not folders:
+        return []
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    mount = 'while [ "$1" != -- ]; do mount -o bind,noexec "$1" "$1" || exit 1; shift; done; shift; exec "$@"'
+    return ["unshare", *user, "--mount", "--propagation", "private", "--", "sh", "-c", mount, "sh", *folders, "--"]
+
+
 class Docker:
     """A container for each command, of an image the user names."""
 
     work: str | None = WORK
 
-    def hands(self) -> bytes:
+    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
         """See [`Backend`]."""
-        return b""
+        return contextlib.nullcontext({})
 
     def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
@@ -241,9 +265,9 @@ class Unsandboxed:
 
     work: str | None = None
 
-    def hands(self) -> bytes:
+    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
         """See [`Backend`]."""
-        return b""
+        return contextlib.nullcontext({})
 
     def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
@@ -304,23 +328,53 @@ def check_backend(name: str) -> None:
 
 
 @contextmanager
-def handed(argv: Sequence[str], data: bytes) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """A back end's command with the descriptor it reads `data` from, for as long as it takes to start it.
+def inherited(argv: Sequence[str], backend: Backend) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """A back end's command with the descriptors that it inherits, for as long as it takes to start it.
 
     Args:
-        argv (`Sequence[str]`): The command, with `HANDED` in place of the descriptor.
-        data (`bytes`): What it is handed; may be empty.
+        argv (`Sequence[str]`): The command, with names in place of the descriptors.
+        backend ([`Backend`]): Which makes them.
     """
-    if not data:
-        yield list(argv), ()
-        return
+    with backend.descriptors() as files:
+        yield [str(files[part]) if part in files else part for part in argv], tuple(files.values())
+
+
+@contextmanager
+def _memory_file(data: bytes) -> Iterator[int]:
     descriptor = os.memfd_create("handed")
     try:
         os.write(descriptor, data)
         os.lseek(descriptor, 0, os.SEEK_SET)
-        yield [str(descriptor) if part == HANDED else part for part in argv], (descriptor,)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _user_namespace() -> Iterator[int]:
+    """A user namespace in which the sandbox's user is nobody outside; it lives on with the processes in it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["unshare", "--user", "--", "cat"], stdin=pipe, stdout=pipe, bufsize=0) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        try:
+            holder.stdin.write(b".")
+            if holder.stdout.read(1) != b".":  # cat answers from within the namespace
+                raise OSError("no user namespace can be made")
+            for kind in ("uid", "gid"):
+                Path(f"/proc/{holder.pid}/{kind}_map").write_text(f"{USER} {NOBODY} 1")
+            with _opened(f"/proc/{holder.pid}/ns/user") as descriptor:
+                yield descriptor
+        finally:
+            holder.kill()
 
 
 @cache
@@ -332,8 +386,10 @@ def bubblewrap_trouble() -> str:
     room = Room(Path("/tmp"), "probe", False, Limits(), (), {}, "")
     bubblewrap = Bubblewrap()
     try:
-        with handed(bubblewrap.command(room, ["true"], WORK, pty=False), bubblewrap.hands()) as (argv, descriptors):
+        with inherited(bubblewrap.command(room, ["true"], WORK, pty=False), bubblewrap) as (argv, descriptors):
             tried = subprocess.run(argv, pass_fds=descriptors, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
         return "bwrap does not answer"
+    except OSError as error:
+        return str(error)
     return tried.stderr.strip().splitlines()[-1] if tried.returncode else ""

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.page import FLAGS, TIMEOUT, Page, ProtocolError, network_flag
+from clawrl_trl.envs.file_server import FileServer
+from clawrl_trl.envs.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
 from clawrl_trl.envs.screen import Point, ScreenError, Size
+from clawrl_trl.envs.watch import WATCH, WatchedBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +56,10 @@ class Browser:
 
     Args:
         headless (`bool`, *optional*, defaults to `True`): Whether it shows no window.
-        hosts (`Sequence[str]`, *optional*): Host names its pages may reach besides the loopback address.
+        hosts (`Sequence[str]`, *optional*): Host names its pages may reach besides those of `files`.
+
+    Attributes:
+        files ([`FileServer`]): All that its pages can reach.
 
     Raises:
         UserError: If Playwright or Chromium is missing.
@@ -67,9 +72,12 @@ class Browser:
             raise UserError('GUI environments need Playwright: pip install "clawrl-trl[envs]".') from None
         self._error = playwright.async_api.Error
         self._start_playwright = playwright.async_api.async_playwright
+        self.files = FileServer()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="browser", daemon=True)
         self._thread.start()
+        self._over = ""
+        self._pid = 0
         self._playwright: Playwright | None = None
         self._chromium: PlaywrightChromium | None = None
         try:
@@ -97,9 +105,20 @@ class Browser:
             return future.result(timeout + GRACE)
         except TimeoutError:
             future.cancel()
-            raise WorldBroken(f"the browser did not answer in {timeout:g} s") from None
+            over, self._over = self._over, ""  # nothing answers for a page whose process is gone
+            raise WorldBroken(over or f"the browser did not answer in {timeout:g} s") from None
         except self._error as error:
-            raise WorldBroken(f"the browser: {error.message.splitlines()[0]}") from error
+            raise WorldBroken(self._why(error.message)) from error
+
+    def _why(self, message: str) -> str:
+        """What a message of the browser means; a page that crashed may have been ended for its memory."""
+        if "crash" not in message:
+            return f"the browser: {message.splitlines()[0]}"
+        over, self._over = self._over, ""
+        return over or "the page crashed"
+
+    def _note(self, reason: str) -> None:
+        self._over = reason
 
     def page(self, size: Size) -> "PlaywrightPage":
         """Open an empty page of `size` pixels in a context of its own."""
@@ -107,6 +126,7 @@ class Browser:
 
     def close(self) -> None:
         """Close it, with its pages and its thread; idempotent."""
+        WATCH.remove(self._pid)
         if self._thread.is_alive():
             try:
                 self.call(self._stop())
@@ -115,6 +135,7 @@ class Browser:
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(TIMEOUT)
+                self.files.close()
 
     def _run(self) -> None:
         try:
@@ -131,10 +152,14 @@ class Browser:
                 headless=headless,
                 # Chromium refuses to run as root within its own sandbox.
                 chromium_sandbox=os.geteuid() != 0,
-                args=[*FLAGS, network_flag(hosts)],
+                args=[*FLAGS, *network_flags(self.files.port, hosts)],
             )
         except self._error as error:
             raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_HOW_TO_GET}.") from None
+        session = await self._chromium.new_browser_cdp_session()
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        self._pid = next(process["id"] for process in processes if process["type"] == "browser")
+        WATCH.add(WatchedBrowser(self._pid, MEMORY_MB, self._note))
 
     async def _stop(self) -> None:
         try:
@@ -154,7 +179,7 @@ class PlaywrightPage(Page):
     """A page of a [`Browser`]; a tab that the page opens becomes the page."""
 
     def __init__(self, browser: Browser, size: Size) -> None:
-        super().__init__(size)
+        super().__init__(size, browser.files)
         self._browser = browser
         self._context: BrowserContext | None = None
         self._announced = 0
@@ -292,6 +317,8 @@ class PlaywrightPage(Page):
         try:
             return await self._session.send(method, parameters)
         except self._browser._error as error:
-            if self._page.is_closed() or not self._browser.alive:
+            if self._page.is_closed() or not self._browser.alive or "crash" in error.message:
                 raise
+            if self._browser._over:
+                raise WorldBroken(self._browser._why("crash")) from None
             raise ProtocolError(error.message) from None

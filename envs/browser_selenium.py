@@ -15,8 +15,10 @@ import psutil
 
 from clawrl_trl.envs.agent import WorldBroken
 from clawrl_trl.envs.browser import chromium_path
-from clawrl_trl.envs.page import FLAGS, TIMEOUT, Page, ProtocolError, network_flag
+from clawrl_trl.envs.file_server import FileServer
+from clawrl_trl.envs.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
 from clawrl_trl.envs.screen import Point, Size
+from clawrl_trl.envs.watch import WATCH, WatchedBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_BUTTONS = {"left": 0, "middle": 1, "right": 2}
+_BUTTONS = {"none": 0, "left": 1, "right": 2, "middle": 4}
+"""A button's bit in the set of those that are held."""
 _GONE = re.compile(r"disconnected|crashed|closed|no such window|invalid session|not reachable|target frame", re.I)
 DRAG_STEPS = 8
 QUIT = 2
@@ -38,14 +41,13 @@ class SeleniumPage(Page):
     Args:
         size (`tuple[int, int]`): Width and height of the view in pixels.
         headless (`bool`, *optional*, defaults to `True`): Whether it shows no window.
-        hosts (`Sequence[str]`, *optional*): Host names it may reach besides the loopback address.
+        hosts (`Sequence[str]`, *optional*): Host names it may reach besides those of `files`.
 
     Raises:
         UserError: If Selenium, Chromium or its driver is missing.
     """
 
     def __init__(self, size: Size, *, headless: bool = True, hosts: Sequence[str] = ()) -> None:
-        super().__init__(size)
         try:
             from selenium import webdriver
             from selenium.common.exceptions import WebDriverException
@@ -55,18 +57,26 @@ class SeleniumPage(Page):
         driver, browser = shutil.which("chromedriver"), chromium_path()
         if driver is None or browser is None:
             raise UserError("Selenium needs Chromium and its driver: apt-get install chromium chromium-driver.")
+        super().__init__(size, FileServer())
         options = webdriver.ChromeOptions()
         options.binary_location = browser
         options.unhandled_prompt_behavior = "dismiss"
         # Chromium refuses to run as root within its own sandbox.
         unsandboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
-        for flag in [*FLAGS, network_flag(hosts), *unsandboxed, *(["--headless=new"] if headless else [])]:
+        for flag in [
+            *FLAGS,
+            *network_flags(self.files.port, hosts),
+            *unsandboxed,
+            *(["--headless=new"] if headless else []),
+        ]:
             options.add_argument(flag)
         self._error = WebDriverException
+        self._over = ""
         self._driver: WebDriver | None = None
         try:
             self._driver = webdriver.Chrome(options=options, service=Service(driver))
         except WebDriverException as error:
+            self.files.close()
             raise UserError(f"Chromium does not start: {(error.msg or '').splitlines()[0]}.") from None
         try:
             self._prepare(self._driver)
@@ -82,33 +92,36 @@ class SeleniumPage(Page):
         self.settle()
 
     def move(self, point: Point) -> None:
-        self.cursor = point
-        self._do(lambda actions: actions.pointer_action.move_to_location(*point))
+        self._mouse("mouseMoved", point)
+        self.settle()
 
     def click(self, point: Point, button: str, count: int) -> None:
-        def click(actions: "ActionBuilder") -> None:
-            actions.pointer_action.move_to_location(*point)
-            for _ in range(count):
-                actions.pointer_action.pointer_down(_BUTTONS[button])
-                actions.pointer_action.pointer_up(_BUTTONS[button])
-
-        self.cursor = point
-        self._do(click)
+        self._mouse("mouseMoved", point)
+        for number in range(1, count + 1):
+            self._mouse("mousePressed", point, button=button, clickCount=number)
+            self._mouse("mouseReleased", point, button=button, clickCount=number)
+        self.settle()
 
     def drag(self, point: Point) -> None:
-        def drag(actions: "ActionBuilder") -> None:
-            actions.pointer_action.pointer_down(_BUTTONS["left"])
-            for step in range(1, DRAG_STEPS + 1):
-                x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
-                actions.pointer_action.move_to_location(x, y)
-            actions.pointer_action.pointer_up(_BUTTONS["left"])
-
-        start, self.cursor = self.cursor, point
-        self._do(drag)
+        start = self.cursor
+        self._mouse("mousePressed", start, button="left", clickCount=1)
+        for step in range(1, DRAG_STEPS + 1):
+            x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
+            self._mouse("mouseMoved", (x, y), button="left")
+        self._mouse("mouseReleased", point, button="left", clickCount=1)
+        self.settle()
 
     def scroll(self, point: Point, right: int, down: int) -> None:
+        self._mouse("mouseWheel", point, deltaX=right, deltaY=down)
+        self.settle()
+
+    def _mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
+        """One event of the mouse, by the browser's own protocol: the driver's actions run scripts in the page's world,
+        which a page that overrides everything breaks."""
         self.cursor = point
-        self._do(lambda actions: actions.wheel_action.scroll(*point, right, down, 0))
+        held = _BUTTONS[button] if kind != "mouseReleased" else 0
+        x, y = point
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=held, **parameters)
 
     def press(self, keys: Sequence[str]) -> None:
         def press(actions: "ActionBuilder") -> None:
@@ -135,7 +148,10 @@ class SeleniumPage(Page):
         driver, self._driver = self._driver, None
         if driver is None:
             return
+        self.files.close()
         process = driver.service.process
+        if process is not None:
+            WATCH.remove(process.pid)
         alive = process is not None and process.poll() is None
         started = psutil.Process(process.pid).children(recursive=True) if alive else []
         driver.command_executor.client_config.timeout = QUIT
@@ -148,7 +164,12 @@ class SeleniumPage(Page):
             process.kill()
             process.wait(TIMEOUT)
 
+    def _note(self, reason: str) -> None:
+        self._over = reason
+
     def _prepare(self, driver: "WebDriver") -> None:
+        assert driver.service.process is not None
+        WATCH.add(WatchedBrowser(driver.service.process.pid, MEMORY_MB, self._note))
         config = driver.command_executor.client_config
         config.timeout = int(TIMEOUT)
         driver.set_page_load_timeout(TIMEOUT)
@@ -208,8 +229,9 @@ class SeleniumPage(Page):
             raise WorldBroken(f"the browser does not answer: {type(error).__name__}") from None
         except self._error as error:
             said = (error.msg or type(error).__name__).splitlines()[0]
-            if _GONE.search(said):
-                raise WorldBroken(f"the browser: {said}") from None
+            if _GONE.search(said) or self._over:
+                over, self._over = self._over, ""
+                raise WorldBroken(over or f"the browser: {said}") from None
             raise ProtocolError(said) from None
 
 

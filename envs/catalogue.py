@@ -33,6 +33,7 @@ class Setting:
         max_steps (`int`): Most actions of an episode, by default.
         variable (`str`, *optional*): Environment variable that names the task set where `--tasks` doesn't.
         tools (`bool`): Whether it needs tools: those of `TOOLS_CONFIG`, else of `tools.json` in the task set.
+        hints (`bool`): Whether its checker has words for a teacher, see [`AgentEnv.advise`].
     """
 
     env: str
@@ -40,6 +41,7 @@ class Setting:
     max_steps: int
     variable: str | None = None
     tools: bool = False
+    hints: bool = False
 
     def tasks(self, source: Path, split: str, difficulty: int | None = None) -> Sequence[Any]:
         """The tasks of a split, at one difficulty or at all.
@@ -99,8 +101,8 @@ class Setting:
 
 SETTINGS = {
     "terminal": Setting("terminal:TerminalEnv", "task_folder:load_tasks", 10),
-    "gui": Setting("gui:GUIEnv", "gui_tasks:read_tasks", 30),
-    "swe": Setting("swe:SWEEnv", "swe_tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH"),
+    "gui": Setting("gui:GUIEnv", "gui_tasks:read_tasks", 30, hints=True),
+    "swe": Setting("swe:SWEEnv", "swe_tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
     "toolcall": Setting("toolcall:ToolCallEnv", "toolcall_tasks:read_tool_tasks", 16, tools=True),
 }
 """Limits are the reference system's (arXiv 2603.10165)."""

@@ -61,6 +61,7 @@ class PracticeRun(TaughtRun[Success]):
             "prm_coef": self.practice.prm_coef,
             "stepwise": int(self.practice.stepwise),
             "keep_screenshots": int(self.practice.keep_screenshots),
+            "env_hints": ",".join(self.practice.hints) or None,
         }
         return {name: getattr(self.practice, name) for name in PLAIN_FLAGS} | own
 

@@ -3,22 +3,24 @@
 The diff is applied first and the hidden tests are written last, onto the base commit's own versions of all files
 that named tests are in, in folders that are folders: whatever the diff did to a test, or put in its way, is gone. So
 is what it did to files that steer the test runner, unless the oracle changes them too. A diff that keeps the tests
-from being written has failed; only tests that don't fit the base commit itself break the world. What remains to a
-cheat is code that fools pytest from inside, since tests run the code they test, or, with a test command, one that
-prints what it says; SWE-bench has these limits too.
+from being written has failed; only tests that don't fit the base commit itself break the world. Tests import the
+code that they test, which can forge what its process reports; so the tests that decide run as copies of which some
+must fail (`clawrl_trl.envs.canaries`), and the report is held against the exit code. With a test command, the log is
+believed.
 """
 
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.canaries import Canaries, Phase, function_of, functions_in, make_canaries
 from clawrl_trl.envs.checkout import LIMITS, Checkout
-from clawrl_trl.envs.sandbox import Limits
+from clawrl_trl.envs.sandbox import Completed, Limits
 from clawrl_trl.envs.swe_tasks import SweTask
 
 STEERING = {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"}
@@ -127,18 +129,78 @@ def _run(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mapping[str
     if task.test_command is not None:
         done = checkout.run(task.test_command, timeout)
         ran: Mapping[str, bool] = read_log(done.stdout)
+        trouble = ""
     else:
-        # A task that brings its whole world can't mean the plugins of this one, and loading them takes longest.
-        alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"] if task.files else []
-        source = Path(__file__).with_name("grading_worker.py").read_text()
-        command = [*alone, "python", "-I", "-c", source, *_test_files(checkout, task)]
-        done = checkout.program(command, timeout=timeout)
-        ran = _report(done.stdout)
+        files = _test_files(checkout, task)
+        canaries = make_canaries(*_deciding(checkout, task, files))
+        for path, text in canaries.files.items():
+            _clear(checkout.root, path)
+            (checkout.root / path).write_text(text)
+        done = checkout.program(_pytest(task, files, canaries), timeout=timeout)
+        ran, trouble = canaries.judge(read_report(done))
     if done.timed_out:
         return {}, f"the tests did not end within {timeout:g} s"
     if done.over:
         return {}, f"the tests were ended: {done.over}"
-    return ran, "" if ran else f"no test ran: {(done.stderr or done.stdout).strip()[-500:]}"
+    if trouble and ran:
+        return {}, trouble
+    return (
+        ran,
+        "" if ran else f"no report that agrees with the exit code: {(done.stderr or done.stdout).strip()[-500:]}",
+    )
+
+
+def _pytest(task: SweTask, files: Sequence[str], canaries: Canaries) -> list[str]:
+    """The command that runs the hidden tests; what decides, as copies alone."""
+    # A task that brings its whole world can't mean the plugins of this one, and loading them takes longest.
+    alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"] if task.files else []
+    own = [file for file in files if file not in canaries.stand_ins]
+    return [*alone, *worker(["."]), *own, *canaries.run]
+
+
+def worker(path: Sequence[str], program: str = "") -> list[str]:
+    """The command that runs pytest and reports, to be followed by pytest's arguments.
+
+    Args:
+        path (`Sequence[str]`): Folders to import from; relative ones: from where it is run.
+        program (`str`, *optional*): What starts the commands of the tests; default: they do.
+    """
+    source = Path(__file__).with_name("grading_worker.py").read_text()
+    return ["python", "-I", "-c", source, json.dumps({"path": list(path), "program": program})]
+
+
+def read_report(done: Completed) -> list[Phase]:
+    """What became of the tests; empty unless the report, its own tale and the exit code agree."""
+    try:
+        report = json.loads(done.stdout)
+        phases = [(str(name), str(phase), str(outcome)) for name, phase, outcome in report["phases"]]
+        code = int(report["exit"])
+    except (ValueError, TypeError, KeyError):
+        return []
+    failed = any(outcome == "failed" for _, _, outcome in phases)
+    return phases if code == done.exit_code == int(failed) else []
+
+
+def _deciding(
+    checkout: Checkout, task: SweTask, files: Sequence[str]
+) -> tuple[Mapping[str, str], Mapping[str, set[str]]]:
+    """The files of tests that must come to pass, and those tests; a file whose tests can't all be found is not one."""
+    sources, deciding = {}, {}
+    for file in files:
+        if not file.endswith(".py"):
+            continue
+        try:
+            source = (checkout.root / file).read_text()
+        except (OSError, UnicodeError):
+            continue
+        functions = set(functions_in(source))
+        named = {function_of(test) for name in task.fail_to_pass for path, _, test in [name.partition("::")]
+                 if path == file and test}  # fmt: skip
+        bare = {name for name in task.fail_to_pass if "::" not in name}
+        named |= {function for function in functions if function.rpartition("::")[2] in bare}
+        sources[file] = source
+        deciding[file] = named if named <= functions else set()
+    return dict(sorted(sources.items(), key=lambda item: not deciding[item[0]])), deciding
 
 
 def _test_files(checkout: Checkout, task: SweTask) -> list[str]:
@@ -146,14 +208,6 @@ def _test_files(checkout: Checkout, task: SweTask) -> list[str]:
     named = {name.partition("::")[0] for name in (*task.fail_to_pass, *task.pass_to_pass) if "::" in name}
     files = named or {path for path in paths_of(task.test_patch) if path.endswith(".py")}
     return sorted(file for file in files if (checkout.root / file).is_file())
-
-
-def _report(text: str) -> Mapping[str, bool]:
-    try:
-        read = json.loads(text)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}
 
 
 def read_log(log: str) -> dict[str, bool]:

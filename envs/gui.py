@@ -15,7 +15,7 @@ from torchrl.data import NonTensor, Unbounded
 
 from clawrl_trl.envs.agent import AgentEnv, Effect, Start, Task, WorldBroken
 from clawrl_trl.envs.computer_use import ACTIONS, TOOL, Gesture, GestureError, perform, read_gesture, tool_schema
-from clawrl_trl.envs.gui_tasks import Scene
+from clawrl_trl.envs.gui_tasks import Scene, resolve
 from clawrl_trl.envs.message import Action, Json
 from clawrl_trl.envs.screen import Element, ScreenError, Size, difference, in_words, to_tensor
 from clawrl_trl.envs.stage import Stage
@@ -91,6 +91,7 @@ class GUIEnv(AgentEnv[GUITask]):
         self.outline, self.images = outline, images
         self.stage = Stage(backend, headless=headless)
         self.scene: Scene | None = None
+        self._advice: dict[int, str] = {}
         self._clear()
         super().__init__(tasks, max_steps=max_steps, first_task=first_task, device=device)
         self.stage.prepare(tasks)
@@ -118,6 +119,7 @@ class GUIEnv(AgentEnv[GUITask]):
             raise WorldBroken("there is no screen")
         if not action.calls:
             return Effect([f"Call {TOOL} to act, or to terminate.", *self._told().splitlines()], signal=0.0)
+        self._compare(action)
         before = self._progress
         results: list[str] = []
         ended = False
@@ -136,6 +138,13 @@ class GUIEnv(AgentEnv[GUITask]):
         if self.scene is None:
             raise WorldBroken("there is no screen")
         return self.scene.outcome()
+
+    def advise(self) -> dict[int, str]:
+        """For the first step that left the task's oracle: what is asked, and the element it is about, told twice.
+
+        The bundled model hardly heeds them told once.
+        """
+        return self._advice
 
     def finish(self) -> None:
         scene, self.scene = self.scene, None
@@ -183,6 +192,19 @@ class GUIEnv(AgentEnv[GUITask]):
             return f"Error: {error}.", False
         return self._done(gesture), scene.over()
 
+    def _compare(self, action: Action) -> None:
+        """Hold an action against the oracle's next step, as long as no action has left it."""
+        oracle, step = getattr(self.task, "oracle", ()), self.steps_taken - 1
+        if self._advice or step >= len(oracle) or self.scene is None:
+            return
+        try:
+            wanted = resolve(oracle[step], self._elements)
+        except ScreenError:
+            return
+        element = next((one for one in self._elements if one.ref == wanted.get("ref")), None)
+        if element is not None and [call.arguments for call in action.calls] != [wanted]:
+            self._advice[step] = "\n".join([self.scene.instruction, str(element)] * 2)
+
     def _done(self, gesture: Gesture) -> str:
         element = next((one for one in self._elements if one.ref == gesture.ref), None)
         return f"Done: {gesture.action}{f' on {element.label}' if element else ''}."
@@ -193,6 +215,7 @@ class GUIEnv(AgentEnv[GUITask]):
         self._png = b""
         self._elements: list[Element] = []
         self._progress = self._difference = 0.0
+        self._advice.clear()
 
     def _look(self, scene: Scene) -> None:
         self._png = scene.screen.capture()

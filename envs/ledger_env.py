@@ -186,8 +186,8 @@ def session_ids(ledger: Ledger, names: Sequence[str] | None = None) -> list[str]
 
 def _of_run(run: str | Path) -> Ledger:
     folder = RunFolder(run)
-    url = ServeSettings.load(run).ledger_url if (folder.path / "config.json").exists() else None
-    return Ledger.open(url or folder.ledger, untouched=True)
+    settings = ServeSettings.find(run)
+    return Ledger.open((settings and settings.ledger_url) or folder.ledger, untouched=True)
 
 
 def _read(ledger: Ledger, session_id: str) -> tuple[Session, list[Replied]] | None:

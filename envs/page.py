@@ -1,23 +1,27 @@
 """A web page as a screen, over the DevTools protocol that every Chromium driver speaks.
 
-The outline is Chromium's own accessibility tree, pictures are its own, and elements are found by its node ids: nothing
-is written into the page, so a page can't tell that it is being read. What drives mouse and keyboard is the driver's
-own and lies in the subclasses.
+The outline is Chromium's own accessibility tree, pictures are its own, and elements are found by its node ids:
+nothing is written into the page, so a page can't tell that it is being read. A task's checks read it in a world of
+their own. What drives mouse and keyboard is the driver's own and lies in the subclasses.
 """
 
 import base64
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from clawrl_trl.envs.agent import WorldBroken
+from clawrl_trl.envs.file_server import FileServer
 from clawrl_trl.envs.message import Json
 from clawrl_trl.envs.screen import Element, Point, Screen, ScreenError, Size
 
 TIMEOUT = 20.0
 """Seconds a page may take for anything asked of it."""
+MEMORY_MB = 1024
+"""Memory that a process of the browser may hold; a page has one for all its frames."""
 FLAGS = [
     "--hide-scrollbars",
     "--disable-extensions",
@@ -25,6 +29,7 @@ FLAGS = [
     "--disable-gpu",
     "--mute-audio",
     "--no-first-run",
+    "--disable-site-isolation-trials",
 ]
 
 _OPERABLE = (
@@ -56,15 +61,70 @@ _CHOOSE = """function () {
   return true;
 }"""
 
+_WORDS = re.compile(r"[A-Za-z_$][\w$]*")
+_KEYWORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+arguments async await break case catch class const continue debugger default delete do else enum
+eval export extends false finally for function if implements import in instanceof interface let new
+null of package private protected public return static super switch this throw true try typeof var
+void while with yield
+""",
+    )
+)
+_NAMES_OF = """(() => {
+  const names = [];
+  for (let from = globalThis; from; from = Object.getPrototypeOf(from)) {
+    names.push(...Object.getOwnPropertyNames(from));
+  }
+  return names;
+})()"""
+_READ = """function (given) {
+  const real = globalThis;
+  const revive = one => {
+    const pairs = () => one.value.map(([key, value]) => [typeof key === "string" ? key : revive(key), revive(value)]);
+    switch (one.type) {
+      case "object": return one.value ? Object.fromEntries(pairs()) : {};
+      case "array": return (one.value ?? []).map(revive);
+      case "set": return new Set((one.value ?? []).map(revive));
+      case "map": return new Map(one.value ? pairs() : []);
+      case "date": return new Date(one.value);
+      case "regexp": return new RegExp(one.value.pattern, one.value.flags);
+      case "bigint": return BigInt(one.value);
+      case "number": return Number(one.value);
+      case "null": return null;
+      default: return one.value;
+    }
+  };
+  const page = Object.fromEntries(given.map(([name, value]) => [name, revive(value)]));
+  const seen = {get: (_, name) => Object.hasOwn(page, name) ? page[name]
+    : typeof real[name] === "function" && !real[name].prototype ? real[name].bind(real) : real[name]};
+  const window = given.length ? new Proxy({}, seen) : real;
+  return ((self, globalThis, top, parent, {%s}) => (%s))(window, window, window, window, page);
+}"""
+
 
 class ProtocolError(Exception):
     """The browser refused a command, for a reason that lies in the page and not in the connection."""
 
 
-def network_flag(hosts: Sequence[str] = ()) -> str:
-    """The flag that keeps a browser from every host but this machine's loopback address and `hosts`."""
-    rules = ["MAP * ~NOTFOUND", *(f"EXCLUDE {host}" for host in ("127.0.0.1", *hosts))]
-    return f"--host-resolver-rules={', '.join(rules)}"
+def network_flags(port: int, hosts: Sequence[str] = ()) -> list[str]:
+    """The flags that lead a browser to one port of this machine, whatever address a page asks for.
+
+    Args:
+        port (`int`): The port of the [`FileServer`](clawrl_trl.envs.file_server.FileServer) for all names.
+        hosts (`Sequence[str]`, *optional*): Host names that are looked up as ever.
+    """
+    rules = [f"MAP * 127.0.0.1:{port}", *(f"EXCLUDE {host}" for host in hosts)]
+    return [
+        f"--host-resolver-rules={', '.join(rules)}",
+        "--no-proxy-server",
+        "--disable-quic",
+        # Peer connections know addresses of their own, which no rule leads elsewhere.
+        "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+        "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    ]
 
 
 class Page(Screen):
@@ -73,15 +133,18 @@ class Page(Screen):
     Attributes:
         size (`tuple[int, int]`): Width and height of the view in pixels.
         cursor (`tuple[int, int]`): Where the mouse is.
+        files ([`FileServer`]): All that it can reach.
     """
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, files: FileServer) -> None:
         self.size = size
+        self.files = files
         self.cursor: Point = (0, 0)
         self._refs: dict[int, int] = {}
         self._nodes: dict[int, int] = {}
         self._options: set[int] = set()
         self._scripts: list[str] = []
+        self._known: frozenset[str] = frozenset()
 
     @abstractmethod
     def send(self, method: str, **parameters: Any) -> Any:
@@ -112,6 +175,56 @@ class Page(Screen):
         """
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return _value(answer)
+
+    def read(self, expression: str) -> Any:
+        """The value of a JavaScript expression in a world of its own, where no script of the page can change anything.
+
+        The document is the page's, the language and the browser's functions are not. What the expression names
+        besides them are variables of the page's scripts: their values are copied, without running a line of the page.
+        An expression that calls functions of the page works in the page's own world alone, and is evaluated there.
+
+        Raises:
+            ProtocolError: If it throws.
+        """
+        known = self._browser_names()
+        names = sorted({name for name in _WORDS.findall(expression) if name not in known and name not in _KEYWORDS})
+        world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="reader")
+        given = self._copy(names) if names else []
+        answer = self.send(
+            "Runtime.callFunctionOn",
+            functionDeclaration=_READ % (", ".join(names), expression),
+            executionContextId=world["executionContextId"],
+            arguments=[{"value": given}],
+            returnByValue=True,
+            awaitPromise=True,
+        )
+        if "exceptionDetails" in answer and given:
+            return self.evaluate(expression)
+        return _value(answer)
+
+    def _browser_names(self) -> frozenset[str]:
+        """The names that the browser gives every page; asked of an empty one."""
+        if not self._known:
+            world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="names")
+            answer = self.send(
+                "Runtime.evaluate", expression=_NAMES_OF, contextId=world["executionContextId"], returnByValue=True
+            )
+            self._known = frozenset(_value(answer))
+        return self._known
+
+    def _copy(self, names: Sequence[str]) -> Any:
+        """Values of the page's variables, as DevTools write them down."""
+        fields = ", ".join(f'{name}: typeof {name} === "undefined" ? undefined : {name}' for name in names)
+        answer = self.send(
+            "Runtime.evaluate",
+            expression=f"({{{fields}}})",
+            serializationOptions={
+                "serialization": "deep",
+                "maxDepth": 12,
+                "additionalParameters": {"maxNodeDepth": 0},
+            },
+        )
+        return answer["result"].get("deepSerializedValue", {}).get("value", [])
 
     def provide(self, name: str, value: Any) -> None:
         """Give the pages to come a global constant, before any script of theirs runs."""

@@ -261,7 +261,8 @@ def _load(spec: str | None, parameters: Sequence[str]) -> Callable[..., Any] | N
 
 
 def _served_model(run: str) -> str:
-    return ServeSettings.load(run).served_model_name if (Path(run) / "config.json").exists() else "clawrl"
+    settings = ServeSettings.find(run)
+    return "clawrl" if settings is None else settings.model_names[0]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from clawrl_trl.envs.rollout import Group, Rollout
 from clawrl_trl.envs.screenshots import Screenshots
 from clawrl_trl.envs.signals import StepJudge
 from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.ledger import Ledger, samples, turns
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import client_key
+from clawrl_trl.settings import ServeSettings, client_key
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class Practice:
         prm_coef (`float`): Weight of the steps' process scores in their rewards.
         stepwise (`bool`): Compare the rewards of a group step by step.
         keep_screenshots (`bool`): Keep the screenshots of the last episodes.
+        hints (`tuple[str, ...]`): What the trainer needs of a sample (`score`, `teacher`), where the environment's
+            words become hints for a teacher; empty for no hints.
 
     Raises:
         UserError: If the weight is negative.
@@ -85,6 +89,7 @@ class Practice:
     prm_coef: float = 0.0
     stepwise: bool = False
     keep_screenshots: bool = False
+    hints: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.prm_coef < float("inf"):
@@ -117,10 +122,20 @@ class Pace:
         update_samples (`int`): Samples that a new version has taken in.
         lead (`int`): Versions' worth of samples to be ahead.
         lead_s (`float`): Longest wait for a version, in seconds: samples may have been dropped, or it was refused.
+        backlog (`Callable[[], int]`, *optional*): How many samples wait to be trained. Default: estimated by what was
+            played and published; with a teacher, which turns make samples is known only later.
     """
 
-    def __init__(self, run: Path, update_samples: int, lead: int, lead_s: float) -> None:
+    def __init__(
+        self,
+        run: Path,
+        update_samples: int,
+        lead: int,
+        lead_s: float,
+        backlog: Callable[[], int] | None = None,
+    ) -> None:
         self._run, self._update_samples, self._lead_s = run, update_samples, lead_s
+        self._backlog = backlog
         self._most = update_samples * lead
         self._version = newest(run)
         self.ahead = 0
@@ -137,6 +152,8 @@ class Pace:
             if version > self._version:
                 self.ahead = max(0, self.ahead - self._update_samples * (version - self._version))
                 self._version, deadline = version, time.monotonic() + self._lead_s
+            if self._backlog is not None:
+                self.ahead = self._backlog()
             if self.ahead < self._most:
                 return
             if time.monotonic() > deadline:
@@ -151,15 +168,22 @@ def newest(run: Path) -> int:
     return max((int(one) for one in found if one.isdecimal()), default=0)
 
 
+def count_backlog(ledger: Ledger, needs: Sequence[str]) -> int:
+    """How many samples of a run wait to be trained, those included that still wait for their teacher."""
+    with ledger.reader() as tx:
+        waiting = turns.counts(tx).get("judging", 0) + samples.counts(tx).get("leased", 0)
+        return waiting + samples.ready(tx, needs)
+
+
 def untrainable(row: Mapping[str, Any]) -> bool:
     """Whether a group has outcomes, but no turn of it can be trained."""
     settled, graded = row["settled"], any(one["outcome"] is not None for one in row["episodes"])
-    made = ("samples", "constant", "incomparable")
+    made = ("samples", "constant", "incomparable", "hinted")
     return graded and "samples" in settled and not any(settled.get(name) for name in made)
 
 
 def practise(
-    run: Path, practice: Practice, policy: GatewayPolicy, judge: StepJudge | None = None
+    run: Path, practice: Practice, policy: GatewayPolicy, judge: StepJudge | None = None, ledger: Ledger | None = None
 ) -> Iterator[Mapping[str, Any]]:
     """Play what is missing of a run's episodes; yields the rows as they go on record.
 
@@ -168,10 +192,12 @@ def practise(
         practice ([`Practice`]): What is practised.
         policy ([`GatewayPolicy`]): Who acts.
         judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the worlds.
+        ledger (`Ledger`, *optional*): The run's ledger, where the samples that wait are counted; see [`Pace`].
     """
     make_env, count = practice.worlds("train")
     record = Interactions(run / FILE_NAME)
-    pace = Pace(run, practice.update_samples, practice.lead, practice.lead_s)
+    backlog = partial(count_backlog, ledger, practice.hints) if ledger is not None else None
+    pace = Pace(run, practice.update_samples, practice.lead, practice.lead_s, backlog)
     numbers = itertools.count(len(record.rows))
 
     def paced() -> Iterator[int]:
@@ -190,6 +216,7 @@ def practise(
         stepwise=practice.stepwise,
         judge=judge,
         screenshots=Screenshots(run) if practice.keep_screenshots else None,
+        hints=bool(practice.hints),
     )
     for group in rollout.play(paced()):
         pace.played(group)
@@ -223,7 +250,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep_screenshots=bool(given.keep_screenshots),
         env_options=given.env_options,
         reward=given.reward_function_path,
+        hints=tuple(filter(None, given.env_hints.split(","))),
     )
+    settings = ServeSettings.load(given.run)
+    ledger = Ledger.open(settings.ledger_url or RunFolder(given.run).ledger) if practice.hints else None
     judge = StepJudge.of_run(given.run) if practice.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(given.run, 60.0),
@@ -234,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         seed=practice.seed,
     )
     try:
-        for row in practise(given.run, practice, policy, judge):
+        for row in practise(given.run, practice, policy, judge, ledger):
             outcomes = [one["outcome"] for one in row["episodes"]]
             logger.info("group %d: %s", row["index"], outcomes)
     finally:
@@ -263,6 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--prm_coef", type=float, default=0.0, help="weight of the steps' process scores")
     add("--stepwise", type=int, choices=(0, 1), default=0, help="compare rewards step by step")
     add("--keep_screenshots", type=int, choices=(0, 1), default=0, help="keep the last episodes' screenshots")
+    add("--env_hints", default="", help="report hints for a teacher; what training needs: score, teacher or both")
     add("--model", default="clawrl", help="model name to ask for")
     return parser
 

@@ -26,6 +26,7 @@ from clawrl_trl.envs.actor import TRANSPORT_ERRORS, GatewayPolicy
 from clawrl_trl.envs.screenshots import Screenshots
 from clawrl_trl.envs.signals import Signals, StepJudge
 from clawrl_trl.errors import UserError
+from clawrl_trl.ledger.episodes import MAX_HINTS
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Episode:
         versions (`tuple[int, ...]`): Policy versions that acted, without repetition; known ones only.
         wall_s (`float`): Seconds it took.
         signals (`dict[str, float]`): Process scores of its steps in [-1, 1], by turn; of those that have one.
+        hints (`dict[str, list[str]]`): The environment's words on steps that fell short, by turn.
     """
 
     task: int
@@ -57,6 +59,7 @@ class Episode:
     versions: tuple[int, ...]
     wall_s: float
     signals: dict[str, float] = field(default_factory=dict)
+    hints: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def success(self) -> bool:
@@ -108,6 +111,8 @@ class Rollout:
         stepwise (`bool`, *optional*, defaults to `False`): Compare the rewards of a group step by step.
         judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the world itself.
         screenshots ([`Screenshots`], *optional*): Where to keep what episodes showed.
+        hints (`bool`, *optional*, defaults to `False`): Report the environment's words on steps that fell short, as
+            hints for the run's teacher.
 
     Examples:
         >>> rollout = Rollout(lambda: TerminalEnv(tasks), GatewayPolicy("http://127.0.0.1:30000"), num_generations=4)
@@ -130,6 +135,7 @@ class Rollout:
         stepwise: bool = False,
         judge: StepJudge | None = None,
         screenshots: Screenshots | None = None,
+        hints: bool = False,
     ) -> None:
         if num_generations < 1 or parallel_envs < 1:
             raise ValueError("num_generations and parallel_envs must be at least 1")
@@ -144,6 +150,7 @@ class Rollout:
         self.prm_coef, self.stepwise = prm_coef, stepwise
         self.judge = judge
         self.screenshots = screenshots
+        self.hints = hints
 
     def play(self, tasks: Iterable[int]) -> Iterator[Group]:
         """Play a group for each task, and yield it when its last episode has ended.
@@ -196,6 +203,7 @@ class Rollout:
         self._show(state)
         versions: dict[int, None] = {}
         signals, lost = Signals(self.judge), ""
+        turns: dict[int, str] = {}
         while not (bool(state["done"]) or bool(state["dropped"])):
             if self._stopped(ended):
                 lost = "stopped"
@@ -214,6 +222,8 @@ class Rollout:
             if reply.refusal:
                 lost = reply.refusal
                 break
+            if reply.turn_id is not None and reply.action:
+                turns[int(state["step"])] = reply.turn_id
             before, state = state, env.step(state.set("action", reply.action))["next"]
             self._show(state)
             if self.report and self.prm_coef:
@@ -229,6 +239,7 @@ class Rollout:
             versions=tuple(versions),
             wall_s=round(time.perf_counter() - started, 3),
             signals={} if dropped else signals.told(),
+            hints=hints_of(state, turns) if self.hints and self.report and not dropped else {},
         )
 
     def _show(self, state: TensorDictBase) -> None:
@@ -245,6 +256,7 @@ class Rollout:
                     "outcome": self._rewarded(one),
                     "reason": one.reason,
                     "signals": one.signals,
+                    **({"hints": one.hints} if one.hints else {}),
                 }
                 for one in group.episodes
             ],
@@ -317,6 +329,17 @@ class _Ended:
         if not isinstance(item, Future):
             self._room.release()
         return item
+
+
+def hints_of(state: TensorDictBase, turns: Mapping[int, str]) -> dict[str, list[str]]:
+    """The hints of an episode that has ended, by turn.
+
+    Args:
+        state (`TensorDictBase`): The last observation; a server of an earlier version tells no `hints`.
+        turns (`Mapping[int, str]`): The turn of each step; one whose id is unknown gets no hint.
+    """
+    told: dict[str, list[str]] = json.loads(state["hints"]) if "hints" in state else {}
+    return {turns[int(step)]: words[:MAX_HINTS] for step, words in told.items() if int(step) in turns}
 
 
 def success_rate(groups: Sequence[Group]) -> float:

@@ -40,7 +40,7 @@ from clawrl_trl.envs.backends import (
     Room,
     check_backend,
     default_backend,
-    handed,
+    inherited,
 )
 from clawrl_trl.envs.limits import Limits
 from clawrl_trl.envs.watch import WATCH, Watched
@@ -143,7 +143,9 @@ class Sandbox:
         cut = out.cut or err.cut
         return Completed(process.returncode, out.text(), err.text(), timed_out, cut, over, out.data())
 
-    def popen(self, argv: Sequence[str], *, pty: bool = False, cwd: str | None = None) -> "subprocess.Popen[bytes]":
+    def popen(
+        self, argv: Sequence[str], *, pty: bool = False, cwd: str | None = None, files: Sequence[int] | None = None
+    ) -> "subprocess.Popen[bytes]":
         """Start a command that lives on; end it with `end`, at the latest the sandbox's `close` does.
 
         Args:
@@ -151,6 +153,7 @@ class Sandbox:
             pty (`bool`, *optional*, defaults to `False`): Whether it runs on a terminal, whose host end is then both
                 `stdin` and `stdout`.
             cwd (`str`, *optional*): Where it runs, inside; default: the work folder.
+            files (`Sequence[int]`, *optional*): Descriptors for its three standard streams; default: pipes.
 
         Raises:
             SandboxClosed: If the sandbox is closed.
@@ -162,9 +165,10 @@ class Sandbox:
         with self._lock:
             if self._closed:
                 raise SandboxClosed("the sandbox is closed")
-            process = _spawn(self.backend, room, argv, where, pty)
+            process = _spawn(self.backend, room, argv, where, pty, files)
             self._running[process.pid] = process, room
-        WATCH.add(Watched(process.pid, self.path, self.limits, lambda why: self._stop(process, why)))
+        folders = {self.path, *(bind.source for bind in room.binds if bind.counted)}
+        WATCH.add(Watched(process.pid, tuple(folders), self.limits, lambda why: self._stop(process, why)))
         return process
 
     def end(self, process: "subprocess.Popen[bytes]") -> str:
@@ -338,27 +342,35 @@ class _Spawner:
         self._pool = ThreadPoolExecutor(1, "sandbox-spawn")
 
     def __call__(
-        self, backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool
+        self, backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
     ) -> "subprocess.Popen[bytes]":
-        return self._pool.submit(_start, backend, room, argv, where, pty).result()
+        return self._pool.submit(_start, backend, room, argv, where, pty, files).result()
 
 
 _spawn = _Spawner()
 os.register_at_fork(after_in_child=_spawn.__init__)  # type: ignore[misc]
 
 
-def _start(backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool) -> "subprocess.Popen[bytes]":
+def _start(
+    backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
+) -> "subprocess.Popen[bytes]":
     env = dict(backend.environment(room))
-    with handed(backend.command(room, argv, where, pty=pty), backend.hands()) as (command, files):
+    with inherited(backend.command(room, argv, where, pty=pty), backend) as (command, descriptors):
         if not pty:
-            pipe = subprocess.PIPE
+            stdin, stdout, stderr = files or [subprocess.PIPE] * 3
             return subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, pass_fds=files, start_new_session=True
+                command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=env,
+                pass_fds=descriptors,
+                start_new_session=True,
             )
         master, slave = os.openpty()
         try:
             process = subprocess.Popen(
-                command, stdin=slave, stdout=slave, stderr=slave, env=env, pass_fds=files, start_new_session=True
+                command, stdin=slave, stdout=slave, stderr=slave, env=env, pass_fds=descriptors, start_new_session=True
             )
             process.stdin = io.FileIO(os.dup(master), "w")
             process.stdout = io.FileIO(os.dup(master), "r")

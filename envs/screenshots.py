@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import RunFolder, make_private, open_private
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +43,16 @@ class Screenshots:
             if not folder.is_dir():
                 self._make_room(folder)
             pixels = picture.permute(1, 2, 0).cpu().numpy()
-            Image.fromarray(pixels).save(folder / f"{int(state['step'])}.png")
+            with open_private(folder / f"{int(state['step'])}.png", "wb") as file:
+                Image.fromarray(pixels).save(file, format="PNG")
         except OSError as error:  # a full disk costs pictures, not the rollout
             logger.warning("a screenshot could not be kept: %s", error)
 
     def _make_room(self, folder: Path) -> None:
         """Make an episode's folder, and remove those that were written to the longest ago."""
         with self._lock:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder.parent)
+            make_private(folder)
             others = sorted((one for one in folder.parent.iterdir() if one != folder), key=_written)
             for old in others[: max(0, len(others) + 1 - self._episodes)]:
                 shutil.rmtree(old, ignore_errors=True)

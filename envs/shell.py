@@ -1,9 +1,15 @@
 """A persistent bash on a terminal inside the sandbox.
 
-A command is handed over in a file that the shell evaluates, so its length and its control characters do not matter;
-a mark that the shell prints before each prompt, and that no command is told of, says where its output ends and with
-which code. The mark bears the command's number, since a line that was typed too late makes a prompt of its own. A
-command that does not end in time goes on in the foreground, to be looked at, typed to or interrupted. What it prints
+A command is handed over in a file that the shell evaluates, so its length and its control characters do not matter.
+Two marks on the terminal say how it went: a report with its exit code, and then the prompt, which alone follows when
+the command was interrupted; then the code is a failure. Each bears a nonce made for this command alone, so that an
+earlier one is worth nothing. What the shell knows, the processes it starts can't read: bash runs from a file that
+nobody may read, so its memory, its files and its environment are closed to them. The report's nonce stands in the
+line that is typed, in no variable, and the report is made of keywords and of POSIX mode's special builtins, which no
+function, alias or trap can take the place of. Code evaluated in the shell itself is the shell, and may end with what
+code it likes.
+
+A command that does not end in time goes on in the foreground, to be looked at, typed to or interrupted. What it prints
 meanwhile waits in the terminal, whose buffer is bounded, until somebody looks.
 """
 
@@ -22,9 +28,10 @@ import termios
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
+from clawrl_trl.envs.backends import Bubblewrap
 from clawrl_trl.envs.sandbox import Bind, Kept, Sandbox
+from clawrl_trl.envs.terminal_text import TerminalText, resolve
 
 MOST = 8000
 """Bytes kept of an output: half of them its beginning, half its end."""
@@ -35,7 +42,6 @@ START = 30.0
 """Seconds a shell may take to start."""
 _PLACE = "/opt/shell"
 _KEYS = {"C-c": b"\x03", "C-d": b"\x04", "C-z": b"\x1a", "C-\\": b"\x1c"}
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 class ShellBroken(RuntimeError):
@@ -71,23 +77,26 @@ class Shell:
         self._sandbox = sandbox
         self._room = room
         self._process: subprocess.Popen[bytes] | None = None
-        self._mark = re.compile(b"")
         self._left = b""
-        self._number = 0
+        self._text = TerminalText()
+        self._report_nonce = self._prompt_nonce = ""
+        self._code: int | None = None
         self._starting = False
         self.running = False
 
     def start(self) -> None:
         """Have it start, without waiting for that: it comes up while somebody thinks of a command."""
-        token = secrets.token_hex(8)
-        self._mark = re.compile(rb"\x1e" + token.encode() + rb" (\d+) (\d+)\x1e")
-        self._room.hand_over(_RC.format(token=token), "rc")
-        argv = ["bash", "--noprofile", "--rcfile", f"{self._room.inside}/rc", "--noediting", "-i"]
-        self._process = self._sandbox.popen(argv, pty=True)
+        self._expect_marks()
+        self._room.hand_over(_RC.format(nonce=self._prompt_nonce), "rc")
+        bash = f"{self._room.inside}/bash" if isinstance(self._sandbox.backend, Bubblewrap) else "bash"
+        self._process = self._sandbox.popen(
+            [bash, "--noprofile", "--rcfile", f"{self._room.inside}/rc", "--noediting", "-i"], pty=True
+        )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         fcntl.ioctl(self._process.stdout, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self._left, self._number, self._starting = b"", 0, True
+        self._left, self._starting = b"", True
+        self._text.reset()
 
     def execute(self, command: str, timeout: float) -> Seen:
         """Run a command, unless one is running.
@@ -103,11 +112,9 @@ class Shell:
             return Seen("", running=True)
         self._come_up()
         self._room.hand_over_command(command)
-        self._number += 1
-        # Without a fork, and whoever asks for $? gets the last command's.
-        keep = f"__code=$? __prompt={self._number}"
-        read = f"IFS= builtin read -rd '' __command <{self._room.inside}/command || :"
-        self._type(f"""{keep}; {read}; builtin eval "__status $__code"$'\\n'"$__command"\n""".encode(), timeout)
+        self._expect_marks()
+        line = _LINE.format(prompt=self._prompt_nonce, report=self._report_nonce, inside=self._room.inside)
+        self._type(line.encode(), timeout)
         self.running = True
         return self._read(timeout, quiet=None)
 
@@ -169,6 +176,13 @@ class Shell:
             self.close()
             raise ShellBroken(f"a shell did not start: {seen.output.strip() or seen.lost or 'no answer'}")
 
+    def _expect_marks(self) -> None:
+        last = self._prompt_nonce  # a line that was typed too late has a prompt of its own, which is read over
+        self._report_nonce, self._prompt_nonce = secrets.token_hex(8), secrets.token_hex(8)
+        nonces = "|".join(filter(None, (self._report_nonce, self._prompt_nonce, last))).encode()
+        self._mark = re.compile(rb"\x1e(%b) (\d{1,3})\x1e\r?\n" % nonces)
+        self._code = None
+
     def _type(self, data: bytes, timeout: float) -> None:
         """Type as much as the terminal takes in time; a program that does not read lets its buffer fill."""
         assert self._process is not None and self._process.stdin is not None
@@ -187,21 +201,33 @@ class Shell:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while True:
                 while mark := self._mark.search(self._left):
-                    kept.add(self._left[: mark.start()])
+                    kept.add(self._shown(self._left[: mark.start()]))
                     self._left = self._left[mark.end() :]
-                    if self.running and int(mark[1]) == self._number:
+                    self._text.reset()
+                    if self._take_mark(mark[1].decode(), int(mark[2])):
                         self.running = False
-                        return Seen(_readable(kept), int(mark[2]))
-                begun = self._left.rfind(b"\x1e", -40)  # perhaps the beginning of a mark
-                kept.add(self._left[:begun] if begun >= 0 else self._left)
+                        return Seen(resolve(kept.text()), self._code)
+                begun = self._left.find(b"\x1e", -_MARK_BYTES)  # perhaps the beginning of a mark
+                kept.add(self._shown(self._left[:begun] if begun >= 0 else self._left))
                 self._left = self._left[begun:] if begun >= 0 else b""
                 wait = deadline - time.monotonic()
                 if wait <= 0 or not selector.select(wait if quiet is None else min(wait, quiet)):
-                    return Seen(_readable(kept), running=self.running)
+                    return Seen(resolve(kept.text()), running=self.running)
                 data = self._hear()
                 if data == b"":
                     return self._lost(kept)
                 self._left += data or b""
+
+    def _shown(self, data: bytes) -> bytes:
+        return self._text.feed(data).encode()
+
+    def _take_mark(self, nonce: str, code: int) -> bool:
+        """Note a report or a prompt; whether the command has ended."""
+        if nonce == self._report_nonce:
+            self._code = code
+        elif nonce == self._prompt_nonce and self._code is None:
+            self._code = code or 1  # it was interrupted, which is no success
+        return nonce == self._prompt_nonce
 
     def _hear(self) -> bytes | None:
         assert self._process is not None and self._process.stdout is not None
@@ -215,7 +241,9 @@ class Shell:
         assert process is not None
         over = self._sandbox.end(process)
         self.close()
-        return Seen(_readable(kept), lost=f"it used {over}" if over else f"it ended with code {process.returncode}")
+        return Seen(
+            resolve(kept.text()), lost=f"it used {over}" if over else f"it ended with code {process.returncode}"
+        )
 
 
 class ShellRoom:
@@ -229,7 +257,9 @@ class ShellRoom:
     def __init__(self, *, sandboxed: bool = True) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="clawrl-shell-"))
         self._folder.chmod(0o755)
-        self._command: BinaryIO | None = None
+        if sandboxed:
+            shutil.copyfile(shutil.which("bash") or "/bin/bash", self._folder / "bash")
+            (self._folder / "bash").chmod(0o111)
         self.bind = Bind(self._folder, _PLACE)
         self.inside = _PLACE if sandboxed else str(self._folder)
 
@@ -240,18 +270,11 @@ class ShellRoom:
         file.chmod(0o644)
 
     def hand_over_command(self, text: str) -> None:
-        """Put a command there, which ends with a zero byte: to cut a file anew is what costs most of a short one."""
-        if self._command is None:
-            self.hand_over("", "command")
-            self._command = (self._folder / "command").open("r+b")
-        self._command.seek(0)
-        self._command.write(_encoded(text) + b"\0")
-        self._command.flush()
+        """Put a command there, without zero bytes, which no command has."""
+        self.hand_over(text.replace("\0", ""), "command")
 
     def close(self) -> None:
         """Remove the folder."""
-        if self._command is not None:
-            self._command.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -259,15 +282,28 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape" if text.isascii() else "replace")
 
 
+_MARK_BYTES = 30
 _RC = r"""
-PS1= PS2= __prompt=0 PROMPT_COMMAND='printf "\x1e%s %s %s\x1e" {token} $__prompt $?'
+set +o history
 unset HISTFILE
-__status() {{ builtin return "$1"; }}
+PS1= PS2= __nonce={nonce} __code=0 __done=
+__status() {{ return "$1"; }}
+__mark() {{
+  __timeformat=${{TIMEFORMAT-$'\nreal\t%3lR\nuser\t%3lU\nsys\t%3lS'}}
+  {{ TIMEFORMAT=$'\x1e'"$1 $2"$'\x1e'; time; }} 2>/dev/tty
+  TIMEFORMAT=$__timeformat
+}}
+__prompt() {{
+  case $__done in '') __code=$1;; esac
+  __done=
+  __mark "$__nonce" "$__code"
+}}
+PROMPT_COMMAND='\__prompt "$?"'
+readonly PROMPT_COMMAND
+readonly -f __status __mark __prompt
 stty -echo
 """
-
-
-def _readable(kept: Kept) -> str:
-    """What a person would read: no escapes, no overwritten beginnings of lines."""
-    lines = _ESCAPES.sub("", kept.text()).replace("\r\n", "\n").split("\n")
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+_LINE = r"""__nonce={prompt} POSIXLY_CORRECT=1; """  # in POSIX mode no function stands before eval, unset and trap
+_LINE += r"""\eval '\unset POSIXLY_CORRECT'$'\n''\__status "$__code"'$'\n'"$(<{inside}/command)"; """
+_LINE += r'__code=$? __done=1 POSIXLY_CORRECT=1; \trap - DEBUG; \unset POSIXLY_CORRECT; \__mark {report} "$__code"'
+_LINE += "\n"

@@ -45,7 +45,8 @@ class Stage:
         self._headless = headless
         self._holds = False
         self._kept: Page | None = None
-        self._servers: dict[Path, FileServer] = {}
+        self._files: FileServer | None = None
+        self._addresses: dict[Path, str] = {}
 
     def prepare(self, tasks: Sequence[Any]) -> None:
         """Start what the tasks need, so that what is missing is missed before the first of them.
@@ -63,23 +64,24 @@ class Stage:
             WorldBroken: If it can't be set.
         """
         if isinstance(task, WebTask):
-            return WebScene(task, self._page(task.size), self._served(task.root))
+            return self._web_scene(task)
         scene: Callable[[], Scene] = task.play
         return scene()
 
     def close(self) -> None:
         """Let go of the browser and stop serving; idempotent."""
-        while self._servers:
-            self._servers.popitem()[1].close()
         self.discard()
         if self._holds:
             self._holds = False
             _let_go(self._headless)
 
-    def _served(self, root: Path) -> FileServer:
-        if root not in self._servers:
-            self._servers[root] = FileServer(root)
-        return self._servers[root]
+    def _web_scene(self, task: WebTask) -> WebScene:
+        page = self._page(task.size)
+        if page.files is not self._files:
+            self._files, self._addresses = page.files, {}
+        if task.root not in self._addresses:
+            self._addresses[task.root] = page.files.add(task.root)
+        return WebScene(task, page, self._addresses[task.root])
 
     def _page(self, size: Size) -> Page:
         """An empty page: the last one, or a new one where that is spoilt."""

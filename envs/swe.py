@@ -118,6 +118,7 @@ class SWEEnv(AgentEnv[SweTask]):
         """Check the repository out."""
         self.grade = None
         self._submitted = False
+        self._worked: list[int] = []
         self._end = time.monotonic() + self.episode_timeout
         self._checkout = Checkout(task, limits=self.limits, backend=self.backend)
         system = [{"role": "system", "content": self.system}] if self.system else []
@@ -127,7 +128,7 @@ class SWEEnv(AgentEnv[SweTask]):
         """Run the command."""
         command, trouble = _command(action)
         if command is None:
-            return Effect([trouble] * max(1, len(action.calls)), signal=-1.0)
+            return Effect([trouble] * max(1, len(action.calls)), signal=-1.0, hint=trouble)
         left = self._end - time.monotonic()
         if left <= 0:
             return Effect(["Error: the time for this task is over."], ended=True)
@@ -135,6 +136,8 @@ class SWEEnv(AgentEnv[SweTask]):
         timeout = min(self.command_timeout, left)
         done = self._checkout.run(command, timeout)
         self._submitted = _submits(done)
+        if not self._submitted:
+            self._worked.append(self.steps_taken - 1)
         worked = done.exit_code == 0 and not (done.timed_out or done.over)
         return Effect([self._observation(done, timeout)], ended=self._submitted, signal=1.0 if worked else -1.0)
 
@@ -147,6 +150,20 @@ class SWEEnv(AgentEnv[SweTask]):
         else:
             self.grade = Grade(False, "nothing was submitted")
         return 1.0 if self.grade.resolved else -1.0
+
+    def advise(self) -> dict[int, str]:
+        """The first failing test's message, for each command before the submission; see [`AgentEnv`].
+
+        A test says what the task's author wrote for it (`test_messages`), else its name: what it printed is no hint,
+        for it runs the agent's code.
+        """
+        passed = self.grade.passed if self.grade else {}
+        # Where there was nothing to run the tests on, those of the issue fail as they did before.
+        failing = [name for name, fine in passed.items() if not fine] or self.task.fail_to_pass
+        if not failing:
+            return {}
+        words = self.task.test_messages.get(failing[0], f"The test {failing[0]} must pass.")
+        return dict.fromkeys(self._worked, words)
 
     def finish(self) -> None:
         """Remove the checkout."""

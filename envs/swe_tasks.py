@@ -4,7 +4,8 @@ A row has `instance_id`, `problem_statement`, `base_commit`, `patch` (the oracle
 `FAIL_TO_PASS` and `PASS_TO_PASS` (lists, or JSON of lists), and `repo` ("owner/name"), which is looked for as a
 local repository or git bundle. Additions, all optional: `repository` (a path, from the file's folder), `files`
 (path to content: the repository as a whole, for small tasks), `image_name` (a Docker image in SWE-bench's manner),
-`test_command` (with a log like `pytest -rA`'s or unittest's), `difficulty`.
+`test_command` (with a log like `pytest -rA`'s or unittest's), `test_messages` (test to text: what a teacher is told
+where the test fails), `difficulty`.
 """
 
 import json
@@ -37,6 +38,7 @@ class SweTask:
         files (`Mapping[str, str]`): The repository as a whole, where there is no other.
         image (`str`, *optional*): A Docker image that holds it.
         test_command (`str`, *optional*): What runs the hidden tests; default: pytest on their files.
+        test_messages (`Mapping[str, str]`): The author's words for tests that fail, as hints for a teacher.
         difficulty (`int`): Difficulty step, from 1.
     """
 
@@ -51,6 +53,7 @@ class SweTask:
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: str | None = None
     test_command: str | None = None
+    test_messages: Mapping[str, str] = field(default_factory=dict, repr=False)
     difficulty: int = 1
 
     def oracle(self) -> list[str]:
@@ -141,6 +144,7 @@ def _task(row: Json, file: Path, shelf: Path) -> SweTask:
             files=row.get("files") or {},
             image=row.get("image_name"),
             test_command=row.get("test_command"),
+            test_messages=row.get("test_messages") or {},
             difficulty=row.get("difficulty") or 1,
         )
     except (KeyError, ValueError, TypeError) as error:

@@ -2,7 +2,9 @@
 
 The work folder is at `/app`, and at `/work`. The tests come into the world only after everything of the agent's has
 ended; they run in a sandbox of their own, from a place it could not write, with a Python that takes no module and no
-setting from the work folder.
+setting from the work folder. The programs that they start run in other sandboxes, where neither the tests nor the
+place of the reward can be seen (`clawrl_trl.envs.program`), and nothing in the work folder can be started beside the
+tests.
 """
 
 import json
@@ -10,22 +12,31 @@ import math
 import os
 import re
 import shlex
+import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.sandbox import Bind, Completed, Limits, Sandbox, adopt, left_in, remove
+from clawrl_trl.envs.links import remove_links
+from clawrl_trl.envs.program import ProgramServer
+from clawrl_trl.envs.python_tests import PythonTests
+from clawrl_trl.envs.sandbox import Bind, Completed, Limits, Sandbox, adopt, default_backend, left_in, remove
 from clawrl_trl.envs.task_folder import TaskFolder, put
 
 SETUP_TIMEOUT = 120.0
 """Seconds for a command of a task's set-up, and for its oracle."""
 LOGS = "/logs/verifier"
-"""Bytes that are read of what the tests report."""
+"""Where the tests leave the reward."""
 _WITHOUT_EFFECT = {"FROM", "LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "USER", "SHELL", "ARG", "HEALTHCHECK"}
-_STARTED = 'mkdir -p "$1" && : > "$1/started" && shift && exec "$@"'
+VERIFY = "/opt/verify"
+"""Where the tests have what starts programs for them."""
+_STARTED = """mkdir -p "$1" && : > "$1/started" || exit; program=$(type -P "$3")
+export PATH="$2/bin:$PATH" BASH_ENV="$2/functions" && shift 3
+exec "$program" "$@"
+"""
+_PYTHON = {"bubblewrap": "/opt/python/bin/python", "docker": "/usr/local/bin/python"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class TaskWorld:
         self.work = self._base / "work"
         self.work.mkdir()
         self._limits = limits
-        self._backend = backend
+        self._backend = backend or default_backend()
         self._network = network
         self.env: dict[str, str] = {}
 
@@ -100,13 +111,14 @@ class TaskWorld:
             elif instruction not in _WITHOUT_EFFECT:
                 raise WorldBroken(f"the set-up of {self.task.id} needs Docker: {instruction} {rest}"[:200])
 
-    def sandbox(self, *binds: Bind) -> Sandbox:
+    def sandbox(self, *binds: Bind, runnable: bool = True) -> Sandbox:
         """A sandbox to work in it.
 
         Args:
             binds ([`Bind`]): More of the host that shows inside.
+            runnable (`bool`, *optional*, defaults to `True`): Whether files of the work folder can be started.
         """
-        app = Bind(self.work, "/app", writable=True)
+        app = Bind(self.work, "/app", writable=True, runnable=runnable)
         env = {"HOME": "/tmp"} if self._backend != "none" else {}
         return Sandbox(
             self.work,
@@ -136,28 +148,38 @@ class TaskWorld:
         Raises:
             WorldBroken: If they could not be started.
         """
-        logs = self._base / "logs" / "verifier"
+        logs, scratch = self._base / "logs" / "verifier", self._base / "tmp"
         logs.mkdir(parents=True)
-        tests = self.task.under("tests")
-        by_pytest = any(PurePosixPath(name).match("test_*.py") for name in tests)
-        if by_pytest:
-            tests.setdefault("pytest.ini", b"[pytest]\n")
-        shown = self._show(tests, "/tests")
+        scratch.mkdir(mode=0o777)
+        scratch.chmod(0o1777)
         self._network = False
         self.env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        with self.sandbox(shown, Bind(logs.parent, "/logs", writable=True)) as sandbox:
+        sandboxed = self._backend != "none"
+        shared = [Bind(scratch, "/tmp", writable=True, counted=True)] if sandboxed else []
+        suite = PythonTests.of(self.task.under("tests"), self.work)
+        shown = self._show(suite.files if suite else self.task.under("tests"), "/tests")
+        remove_links(self.work)
+        place = self._base / "verify"
+        python = _PYTHON.get(self._backend or "", sys.executable)
+        programs = ProgramServer(place, self.sandbox(*shared), python=python, between=lambda: remove_links(self.work))
+        binds = [shown, Bind(logs.parent, "/logs", writable=True), Bind(place, VERIFY)]
+        binds += [replace(bind, runnable=False) for bind in shared]
+        with programs, self.sandbox(*binds, runnable=False) as sandbox:
             if os.geteuid() == 0:
                 adopt(logs.parent)
-            script = _PYTEST if by_pytest else ["bash", "/tests/test.sh"]
-            argv = ["bash", "-c", _STARTED, "verify", LOGS, *script]
-            argv = [self._path(part, sandbox) for part in argv]
-            done = sandbox.run(argv, timeout=self.task.verifier_timeout)
+            script = suite.command(f"{VERIFY}/bin/program") if suite else ["bash", "/tests/test.sh"]
+            argv = ["bash", "-c", _STARTED, "verify", LOGS, VERIFY, *script]
+            done = sandbox.run([self._path(part, sandbox) for part in argv], timeout=self.task.verifier_timeout)
         if not (logs / "started").is_file():
             raise WorldBroken(f"the tests of {self.task.id} did not start: {done.stderr.strip()[-200:]}")
-        passed = _share_by_pytest(left_in(logs / "report.xml")) if by_pytest else _reward(logs)
-        if not 0 <= done.exit_code < 128:  # what was killed, perhaps by what it tested, has not reported
-            passed = 0.0
-        return Verdict(passed, done.stdout + done.stderr)
+        text = done.stdout + done.stderr
+        if done.timed_out or done.over or not 0 <= done.exit_code < 128:  # what was killed has not reported
+            return Verdict(0.0, text)
+        if suite:
+            share, trouble = suite.share(done)
+            return Verdict(share, done.stderr + trouble)
+        reward = _reward(logs)
+        return Verdict(0.0 if reward == 1.0 and done.exit_code else reward, text)
 
     def close(self) -> None:
         """Remove the world."""
@@ -179,8 +201,10 @@ class TaskWorld:
 
     def _relocated(self, data: bytes) -> bytes:
         """A script with the paths that its world has where there is no sandbox to give it its own."""
-        for place in ("/logs", "/tests", "/solution"):
-            data = re.sub(rf"(?<![\w.])({place})\b".encode(), f"{self._base}{place}".encode(), data)
+        for place in ("/logs", "/tests", "/solution", VERIFY):
+            data = re.sub(
+                rf"(?<![\w.])({place})\b".encode(), f"{self._base}/{PurePosixPath(place).name}".encode(), data
+            )
         return re.sub(rb"(?<![\w.])/(app|work)\b", str(self.work).encode(), data)
 
     def _path(self, part: str, sandbox: Sandbox) -> str:
@@ -228,10 +252,6 @@ class TaskWorld:
             raise WorldBroken(f"the set-up of {self.task.id} failed: {command}: {done.stderr.strip()[-200:]}")
 
 
-_PYTEST = ["python", "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/tests/pytest.ini"]
-_PYTEST += ["--rootdir=/tests", "--confcutdir=/tests", f"--junitxml={LOGS}/report.xml", "/tests"]
-
-
 def _instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
     """The instructions of a Dockerfile."""
     lines = [line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#")]
@@ -245,19 +265,6 @@ def _variables(said: str) -> dict[str, str]:
     if parts and "=" not in parts[0]:
         return {parts[0]: " ".join(parts[1:])}
     return {name: value for name, _, value in (part.partition("=") for part in parts)}
-
-
-def _share_by_pytest(report: bytes) -> float:
-    try:
-        suites = list(ElementTree.fromstring(report).iter("testsuite"))
-    except ElementTree.ParseError:
-        return 0.0
-    counts = {name: sum(int(suite.get(name, 0)) for suite in suites) for name in _COUNTS}
-    bad = counts["failures"] + counts["errors"] + counts["skipped"]
-    return max(0, counts["tests"] - bad) / counts["tests"] if counts["tests"] else 0.0
-
-
-_COUNTS = ("tests", "failures", "errors", "skipped")
 
 
 def _reward(logs: Path) -> float:

@@ -25,6 +25,7 @@ from rich.table import Table
 from clawrl_trl.envs.bar import bar
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
+from clawrl_trl.run import open_private, write_private
 from clawrl_trl.settings import ServeSettings, client_key
 from clawrl_trl.supervisor import end_with_parent, last_lines
 
@@ -55,7 +56,7 @@ class TaughtRun(ABC, Generic[R]):
 
     def __init__(self, settings: ServeSettings, base_url: str) -> None:
         self.folder = Path(settings.run)
-        self.model = settings.served_model_name
+        self.model = settings.model_names[0]
         self.base_url = base_url
         self._over_at: float | None = None
 
@@ -139,11 +140,12 @@ class TaughtRun(ABC, Generic[R]):
             versions = sum(policy.version > 0 for policy in policies.all(tx))
         metrics = {
             **self.metrics(self.before, after, rows),
+            "policy_version": version,
             "policy_versions": versions,
             "samples_trained": trained,
             **facts,
         }
-        (self.folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        write_private(self.folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
         return metrics
 
     def _measured(self, name: str, *, fresh: bool = False) -> R:
@@ -151,13 +153,13 @@ class TaughtRun(ABC, Generic[R]):
         if path.exists() and not fresh:
             return self.from_json(json.loads(path.read_text()))
         report = self.evaluate(name)
-        path.write_text(json.dumps(self.to_json(report)) + "\n")
+        write_private(path, json.dumps(self.to_json(report)) + "\n")
         return report
 
     def _start(self) -> subprocess.Popen[bytes]:
         flags = {"run": self.folder, "model": self.model, **self.flags()}
         words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", str(value))]
-        with (self.folder / "logs" / self.log).open("ab") as log:
+        with open_private(self.folder / "logs" / self.log, "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", self.module, *words],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import stat
 import threading
 import time
@@ -33,15 +34,38 @@ class Watched:
 
     Attributes:
         pid (`int`): Its outermost process, on the host.
-        folder (`Path`): Its work folder, on the host.
+        folders (`Sequence[Path]`): The folders that it may write to, on the host.
         limits ([`Limits`]): What it may use.
         stop (`Callable[[str], None]`): Ends it, with the reason.
     """
 
     pid: int
-    folder: Path
+    folders: Sequence[Path]
     limits: Limits
     stop: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class WatchedBrowser:
+    """A running browser, each process of which has a limit of its own, so that one page costs no other.
+
+    Attributes:
+        pid (`int`): A process from which all of the browser's stem.
+        memory_mb (`int`): Memory of a process of the browser.
+        tell (`Callable[[str], None]`): Is told the reason before a process is ended.
+    """
+
+    pid: int
+    memory_mb: int
+    tell: Callable[[str], None]
+
+    def look(self) -> None:
+        """End the processes that are over their limit."""
+        for pid in descendants(self.pid):
+            if memory_of([pid], self.memory_mb * MB) > self.memory_mb * MB:
+                self.tell(f"the page used more than {self.memory_mb} MB of memory")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 class Watch:
@@ -49,11 +73,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, Watched | WatchedBrowser] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, watched: Watched) -> None:
-        """Look after a command from now on."""
+    def add(self, watched: Watched | WatchedBrowser) -> None:
+        """Look after a command or a browser from now on."""
         with self._lock:
             self._watched[watched.pid] = watched
             if self._thread is None:
@@ -79,8 +103,11 @@ class Watch:
                 time.sleep(REST * (time.monotonic() - looked))
             time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
 
-    def _look(self, watched: Watched) -> None:
+    def _look(self, watched: Watched | WatchedBrowser) -> None:
         try:
+            if isinstance(watched, WatchedBrowser):
+                watched.look()
+                return
             reason = excess(watched)
             if reason:
                 self.remove(watched.pid)
@@ -100,7 +127,9 @@ def excess(watched: Watched) -> str:
     if memory_of(family, limits.memory_mb * MB) > limits.memory_mb * MB:
         return f"more than {limits.memory_mb} MB of memory"
     disk = limits.disk_mb * MB - unnamed(family)
-    if disk < 0 or size_of(watched.folder, disk) > disk:
+    for folder in watched.folders:
+        disk -= size_of(folder, disk) if disk >= 0 else 0
+    if disk < 0:
         return f"more than {limits.disk_mb} MB on disk"
     return ""
 

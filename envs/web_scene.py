@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.file_server import FileServer
 from clawrl_trl.envs.gui_tasks import WebTask
 from clawrl_trl.envs.page import Page, ProtocolError
 
@@ -14,7 +13,6 @@ _READY = """new Promise((done, fail) => {
     : setTimeout(look, 20);
   look();
 })"""
-_HOLD = "[%s].map(holds => { try { return holds() === true; } catch { return false; } })"
 
 
 class WebScene:
@@ -23,18 +21,19 @@ class WebScene:
     Args:
         task ([`WebTask`]): The task.
         screen ([`Page`]): An empty page, which stays the caller's.
-        server ([`FileServer`]): Serves the task's root.
+        address (`str`): Where the task's root is served.
 
     Raises:
         WorldBroken: If the page does not load as the task says.
     """
 
-    def __init__(self, task: WebTask, screen: Page, server: FileServer) -> None:
+    def __init__(self, task: WebTask, screen: Page, address: str) -> None:
         self.task = task
         self.screen = screen
         try:
+            screen.read("1")  # while the page is empty, what it names is the browser's
             screen.provide("TASK", dict(task.data))
-            screen.open(server.url(task.page))
+            screen.open(address + task.page)
             if task.setup:
                 screen.evaluate(f"(() => {{ {task.setup} }})()")
             if task.ready:
@@ -55,7 +54,7 @@ class WebScene:
         if not self.task.outcome:
             return 1.0 if self.progress() == 1.0 else -1.0
         try:
-            return float(self.screen.evaluate(self.task.outcome))
+            return float(self.screen.read(self.task.outcome))
         except (ProtocolError, TypeError, ValueError) as error:
             raise WorldBroken(f"the outcome of {self.task.id} can't be told: {error}") from None
 
@@ -64,8 +63,10 @@ class WebScene:
 
     def _hold(self, conditions: Sequence[str]) -> list[bool]:
         """Which conditions are true; one that throws (the page has moved on) does not hold."""
+        return [self._holds(condition) for condition in conditions]
+
+    def _holds(self, condition: str) -> bool:
         try:
-            held = self.screen.evaluate(_HOLD % ", ".join(f"() => ({condition})" for condition in conditions))
+            return self.screen.read(condition) is True
         except ProtocolError:
-            return [False] * len(conditions)
-        return [one is True for one in held]
+            return False

@@ -29,7 +29,7 @@ from clawrl_trl.envs.lesson import Lesson, PersonaRun
 from clawrl_trl.envs.personas import persona as persona_named
 from clawrl_trl.envs.practice import Practice
 from clawrl_trl.envs.taught import TaughtRun, print_table
-from clawrl_trl.errors import run_main
+from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -57,7 +57,7 @@ def practice(script: ScriptArguments, config: Any) -> Practice:
     """What is practised.
 
     Raises:
-        UserError: If there is no such environment or task set.
+        UserError: If there is no such environment or task set, or the method needs a teacher that it doesn't have.
     """
     assert script.env is not None
     setting(script.env)
@@ -77,6 +77,7 @@ def practice(script: ScriptArguments, config: Any) -> Practice:
         prm_coef=script.prm_coef,
         stepwise=script.stepwise,
         keep_screenshots=script.keep_screenshots,
+        hints=script.hints_needs(),
     )
 
 
@@ -85,7 +86,10 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
     if script.persona is not None:
         persona_named(script.persona)
     if script.env not in (None, CHAT):
-        practice(script, config).worlds("heldout")
+        practised = practice(script, config)
+        if practised.hints and not settings.hints:
+            raise UserError(f"--method {script.method} needs hints: leave --hints on, or use --method binary.")
+        practised.worlds("heldout")
     own = {
         script.rollout_function_path: ["client", "persona", "interactions", "seed"],
         script.custom_generate_function_path: ["client", "model", "messages"],
@@ -182,9 +186,9 @@ def main() -> int:
     from rich.console import Console
     from rich.markup import escape
 
+    from clawrl_trl.connection import connection_help
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
-    from clawrl_trl.serve import connection_help
     from clawrl_trl.trainers.process_group import leave_process_group
 
     state = PartialState()
@@ -206,8 +210,6 @@ def main() -> int:
             train_taught(trainer, taught(script, config, settings, base_url), script.method)
         trainer.save_model(config.output_dir)
         print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
-        if config.push_to_hub:
-            trainer.push_to_hub(dataset_name=None)
     del trainer
     leave_process_group()
     return 0

@@ -1,6 +1,8 @@
 """Configuration of the asynchronous trainer: TRL's GRPO configuration with defaults for live chat."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from trl import GRPOConfig
@@ -25,7 +27,9 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
             How samples of older policy versions are corrected, per token, with the stored behaviour log-probabilities:
 
             - `"truncate"`: advantages are multiplied by `min(exp(logp_current - logp_behaviour), cap)`, without
-              gradient; the clipped ratio starts from the current policy (decoupled PPO).
+              gradient; the clipped ratio starts from the current policy (decoupled PPO), so it is 1 in a batch's
+              first iteration, and with `num_iterations=1` PPO's clip (`epsilon`, `epsilon_high`) never acts: what
+              bounds an update is the cap, the gate and the pull to the base.
             - `"mask"`: as `"truncate"`, but tokens whose weight is outside `[1 / cap, cap]` are left out.
             - `"clip"`: PPO's clipped ratio straight against the behaviour policy.
             - `"none"`: no correction.
@@ -84,6 +88,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     > - `logging_steps`: Defaults to `1` instead of `10`.
     > - `save_strategy`: Defaults to `"no"`: each published policy version is a checkpoint.
     > - `report_to`: Defaults to `"none"`.
+    > - `hub_private_repo`: Defaults to `True`: a policy may remember the chats it learned from.
     """
 
     learning_rate: float = field(default=1e-4, metadata={"help": "The initial learning rate for AdamW."})
@@ -122,7 +127,18 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     support_slack: float = field(
         default=5.0, metadata={"help": "How much likelier than with the base a token may be freely, in nats."}
     )
-    epsilon_high: float | None = field(default=0.28, metadata={"help": "Upper-bound epsilon value for clipping."})
+    epsilon: float = field(
+        default=0.2,
+        metadata={
+            "help": "Lower bound of PPO's clipped ratio, 1 - epsilon. Has no effect with --importance_sampling "
+            "truncate (the default), mask or none and --num_iterations 1 (the default): the ratio is 1 there. It "
+            "acts with 'clip', or with more iterations."
+        },
+    )
+    epsilon_high: float | None = field(
+        default=0.28,
+        metadata={"help": "Upper bound of PPO's clipped ratio, 1 + epsilon_high; acts where --epsilon does."},
+    )
     disable_dropout: bool = field(default=True, metadata={"help": "Whether to disable dropout in the model."})
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "Enable gradient checkpointing to trade compute for memory."}
@@ -138,6 +154,10 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     )
     report_to: None | str | list[str] = field(  # noqa: RUF036 (the argument parser takes None in first place)
         default="none", metadata={"help": "The integrations to report the results and logs to."}
+    )
+
+    hub_private_repo: bool | None = field(
+        default=True, metadata={"help": "Whether the repository on the Hub is private; false makes it public."}
     )
 
     importance_sampling: str = field(
@@ -181,9 +201,12 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     )
 
     def __post_init__(self) -> None:
+        if self.log_completions_hub_repo is not None:
+            raise ValueError("log_completions_hub_repo would publish people's chats: leave it out")
         if self.bf16 is None:
             gpu = not self.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
             self.bf16 = gpu and not self.fp16
+        self._check_numbers()
         # TRL insists on groups of generations, of which this trainer makes none: let it see a batch of pairs.
         self.num_generations, self.generation_batch_size = 2, None
         self.steps_per_generation = 2 * self.gradient_accumulation_steps
@@ -191,6 +214,13 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         self.steps_per_generation = self.gradient_accumulation_steps
         self.generation_batch_size = self.step_batch_size
         self._check()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The configuration as it is pickled, into `training_args.bin` for example: without tokens."""
+        kwargs = self.model_init_kwargs
+        if kwargs is not None:
+            kwargs = {name: value for name, value in kwargs.items() if name not in ("token", "use_auth_token")}
+        return {**self.__dict__, "hub_token": None, "model_init_kwargs": kwargs}
 
     @property
     def step_batch_size(self) -> int:
@@ -201,6 +231,19 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
     def exact_pull(self) -> bool:
         """Whether a step reads the whole distributions of policy and base."""
         return self.kl_estimator == "exact" and bool(self.beta or self.support_coef)
+
+    def _check_numbers(self) -> None:
+        """Checked before TRL's own arithmetic, which a zero would end in a division."""
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.max_kl < math.inf:
+            raise ValueError(f"max_kl must be above 0, got {self.max_kl}")
+        for name in ("learning_rate", "beta", "max_grad_norm", "batch_timeout", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} can't be negative, got {getattr(self, name)}")
+        if not 0 < self.temperature <= 2:
+            raise ValueError(f"temperature must be above 0 and at most 2, got {self.temperature}")
 
     def _check(self) -> None:
         if self.importance_sampling not in IMPORTANCE_SAMPLING:

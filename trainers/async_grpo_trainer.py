@@ -32,15 +32,15 @@ from clawrl_trl.credit import (
 )
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
-from clawrl_trl.policies.versions import TRAINING_STATE
+from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.collate import Inputs, collate
 from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.exact_kl import BasePull
+from clawrl_trl.trainers.hub import HubGRPOTrainer
 from clawrl_trl.trainers.importance import reweigh
 from clawrl_trl.trainers.line import PolicyLine
 from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
-from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
 from clawrl_trl.trainers.vision import Vision, adapting_language
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def _scored_by_the_judge(completions: list[Any], **kwargs: Any) -> list[float | 
     return [None] * len(completions)
 
 
-class AsyncGRPOTrainer(TemperedGRPOTrainer):
+class AsyncGRPOTrainer(HubGRPOTrainer):
     """
     Trainer for Binary RL on replies that were sampled elsewhere, as in [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
@@ -130,6 +130,7 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             }"""),
     }
 
+    method: ClassVar[str] = "binary"
     config_class: ClassVar[type[AsyncGRPOConfig]] = AsyncGRPOConfig
     needs: ClassVar[tuple[str, ...]] = ("score",)
     """Ingredients of which a sample needs at least one."""
@@ -419,12 +420,3 @@ class AsyncGRPOTrainer(TemperedGRPOTrainer):
             self._note("kl_to_base", kl)
         self.line.advance(batch, kl, self._untrained)
         self._note("policy_version", self.policy_version)
-
-    # ---- Saving ----
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter in PEFT form (or the model) with its tokenizer; in `output_dir` with the model card."""
-        super().save_model(output_dir, _internal_call)
-        here = output_dir is None or Path(output_dir).absolute() == Path(self.args.output_dir).absolute()
-        if here and not _internal_call:
-            self.create_model_card(model_name=Path(self.args.output_dir).name)

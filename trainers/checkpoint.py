@@ -24,7 +24,8 @@ from safetensors import SafetensorError
 
 from clawrl_trl.engines.kinds import MERGED
 from clawrl_trl.errors import UserError
-from clawrl_trl.policies.versions import TRAINING_STATE
+from clawrl_trl.policies.checksums import TRAINING_STATE
+from clawrl_trl.trainers.record import write_record
 
 FACTS = "policy.json"
 
@@ -53,6 +54,7 @@ def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: b
         trainer._save_scaler(str(state))
         trainer._save_rng_state(str(state))
         if trainer.accelerator.is_main_process:
+            write_record(trainer, folder)
             (state / FACTS).write_text(json.dumps(facts))
             trainer.state.save_to_json(str(state / "trainer_state.json"))
 

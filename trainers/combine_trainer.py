@@ -26,6 +26,7 @@ class CombineTrainer(OPDTrainer):
     _tag_names: ClassVar[list[str]] = ["trl", "clawrl-trl", "combine"]
     _name = "Combine"
 
+    method: ClassVar[str] = "combine"
     config_class: ClassVar[type[AsyncGRPOConfig]] = CombineConfig
     needs: ClassVar[tuple[str, ...]] = ("score", "teacher")
 

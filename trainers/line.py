@@ -21,7 +21,15 @@ from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
 from clawrl_trl.ledger.schema import Batch, Policy
-from clawrl_trl.policies import Candidate, Publisher, rollback, version_of
+from clawrl_trl.policies import (
+    Candidate,
+    Publisher,
+    find_damage,
+    find_state_damage,
+    reject_damaged,
+    rollback,
+    version_of,
+)
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
     adapted_modules,
@@ -81,7 +89,7 @@ class PolicyLine:
                 f"{store.root}/policy-v<N>."
             )
         if self._main and self._current_now() != version:
-            rollback(self.publisher.ledger, to=version)
+            rollback(self.publisher.ledger, to=version, store=store)
         self._trainer.accelerator.wait_for_everyone()
 
     def recover(self) -> str | None:
@@ -103,7 +111,7 @@ class PolicyLine:
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
         version = self._current()
-        state = store.training_state(version)
+        state = self._state(version)
         touched = self.version > 0 or self._trainer.state.global_step > 0
         if version == 0 and touched:
             self._initial.restore(self._model)
@@ -133,7 +141,29 @@ class PolicyLine:
             self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
     def _current(self) -> int:
-        return int(self._shared(self._current_now() if self._main else None))
+        return int(self._shared(self._whole_current() if self._main else None))
+
+    def _whole_current(self) -> int:
+        """The current version, after those whose files are damaged were rejected."""
+        ledger, store = self.publisher.ledger, self.publisher.store
+        while True:
+            version = self._current_now()
+            with ledger.reader() as tx:
+                row = policies.get(tx, version)
+            damage = find_damage(store.folder(version), row.sha256) if version and row else None
+            if damage is None:
+                return version
+            reject_damaged(ledger, store, version, damage)
+
+    def _state(self, version: int) -> Path | None:
+        """The training state of a version, if it has one that is whole."""
+        state = self.publisher.store.training_state(version)
+        damage = find_state_damage(state.parent) if self._main and state else None
+        if damage is not None:
+            logger.warning(
+                "the training state of version %d is damaged (%s): the optimizer starts anew", version, damage
+            )
+        return None if self._shared(damage) is not None else state
 
     def _current_now(self) -> int:
         """The newest version while it waits to be served, else the one that serves."""
@@ -148,7 +178,7 @@ class PolicyLine:
             read_training_state(self._trainer, None)
         else:
             read_weights(self._trainer, store.folder(version))
-            read_training_state(self._trainer, store.training_state(version))
+            read_training_state(self._trainer, self._state(version))
         self._hold(version)
 
     def _hold(self, version: int) -> None:
@@ -198,7 +228,7 @@ class PolicyLine:
         row = Policy(
             version=version,
             parent=self.version,
-            path=str(final),
+            path=f"{store.root.name}/{final.name}",
             sha256=store.sha256(version),
             kind="adapter" if is_peft_model(self._model) and not self._merges else "full",
             metrics=metrics,

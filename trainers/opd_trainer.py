@@ -37,6 +37,7 @@ class OPDTrainer(AsyncGRPOTrainer):
     _tag_names: ClassVar[list[str]] = ["trl", "clawrl-trl", "opd"]
     _name = "OPD"
 
+    method: ClassVar[str] = "opd"
     config_class: ClassVar[type[AsyncGRPOConfig]] = OPDConfig
     needs: ClassVar[tuple[str, ...]] = ("teacher",)
 

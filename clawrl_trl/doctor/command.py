@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +23,7 @@ from clawrl_trl.doctor.report import Page, as_json
 from clawrl_trl.engines.client import EngineClient, EngineError, locate
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import UserError
+from clawrl_trl.flags import read_flags
 from clawrl_trl.run import RunFolder
 from clawrl_trl.serve import engine_only
 from clawrl_trl.settings import ServeSettings
@@ -56,6 +56,7 @@ BEFORE = (
 AFTER = (
     Check("Engine", "answers", Patient.meet),
     Check("Engine", "context length", sampling.context_length),
+    Check("Engine", "room for agents", sampling.agents_fit),
     Check("Engine", "token ids", tokens.text_ids),
     Check("Engine", "token ids, tool call", tokens.tool_ids),
     Check("Engine", "text of the ids", tokens.decoded_text),
@@ -116,11 +117,11 @@ def parse(argv: Sequence[str]) -> tuple[ServeSettings, bool]:
     parser = HfArgumentParser(ServeSettings, prog="clawrl doctor", description="Check engine, model and machine.")
     parser.add_argument("--json", action="store_true", help="Print a JSON list.")
     folder = given or ServeSettings().run
-    if (Path(folder) / "config.json").exists():
-        parser.set_defaults(**asdict(ServeSettings.load(folder)))
+    if (stored := ServeSettings.find(folder)) is not None:
+        parser.set_defaults(**asdict(stored))
     elif given is not None:
         raise UserError(f"{given} holds no run: leave --run out, or start one with 'clawrl serve --run {given}'.")
-    settings, rest = parser.parse_args_into_dataclasses(list(argv))
+    settings, rest = read_flags(parser, argv)
     return settings, bool(rest.json)
 
 

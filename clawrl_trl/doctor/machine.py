@@ -74,7 +74,7 @@ async def memory(patient: Patient) -> Finding:
     running = patient.remote or patient.run.announced("engine") is not None
     apart = card is not None and patient.settings.rollout_gpus > 0
     trainer = sum(need.trainer.values())
-    engine = sum(need.engine.values()) + patient.settings.max_model_len * need.cached_token
+    engine = sum(need.engine.values()) + patient.context * need.cached_token
     parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
     place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
     detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"

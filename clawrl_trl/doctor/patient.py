@@ -20,7 +20,7 @@ from clawrl_trl.engines.launch import model_path
 from clawrl_trl.engines.vllm import on_cpu
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import LOOPBACK_HOSTS, ServeSettings
+from clawrl_trl.settings import DEFAULT_CONTEXT, LOOPBACK_HOSTS, ServeSettings
 
 
 @dataclass
@@ -79,6 +79,11 @@ class Patient:
             return model_path(self.settings)
         raise Skip("the engine's model is not on this machine: name it with --model_name_or_path")
 
+    @property
+    def context(self) -> int:
+        """Longest prompt plus completion, in tokens: what the engine says, else what it would be asked for."""
+        return int(self.card.get("max_model_len") or self.settings.max_model_len or DEFAULT_CONTEXT)
+
     @cached_property
     def shape(self) -> Shape:
         """The model's dimensions.
@@ -129,7 +134,7 @@ class Patient:
             Skip: If no engine answers.
             EngineError: If the engine refuses.
         """
-        longest = int(self.card.get("max_model_len") or self.settings.max_model_len) // 4
+        longest = self.context // 4
         asked = {"model": self.base, **body, "max_tokens": min(body["max_tokens"], longest)}
         key = repr((sorted(asked.items()), stream))
         if key not in self._replies:

@@ -13,6 +13,7 @@ from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.patient import Patient
 from clawrl_trl.doctor.replies import COMPLETIONS, call
 from clawrl_trl.engines.client import EngineClient, EngineError
+from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.gateway.sampling import PLAIN
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -114,10 +115,21 @@ async def context_length(patient: Patient) -> Finding:
     if (answer := await _overlong(engine, patient.base, int(served))) != 400:
         detail = f"a prompt longer than {served} tokens is answered {answer}, not refused with 400"
         return Finding(name, "fail", detail, "use an engine that refuses what it can't read whole")
-    if wanted > served:
+    if wanted is not None and wanted > served:
         fix = f"set --max_model_len {served}, or start the engine with --max-model-len {wanted}"
         return Finding(name, "warn", f"--max_model_len is {wanted}, the engine takes {served} tokens", fix)
     return Finding(name, "ok", f"the engine takes {served} tokens and refuses longer prompts")
+
+
+async def agents_fit(patient: Patient) -> Finding:
+    """Whether requests of agents fit into the context."""
+    name = "room for agents"
+    _, served = patient.engine, patient.card.get("max_model_len")
+    if served is None:
+        raise Skip("the engine does not say how long a prompt it takes")
+    if shortage := find_shortage(int(served), patient.settings.model_name_or_path):
+        return Finding(name, "warn", *shortage)
+    return Finding(name, "ok", f"{served} tokens")
 
 
 async def _overlong(engine: EngineClient, model: str, length: int) -> int:

@@ -26,6 +26,9 @@ IN_PLACE_MODEL = "policy"
 POLICY_NAME = re.compile(r"policy-v(\d{1,9})")
 """The name under which an engine serves a policy version."""
 
+EMBEDDED = "clawrl-trl"
+"""Whom the embedded engine names as the owner of its models."""
+
 POLICY_PATH = "/v1/policy"
 """Where a vLLM server of ours is told to exchange its model in place; other engines have no such route."""
 
@@ -158,6 +161,15 @@ def base_name(names: Iterable[str]) -> str:
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
+def context_of(models: Mapping[str, Any]) -> int | None:
+    """The context that an answer of `/v1/models` states, in tokens; `None` if it states none."""
+    for model in models.get("data") or ():
+        stated = model.get("max_model_len")
+        if isinstance(stated, int) and stated > 0:
+            return stated
+    return None
+
+
 def model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
     """What each name in the answer of `/v1/models` was loaded from; `None` where the engine doesn't say."""
     return {str(model["id"]): model.get("root") for model in reply.get("data", [])}
@@ -191,7 +203,7 @@ def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Se
     if in_place is not None:
         return Serving("in place", int(in_place["version"]))
     owners = {model.get("owned_by") for model in models.get("data", [])}
-    return Serving("not" if "vllm" in owners else "by name")
+    return Serving("not" if "vllm" in owners else "by name", grammars=owners != {EMBEDDED})
 
 
 def decoded(response: httpx.Response) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from clawrl_trl.engines.calls import (
     already_loaded,
     base_name,
     check_root,
+    context_of,
     decoded,
     encode,
     exchange_call,
@@ -103,6 +104,10 @@ class EngineClient(Addressed):
     async def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
         return model_names(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+
+    async def context(self) -> int | None:
+        """Longest prompt plus completion that it takes, in tokens; `None` if it doesn't say."""
+        return context_of(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def base_name(self) -> str:
         """What the engine calls its base model, remembered for its address; `base` if it lists no models."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
+
+from clawrl_trl.engines.chat_template import make_environment
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 """Where a model keeps its chat template, newest habit first."""
@@ -99,20 +98,10 @@ def family_of(model: str) -> Family:
     Args:
         model (`str`): Folder or hub id; for an id the few small files are fetched, or found in the cache.
     """
-    kind = _read_json(model, "config.json").get("model_type")
+    kind = read_json(model, "config.json").get("model_type")
     template = _template(model)
     row = next((row for row in FAMILIES if kind in row.model_types and row.mark in template), UNKNOWN)
     return replace(row, flags=row.flags + NOT_BY_DEFAULT) if closes_thinking(template) else row
-
-
-class _Generation(Extension):
-    """Training templates mark what the model wrote; to rendering, the mark means nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def closes_thinking(template: str) -> bool:
@@ -121,9 +110,7 @@ def closes_thinking(template: str) -> bool:
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
+    environment = make_environment()
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: ""
     try:
@@ -133,6 +120,15 @@ def closes_thinking(template: str) -> bool:
     except (TemplateError, TypeError, ValueError):
         return False
     return prompt.rstrip().endswith("</think>")
+
+
+def has_chat_template(model: str) -> bool:
+    """Whether a model says how a chat is put to it.
+
+    Args:
+        model (`str`): Folder or hub id.
+    """
+    return bool(_template(model))
 
 
 def _template(model: str) -> str:
@@ -149,7 +145,8 @@ def _template(model: str) -> str:
     return ""
 
 
-def _read_json(model: str, name: str) -> Mapping[str, Any]:
+def read_json(model: str, name: str) -> Mapping[str, Any]:
+    """A JSON file of a model, from its folder or hub id; empty if the model has none of that name."""
     path = _file(model, name)
     content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path else {}
     return content

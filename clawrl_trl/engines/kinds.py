@@ -39,10 +39,12 @@ class Serving:
     Args:
         whole (`str`): How it serves whole models: `"by name"`, `"in place"`, or `"not"` at all.
         in_place (`int`, defaults to 0): The version in place of the base model; 0 is the base model.
+        grammars (`bool`, defaults to `True`): Whether it may sample under a grammar: for strict tools, say.
     """
 
     whole: Literal["by name", "in place", "not"] = "by name"
     in_place: int = 0
+    grammars: bool = True
 
     def exchanges(self, kind: str) -> bool:
         """Whether a version of this kind takes the base model's place."""

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -27,7 +28,7 @@ import httpx
 from clawrl_trl.engines.server_log import ServerLog
 from clawrl_trl.engines.vllm import Server
 from clawrl_trl.errors import UserError, run_main
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import RunFolder, open_private
 from clawrl_trl.settings import ServeSettings
 from clawrl_trl.supervisor import end_with_parent
 
@@ -118,6 +119,9 @@ def _attend(server: Server, folder: RunFolder, name: str, key: str, port: int) -
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
             return 0
+    if server.settings.max_model_len is None and not server.fit_memory and log.cache_too_small():
+        _say("the memory can't hold the default context: vLLM is started again with the longest that it holds")
+        return _attend(replace(server, fit_memory=True), folder, name, key, port)
     code, cause = process.returncode, log.cause()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     _say(f"error: vLLM {how}{': ' + cause if cause and code >= 0 else ''} (more in {log.path})")
@@ -143,7 +147,7 @@ def _say(line: str) -> None:
 @contextmanager
 def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """The server's process; at the end nothing that it has started is left."""
-    with log.path.open("ab") as sink:
+    with open_private(log.path, "ab") as sink:
         process = subprocess.Popen(
             server.command(port),
             env=server.environment(key),
@@ -198,7 +202,7 @@ def free_port() -> int:
 def main(arguments: list[str] | None = None) -> int:
     """`python -m clawrl_trl.engines.launch --run DIR`: vLLM as the engine of a run folder."""
     parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.launch", description=serve.__doc__)
-    parser.add_argument("--run", required=True, help="run folder with a config.json")
+    parser.add_argument("--run", required=True, help="run folder with a settings.json")
     parser.add_argument("--judge", action="store_true", help="the judge's own server, not the run's engine")
     given = parser.parse_args(arguments)
     return run_main(lambda: serve(given.run, judge=given.judge))

@@ -15,6 +15,7 @@ _SAID = re.compile(r"INFO \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] (.*)")
 _PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?((INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ?)?")
 _ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Interrupt)|[\w.]+: error|error): \S")
 _COUNTED = re.compile(r"\d+ validation errors? for ")
+_CACHE_TOO_SMALL = "KV cache is needed, which is larger than the available KV cache"
 _SECOND_HAND = ("Engine core initialization failed", "EngineCore encountered", "Worker failed with error",
                 "WorkerProc initialization failed", "EngineDeadError", "Engine core proc")  # fmt: skip
 
@@ -46,6 +47,10 @@ class ServerLog:
         # pydantic says in the next line what it is that is wrong
         said = lines[place + 1] if _COUNTED.search(lines[place]) and place + 1 < len(lines) else lines[place]
         return said[: 3 * LONGEST]
+
+    def cache_too_small(self) -> bool:
+        """Whether the server ended because its KV cache can't hold one conversation of the longest context."""
+        return any(_CACHE_TOO_SMALL in line for line in self._lines())
 
     def _lines(self) -> list[str]:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from clawrl_trl.engines.context import vllm_context
 from clawrl_trl.engines.devices import VISIBLE, deal
 from clawrl_trl.engines.families import family_of
 from clawrl_trl.run import RunFolder
@@ -27,6 +28,9 @@ DEFAULT_RANK = 32
 SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9
 """Share of a device's memory for the engine: beside a trainer, and alone."""
 
+NOWHERE = "none.invalid"
+"""A domain that can't exist (RFC 2606): without any allowed domain, vLLM fetches from all."""
+
 OURS = (
     "--middleware", "clawrl_trl.engines.vllm_policy.PolicyInPlace",
     "--middleware", "clawrl_trl.engines.guard.RequireKey",  # the last is the outermost
@@ -39,6 +43,7 @@ ENVIRONMENT = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
     "VLLM_SERVER_DEV_MODE": "1",  # the routes for updating weights; `guard` asks for the key there too
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # an allowed domain may not lead to another
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "NO_COLOR": "1",
@@ -57,6 +62,7 @@ class Server:
         served_name (`str`, defaults to `"base"`): The model's name in requests.
         adapters (`bool`, defaults to `True`): Whether it serves adapters too.
         devices (`str`, *optional*): Its `CUDA_VISIBLE_DEVICES`; `None` leaves it what this process has.
+        fit_memory (`bool`, defaults to `False`): Take the longest context that the memory holds.
     """
 
     settings: ServeSettings
@@ -64,6 +70,7 @@ class Server:
     served_name: str = BASE_NAME
     adapters: bool = True
     devices: str | None = None
+    fit_memory: bool = False
 
     @classmethod
     def of_run(cls, settings: ServeSettings, model: str) -> "Server":
@@ -91,9 +98,11 @@ class Server:
         settings = self.settings
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
         words += ["--served-model-name", self.served_name, "--host", "127.0.0.1", "--port", str(port)]
-        words += ["--max-model-len", str(settings.max_model_len), "--max-num-seqs", str(settings.max_running)]
+        context = vllm_context(settings, self.model, fit_memory=self.fit_memory)
+        words += ["--max-model-len", context, "--max-num-seqs", str(settings.max_running)]
         words += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", str(MAX_LOGPROBS)]
         words += ["--generation-config", "vllm", "--dtype", _dtype(settings)]
+        words += ["--allowed-media-domains", *(sorted(settings.media_domains) or [NOWHERE])]
         words += _adapters(settings) if self.adapters else []
         words += [*_placement(settings), *family_of(self.model).arguments(), *OURS]
         return [*words, *(settings.vllm_args or "").split()]

@@ -1,8 +1,9 @@
-"""Which policy version samples which token, told by the vLLM server itself.
+"""Which policy version samples which token, and whether under a grammar, told by the vLLM server itself.
 
-Nobody outside could tell for sure, since tokens and exchanges of the model travel on different connections. So to a
-client that sends `x-policy-versions` the server notes, for each choice, from which token on which version speaks: in
-a stream as an event of its own, in a whole reply as a header.
+Nobody outside could tell for sure: tokens and exchanges of the model travel on different connections, and what of a
+request becomes a grammar depends on the server's tool parser and flags. So to a client that sends `x-policy-versions`
+the server notes, for each choice, from which token on which version speaks: in a stream as an event of its own, which
+says as well whether the reply is constrained, in a whole reply as a header.
 """
 
 import json
@@ -32,6 +33,7 @@ class Flights:
 
     def __init__(self) -> None:
         self._notes: dict[str, list[Note]] = {}
+        self._constrained: set[str] = set()
 
     def begin(self) -> str:
         """A fresh request id that `note` recognises inside vLLM's own."""
@@ -42,6 +44,7 @@ class Flights:
     def end(self, flight: str) -> None:
         """Forget a request."""
         del self._notes[flight]
+        self._constrained.discard(flight)
 
     def note(self, request: Any, start: int, version: int) -> None:
         """Note a version for one of vLLM's requests, if it is one of these."""
@@ -50,6 +53,16 @@ class Flights:
             per_prompt = 1 if request.parent_req is None else request.parent_req.sampling_params.n
             choice = int(match["prompt"] or 0) * per_prompt + request.request_index
             self._notes[match["flight"]].append(Note(choice, start, version))
+
+    def constrain(self, request: Any) -> None:
+        """Note that one of vLLM's requests, if it is one of these, is sampled under a grammar."""
+        match = _REQUEST.fullmatch(request.external_req_id)
+        if match is not None and match["flight"] in self._notes:
+            self._constrained.add(match["flight"])
+
+    def constrained(self, flight: str) -> bool:
+        """Whether any reply to a request is sampled under a grammar."""
+        return flight in self._constrained
 
     def take(self, flight: str) -> list[Note]:
         """The notes since the last call."""
@@ -70,7 +83,7 @@ def noting(send: Send, flights: Flights, flight: str) -> Send:
                 header = json.dumps(flights.take(flight)).encode()
                 message["headers"] = [*headers, (VERSIONS_HEADER.encode(), header)]
         elif streams and message.get("body") and (notes := flights.take(flight)):
-            event = {"policy_versions": notes, "choices": []}
+            event = {"policy_versions": notes, "constrained": flights.constrained(flight), "choices": []}
             message["body"] = b"data: " + json.dumps(event).encode() + b"\n\n" + message["body"]
         await send(message)
 

@@ -79,6 +79,8 @@ class Holder:
             if not known:
                 state = processor.request_states[request.request_id]
                 self.flights.note(state, 0, self._version_for(state))
+                if getattr(getattr(request, "sampling_params", None), "structured_outputs", None) is not None:
+                    self.flights.constrain(state)
 
         processor.add_request = noted
 

@@ -6,19 +6,19 @@ requests in flight are answered (for a bounded time) and everything captured is 
 
 import argparse
 import logging
+import os
 import signal
 import socket
 import sys
-
-import uvicorn
 
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.http_server import BACKLOG, BoundedConfig, BoundedServer
 from clawrl_trl.ledger import Ledger
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import PRIVATE_UMASK, RunFolder
 from clawrl_trl.settings import ServeSettings
 
 GRACE_S = 8
@@ -27,8 +27,6 @@ GRACE_S = 8
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that none is closed while a request is on its way."""
 
-BACKLOG = 2048
-
 SWITCH_INTERVAL_S = 0.0005
 """How long the thread that writes to the ledger may keep the event loop from going on; Python's default is 5 ms."""
 
@@ -36,21 +34,20 @@ SWITCH_INTERVAL_S = 0.0005
 def main() -> int:
     """Serve until told to end; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m clawrl_trl.gateway")
-    parser.add_argument("--run", required=True, help="Run folder, with its config.json.")
+    parser.add_argument("--run", required=True, help="Run folder, with its settings.json.")
     folder = RunFolder(parser.parse_args().run)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = ServeSettings.load(folder.path)
+    os.umask(PRIVATE_UMASK)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keys = Keys.from_environment()
     keys.check_bind(settings.host)
     listener = listen(settings.host, settings.port)
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     gateway = Gateway(folder, settings, keys, ledger, EngineClient.of_run(folder, settings))
-    config = uvicorn.Config(
+    config = BoundedConfig(
         make_app(gateway),
-        log_config=None,
-        access_log=False,
         server_header=False,
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -59,22 +56,10 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again when it is done; by then there is nothing left to do.
         signal.signal(number, lambda *_: None)
-    server = AnnouncingServer(config, folder, base_url(settings.host, listener))
+    url = base_url(settings.host, listener)
+    server = BoundedServer(config, lambda: folder.announce("gateway", base_url=url))
     server.run(sockets=[listener])
     return 0 if server.started else 1
-
-
-class AnnouncingServer(uvicorn.Server):
-    """A server that tells the run folder where it listens, once it does."""
-
-    def __init__(self, config: uvicorn.Config, folder: RunFolder, url: str) -> None:
-        super().__init__(config)
-        self._folder, self._url = folder, url
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._folder.announce("gateway", base_url=self._url)
 
 
 def listen(host: str, port: int) -> socket.socket:

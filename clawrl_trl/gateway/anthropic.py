@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from clawrl_trl.gateway import anthropic_reply, anthropic_request, body
+from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.replies import answer
 from clawrl_trl.gateway.requests import CountRequest, MessagesRequest, check
@@ -26,6 +27,7 @@ async def create(request: Request) -> Response:
     raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
     content = await body.parsed(raw)
     check(MessagesRequest, content)
+    check_media(content, gateway.settings.media_domains)
     chat = anthropic_request.to_chat(content)
     api = {"name": anthropic_reply.API}
     asked = Asked(MESSAGES, owner, headers, chat, request.scope.get("path_session"), api=api)
@@ -39,6 +41,7 @@ async def count_tokens(request: Request) -> Response:
     gateway.keys.chat_owner(dict(request.headers))
     content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
     check(CountRequest, content)
+    check_media(content, gateway.settings.media_domains)
     chat = anthropic_request.to_chat(content)
     version = gateway.policies.resolve(chat.get("model"))
     with gateway.policies.lease(version):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from clawrl_trl import __version__
 from clawrl_trl.gateway import anthropic, episodes, errors, feedback, forward, health, models, replies, responses
@@ -27,6 +28,8 @@ def make_app(gateway: Gateway) -> FastAPI:
         finally:
             await gateway.stop()
 
+    origins = gateway.settings.origins
+    cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     app = FastAPI(
         title="clawrl-trl gateway",
         version=__version__,
@@ -35,7 +38,10 @@ def make_app(gateway: Gateway) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        middleware=[Middleware(Front, keys=gateway.keys, host=gateway.settings.host)],
+        middleware=[
+            Middleware(Front, keys=gateway.keys, host=gateway.settings.host, origins=origins),
+            *([cors] if origins else []),
+        ],
     )
     app.state.gateway = gateway
     errors.install(app)

@@ -3,13 +3,14 @@
 `chat` keys talk to the model, the `feedback` key rates replies, the `admin` key sees and changes the run. Each
 chat key is an owner of its own: sessions of different owners never join. Without a chat key the gateway serves
 this machine only, and since any web page can make a browser call 127.0.0.1, such requests must name a loopback
-host (DNS rebinding) and must not come from a foreign page (`Origin`).
+host (DNS rebinding) and must not come from a page (`Origin`, `Sec-Fetch-Site`) of another origin, be it another port
+of this machine, but for those that the user lists.
 """
 
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -94,19 +95,31 @@ class Keys:
             return False
         return True
 
-    def guard(self, headers: Mapping[str, str], bound: str) -> None:
-        """Without a chat key, refuse what a browser may have been tricked into sending."""
+    def guard(self, headers: Mapping[str, str], scheme: str, bound: str, origins: Collection[str] = ()) -> None:
+        """Without a chat key, refuse what a browser may have been tricked into sending.
+
+        Args:
+            headers (`Mapping[str, str]`): The request's headers.
+            scheme (`str`): `"http"` or `"https"`, as the request came.
+            bound (`str`): The address the gateway is bound to.
+            origins (`Collection[str]`, *optional*): Origins of pages that may use the gateway, besides its own.
+
+        Raises:
+            ApiError: 403, if the host is not this machine or the page is of another origin.
+        """
         if self.chat:
             return
-        allowed = {bound.lower()}
         host = _hostname("//" + headers.get("host", ""))
-        if not is_loopback(host) and host not in allowed:
+        if not is_loopback(host) and host != bound.lower():
             raise ApiError(403, f"Host {host!r} is not this machine; set CLAWRL_API_KEY to be reached by that name.")
         origin = headers.get("origin")
-        if origin is not None:
-            page = _hostname(origin)
-            if not is_loopback(page) and page not in allowed:
-                raise ApiError(403, "Web pages of other sites may not use this gateway.")
+        if origin is None:
+            foreign = headers.get("sec-fetch-site", "none").lower() not in ("none", "same-origin")
+        else:
+            allowed = {f"{scheme}://{headers.get('host', '')}", *origins}
+            foreign = origin.lower() not in {one.lower() for one in allowed}
+        if foreign:
+            raise ApiError(403, "Web pages of other origins may not use this gateway: allow one by --allowed_origins.")
 
 
 def _hostname(url: str) -> str | None:

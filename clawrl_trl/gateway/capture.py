@@ -132,6 +132,8 @@ class Capture:
         self.choices: dict[int, Choice] = {}
         self.prompt_ids: list[int] | None = None
         self.usage: dict[str, Any] | None = None
+        self.constrained: bool | None = None
+        """Whether the engine sampled under a grammar, if it says."""
 
     def take(self, reply: Mapping[str, Any]) -> None:
         """Add an event of a stream, or a whole reply."""
@@ -142,6 +144,9 @@ class Capture:
             one.take(choice)
             if self.first_token_at is None and (choice.get("token_ids") or one.content[-1]):
                 self.first_token_at = time.monotonic()
+        self.constrained = (
+            reply.get("constrained", self.constrained) if "policy_versions" in reply else self.constrained
+        )
         for index, start, version in reply.get("policy_versions") or ():
             self.choice(index).notes.append((start, version))
         self._take_usage(reply.get("usage"), choices)

@@ -5,8 +5,8 @@ serialised it; so a conversation is found by looking a link up, and no history i
 
 What counts as the same message: user text trimmed, without stamps and status lines; tool results by their text;
 assistant messages by their text without any white space and their tool calls by name and parsed arguments, ids,
-reasoning and nulls ignored. Consecutive assistant messages count as one, because clients merge them. Images and
-other parts count by their digest.
+reasoning and nulls ignored. Consecutive messages of the assistant count as one, and so do those of the user, because
+clients merge them. Images and other parts count by their digest.
 """
 
 import json
@@ -23,6 +23,7 @@ Link = bytes
 _SPACE = b" \t\n\r\x0b\x0c"
 _THINK = re.compile(r"<(/?)think>", re.IGNORECASE)
 _EXACT = 2**53
+_UNIQUE_BYTES = 48
 
 
 def root(owner: str) -> Link:
@@ -46,17 +47,19 @@ class Chain:
 
     def __init__(self, start: Link) -> None:
         self.link = start
-        self._run: _AssistantRun | None = None
+        self._run: _AssistantRun | _UserRun | None = None
 
     def add(self, role: str, message: Message, text: str = "") -> Link:
         """Append a message (`text`: the cleaned text of a user message)."""
         if role == "assistant":
-            self._run = self._run or _AssistantRun(self.link)
-            self.link = self._run.add(message)
+            run = self._run if isinstance(self._run, _AssistantRun) else _AssistantRun(self.link)
+            self._run, self.link = run, run.add(message)
+        elif role == "user":
+            said = self._run if isinstance(self._run, _UserRun) else _UserRun(self.link)
+            self._run, self.link = said, said.add(message, text)
         else:
             self._run = None
-            said = text if role == "user" else text_of(message).strip()
-            self.link = _link(self.link, role.encode(), _bytes(said), *_parts(message))
+            self.link = _link(self.link, role.encode(), _bytes(text_of(message).strip()), *_parts(message))
         return self.link
 
 
@@ -72,6 +75,22 @@ class _AssistantRun:
         for call in _calls(message):
             self._calls.update(call)
         return _link(self._text.digest(), self._calls.digest())
+
+
+class _UserRun:
+    """Consecutive user messages, which clients merge after a stop: their texts as lines of one."""
+
+    def __init__(self, start: Link) -> None:
+        self._text = blake2b(start + b"user", digest_size=16)
+        self._parts = blake2b(digest_size=16)
+        self._joint = b""
+
+    def add(self, message: Message, text: str) -> Link:
+        self._text.update(self._joint + _bytes(text))
+        self._joint = b"\n"
+        for part in _parts(message):
+            self._parts.update(_link(part))
+        return _link(self._text.digest(), self._parts.digest())
 
 
 def spoken(message: Message) -> bytes:
@@ -98,6 +117,12 @@ def reply_digest(message: Message) -> bytes:
     """A digest of one assistant message by itself; empty if it says and calls nothing."""
     text, calls = spoken(message), list(_calls(message))
     return _link(text, *calls) if text or calls else b""
+
+
+def quotation(owner: str, message: Message) -> Link | None:
+    """The link of a reply by itself, whatever stands before it; `None` if it is too short to be the only one."""
+    text = spoken(message)
+    return _link(root(owner), b"quoted", text) if len(text) >= _UNIQUE_BYTES else None
 
 
 def text_digest(text: str) -> bytes:

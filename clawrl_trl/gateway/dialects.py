@@ -24,6 +24,9 @@ class Dialect:
         session_id: Finds the client's own session id in the first user message (group `id`; an optional group
             `key` holds the client's name of the session).
         stamps: Cut from the start of a user message: time stamps and envelopes.
+        metadata: A block of JSON (group `json`) at the start of a user message that may name its sender.
+        envelopes: The start of a user message that names a chat (group `chat`) and may name its sender (group `name`,
+            inside group `label`).
         cuts: Cut wherever they stand in a user message that holds the needle, as `(needle, pattern)`: status
             lines, internal context. A message of nothing else is transient: it is in no later history.
         carried: A user message that carries what a tool returned, such as its images.
@@ -43,6 +46,8 @@ class Dialect:
             `(pattern, reason)`.
         side_keys: Session names (group `key` of `session_id`) of side runs, as `(pattern, reason)`; searched.
         agent_keys: Session names of sessions whose "user" is another agent; searched.
+        fork_keys: Session names of runs on a copy of another session's history, whose own id names only the copy;
+            searched.
         session_headers: Headers that carry the client's session id, which its side requests and subagents share.
         user_ids: Finds that id in the body's `metadata.user_id` (group `id`); searched.
         telemetry: The opening of a system prompt that is meant for the servers of the client's maker and differs
@@ -52,6 +57,8 @@ class Dialect:
     name: str
     session_id: tuple[str, ...] = ()
     stamps: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+    envelopes: tuple[str, ...] = ()
     cuts: tuple[tuple[str, str], ...] = ()
     carried: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
@@ -67,6 +74,7 @@ class Dialect:
     one_shots: tuple[tuple[str, str], ...] = ()
     side_keys: tuple[tuple[str, str], ...] = ()
     agent_keys: tuple[str, ...] = ()
+    fork_keys: tuple[str, ...] = ()
     session_headers: tuple[str, ...] = ()
     user_ids: tuple[str, ...] = ()
     telemetry: tuple[str, ...] = ()
@@ -119,8 +127,16 @@ OPENCLAW = Dialect(
         r"[^\n]*?\bsessionId=(?P<id>[^\s|]+)",
     ),
     stamps=(
-        r"(?:Conversation info|Sender|Thread starter|Replied message|Forwarded message context)[^\n]{0,60}"
+        r"(?:Conversation info|Sender|Thread starter|Replied message|Forwarded message context"
+        r"|Chat history)[^\n]{0,60}"
         r"\(untrusted[^)\n]*\):\s*```json\n[\s\S]*?\n```",
+        r"[^\n]{1,200}⟦openclaw:ctx⟧[ \t]*\n(?:```json\n[\s\S]*?\n```|(?:[^\n]+(?:\n|\Z))*+)",
+        r'Current message:\n\[Replying to: "(?:[^"\\\n]|\\.)*+"\]\n(?:#\w+:)?',
+    ),
+    metadata=(r"(?:Conversation info|Sender)[^\n]{0,60}\n```json\n(?P<json>[\s\S]{0,20000}?)\n```\s*",),
+    envelopes=(
+        r"\[(?P<chat>(?![a-z]{3} \d{4}-)[a-z][^\]\n]{2,160}?)(?: \+\w{1,8})?(?: [a-z]{3})? \d{4}-\d{2}-\d{2}[T ]"
+        r"[^\]\n]{0,60}\] (?P<label>(?P<name>[^\n:\[\]]{1,80}): )?",
     ),
     cuts=(
         (
@@ -128,6 +144,7 @@ OPENCLAW = Dialect(
             r"^[ \t]*Runtime: agent=[^\n]*(?:\n(?:Current model identity|Reasoning): [^\n]*)*",
         ),
         ("[message_id:", r"^[ \t]*\[message_id: [^\]\n]*\][ \t]*$"),
+        ("Context: ⟦openclaw:ctx⟧", r"^Context: ⟦openclaw:ctx⟧[\s\S]*"),
         (
             "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
             r"(?:OpenClaw runtime context[^\n]{0,200}\n)?(?:This context is runtime-generated[^\n]{0,200}\n)?\s{0,20}"
@@ -142,6 +159,7 @@ OPENCLAW = Dialect(
         r"\[OpenClaw (?:exec completion|session event)\]",
         r"\[Inter-session message\]",
         r"An async command you ran earlier has completed",
+        r"A background task (?:completed\. Use this result|finished\. Process the completion update)\b",
     ),
     wakes=(
         (
@@ -181,6 +199,7 @@ OPENCLAW = Dialect(
         (r"(?:^|:)heartbeat(?:$|:)", "a heartbeat"),
     ),
     agent_keys=(r"(?:^|:)subagent:",),
+    fork_keys=(r"(?:^|:)internal-session-effects(?:$|:)",),
 )
 
 OPEN_WEBUI = Dialect(
@@ -234,6 +253,8 @@ def _reasons(name: str) -> tuple[tuple[Pattern[str], str], ...]:
 
 
 STAMP = _union("stamps", r"\s*")
+METADATA = _union("metadata")
+ENVELOPE = _union("envelopes")
 CUTS = tuple((needle, re.compile(pattern, re.MULTILINE)) for needle, pattern in _pairs("cuts"))
 CARRIED = _union("carried")
 EVENT = _union("events")
@@ -249,6 +270,7 @@ SIDE_SYSTEM = _reasons("side_systems")
 ONE_SHOT = _reasons("one_shots")
 SIDE_KEY = _reasons("side_keys")
 AGENT_KEY = _union("agent_keys")
+FORK_KEY = _union("fork_keys")
 SESSION_HEADERS = _rows("session_headers")
 USER_ID = tuple(re.compile(pattern) for pattern in _rows("user_ids"))
 TELEMETRY = re.compile(r"\A(?:" + _union("telemetry").pattern + ")", re.IGNORECASE)

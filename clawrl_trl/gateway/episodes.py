@@ -19,11 +19,15 @@ from clawrl_trl.ledger import episodes
 router = APIRouter()
 
 Signal = Annotated[float, Field(ge=-1, le=1)]
+Hints = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=episodes.MAX_HINT)]],
+    Field(min_length=1, max_length=episodes.MAX_HINTS),
+]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class EpisodeReport(BaseModel):
-    """One rollout; without an outcome it is dropped. `signals` are process scores of its turns, by turn id."""
+    """One rollout; without an outcome it is dropped. `signals` and `hints` are those of its turns, by turn id."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -31,6 +35,7 @@ class EpisodeReport(BaseModel):
     outcome: Signal | None = None
     reason: str = ""
     signals: dict[str, Signal] = {}
+    hints: dict[str, Hints] = {}
 
 
 class EpisodesRequest(BaseModel):
@@ -52,7 +57,9 @@ async def settle(request: Request) -> Response:
     content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
     check(EpisodesRequest, content)
     given = EpisodesRequest.model_validate(content)
-    ended = [episodes.Episode(one.session_id, one.outcome, one.reason, one.signals) for one in given.episodes]
+    ended = [
+        episodes.Episode(one.session_id, one.outcome, one.reason, one.signals, one.hints) for one in given.episodes
+    ]
 
     def write(tx: Transaction) -> dict[str, Any]:
         try:

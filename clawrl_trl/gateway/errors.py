@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from clawrl_trl.engines.client import EngineError, EngineUnavailable
-from clawrl_trl.ledger.errors import LedgerWriteError
+from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +128,13 @@ def of_engine(error: EngineError) -> ApiError:
     )
 
 
-def of_ledger(error: LedgerWriteError) -> ApiError:
+def of_ledger(error: LedgerError) -> ApiError:
     """A reply that could not be recorded is not handed out as finished."""
+    writes = isinstance(error, LedgerWriteError)
     return ApiError(
         503,
-        f"The reply could not be recorded: {error}",
-        code="ledger_write_failed",
+        f"The reply could not be recorded: {error}" if writes else str(error),
+        code="ledger_write_failed" if writes else "ledger_unavailable",
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 
@@ -144,7 +145,7 @@ def any_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, EngineError):
         return of_engine(error)
-    if isinstance(error, LedgerWriteError):
+    if isinstance(error, LedgerError):
         return of_ledger(error)
     logger.error("unexpected fault in the gateway", exc_info=error)
     return ApiError(500, "The gateway failed to handle this request; its log has the details.", code="internal_error")
@@ -173,7 +174,7 @@ def install(app: FastAPI) -> None:
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
-    for kind in (ApiError, EngineError, LedgerWriteError, Exception):
+    for kind in (ApiError, EngineError, LedgerError, Exception):
         app.add_exception_handler(kind, ours)
     app.add_exception_handler(HTTPException, routing)
     app.add_exception_handler(ClientDisconnect, gone)

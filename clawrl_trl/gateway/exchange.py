@@ -14,7 +14,6 @@ from typing import Any
 from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineUnavailable, encode
 from clawrl_trl.gateway import sampling, stream
-from clawrl_trl.gateway.body import THREAD_FROM_BYTES
 from clawrl_trl.gateway.capture import Capture
 from clawrl_trl.gateway.errors import ApiError, any_error
 from clawrl_trl.gateway.record import Asked, Record
@@ -22,9 +21,15 @@ from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions import strip_identity
 from clawrl_trl.gateway.upstream import Upstream
 from clawrl_trl.gateway.whole import Whole, streamable
+from clawrl_trl.request_body import LARGE_BYTES, run_beside
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
 """What a client that is still there hears when the gateway shuts down under its reply."""
+
+
+TURN_IDS_TOLD = 32
+"""Turn ids in the header of a reply, which clients and proxies read up to some kilobytes of; the others follow the
+first one's pattern: `-<choice index>` behind it."""
 
 
 class Exchange:
@@ -60,21 +65,28 @@ class Exchange:
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._withheld: list[bytes] = []
         self._relaying: asyncio.Task[None] | None = None
-        self._abandoned = False
+        self._ended = self._left = False
 
     @property
     def headers(self) -> dict[str, str]:
         """What the gateway tells the client beside the reply."""
-        return {
-            "X-Clawrl-Turn-Id": ",".join(self._record.turn_ids()),
+        turn_ids = self._record.turn_ids()
+        more = {"X-Clawrl-Turn-Count": str(len(turn_ids))} if len(turn_ids) > TURN_IDS_TOLD else {}
+        return more | {
+            "X-Clawrl-Turn-Id": ",".join(turn_ids[:TURN_IDS_TOLD]),
             "X-Clawrl-Policy-Version": str(self._version.number),
         }
 
-    def abandon(self) -> None:
-        """The client is gone: stop generating, keep what was sampled. After the end it does nothing."""
-        self._abandoned = True
+    def end(self) -> None:
+        """Stop generating, keep what was sampled. After the end it does nothing."""
+        self._ended = True
         if self._relaying is not None:
             self._relaying.cancel()
+
+    def abandon(self) -> None:
+        """The client is gone: end, and remember that it was the client who ended it."""
+        self._left = True
+        self.end()
 
     async def events(self) -> AsyncIterator[bytes]:
         """The bytes of the stream, to its end."""
@@ -85,7 +97,7 @@ class Exchange:
         """Everything, from forwarding to the last event. Never raises: a failure goes to the client."""
         with self._gateway.policies.lease(self._version):
             self._relaying = asyncio.create_task(self._relay())
-            if self._abandoned:
+            if self._ended:
                 self._relaying.cancel()
             await asyncio.wait([self._relaying])
         failure = STOPPED if self._relaying.cancelled() else self._relaying.exception()
@@ -100,7 +112,7 @@ class Exchange:
 
     async def _relay(self) -> None:
         body = self._upstream_body()
-        content = await asyncio.to_thread(encode, body) if self._size > THREAD_FROM_BYTES else encode(body)
+        content = encode(body) if self._size < LARGE_BYTES else await run_beside(self._size, lambda: encode(body))
         gateway = self._gateway
         upstream = Upstream(gateway.engine, gateway.policies, self._version, self._asked.wire.path, gateway.patience_s)
         if self._asked.streamed:
@@ -145,6 +157,8 @@ class Exchange:
             | self._asked.wire.logprobs(asked)
         )
         body.pop("model", None)
+        if self._gateway.settings.serves_bundled_model:
+            body.setdefault("repetition_detection", sampling.LOOP_GUARD)
         if "messages" in body:
             body["messages"] = with_thoughts(body["messages"])
         body["return_token_ids"] = True
@@ -168,7 +182,11 @@ class Exchange:
                 self._events.put_nowait(stream.encode(event))
 
     async def _keep(self) -> None:
-        if not self._record.settle(self._capture, self._gateway.policies.sampled_logprobs):
+        stopped = self._left and self._relaying is not None and self._relaying.cancelled()
+        policies = self._gateway.policies
+        if not self._record.settle(
+            self._capture, policies.sampled_logprobs, grammars=policies.grammars, stopped=stopped
+        ):
             self._record.failed()
             return
         try:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import body
@@ -18,6 +18,15 @@ router = APIRouter()
 _THUMBS = {"up": 1.0, "down": -1.0}
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be -1 or 1, not true or false")  # in Python, true is 1
+    return value
+
+
+NotTrue = BeforeValidator(_no_truth_value)
+
+
 class FeedbackRequest(BaseModel):
     """A rating, a free text, a correction or an outcome; at least one of them, on one reply."""
 
@@ -26,9 +35,9 @@ class FeedbackRequest(BaseModel):
     turn_id: str | None = None
     completion_id: str | None = None
     id: str | None = None
-    choice_index: Annotated[int, Field(ge=0)] = 0
-    score: Literal[-1, 1] | None = None
-    thumbs: Literal["up", "down", -1, 1] | None = None
+    choice_index: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    score: Annotated[Literal[-1, 1] | None, NotTrue] = None
+    thumbs: Annotated[Literal["up", "down", -1, 1] | None, NotTrue] = None
     text: Annotated[str, Field(min_length=1)] | None = None
     correction: Annotated[str, Field(min_length=1)] | None = None
     outcome: Annotated[float, Field(ge=-1, le=1)] | None = None

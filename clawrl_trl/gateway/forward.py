@@ -1,7 +1,8 @@
 """Everything else the engine offers, passed on as it is.
 
-A request is forwarded byte for byte, but for the key (the engine's, never the client's) and a model name that
-means something here only. What changes the engine for everybody (adapters, weights, sleeping) is for the
+A request is forwarded as it is, but for the key (the engine's, never the client's) and a model name that means
+something here only. JSON is read and written anew, so that the engine reads what was checked here: no template and no
+address that the engine would fetch. What changes the engine for everybody (adapters, weights, sleeping) is for the
 administrator. Nothing that passes here is captured.
 """
 
@@ -17,7 +18,9 @@ from starlette.types import Receive, Scope, Send
 from clawrl_trl.engines.client import EngineError, error_of
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.policies import Version
+from clawrl_trl.gateway.requests import ForwardedRequest, check
 from clawrl_trl.gateway.service import Gateway
 
 router = APIRouter()
@@ -108,8 +111,8 @@ async def forward(request: Request) -> Response:
         gateway.keys.chat_owner(headers)
     content = await body.read(request, gateway.settings.max_body_mb * 2**20)
     version = None
-    if request.headers.get("content-type", "").startswith("application/json"):
-        content, version = await _named_for_engine(gateway, content)
+    if _is_json(request.headers.get("content-type", "")):
+        content, version = await _checked(gateway, content)
     with ExitStack() as held:
         if version is not None:
             held.enter_context(gateway.policies.lease(version))
@@ -138,14 +141,24 @@ class _Passed(StreamingResponse):
                 await self._response.aclose()
 
 
-async def _named_for_engine(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
-    """Put the engine's name for a policy version in the place of ours, where a body names a model."""
-    parsed = await body.parsed(content) if content else {}
-    name = parsed.get("model")
-    if not isinstance(name, str):
+def _is_json(content_type: str) -> bool:
+    """Whether a server would read a body of this type as JSON; some do so when none is named."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind in ("", "application/json") or kind.endswith("+json")
+
+
+async def _checked(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
+    """Check a body, and put the engine's name for a policy version in the place of ours where it names a model."""
+    if not content:
         return content, None
-    version = gateway.policies.resolve(name)
-    parsed["model"] = gateway.policies.engine_name(version)
+    parsed = await body.parsed(content)
+    check(ForwardedRequest, parsed)
+    check_media(parsed, gateway.settings.media_domains)
+    name = parsed.get("model")
+    version = None
+    if isinstance(name, str):
+        version = gateway.policies.resolve(name)
+        parsed["model"] = gateway.policies.engine_name(version)
     return json.dumps(parsed).encode(), version
 
 

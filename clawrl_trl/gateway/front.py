@@ -7,6 +7,7 @@ request with method, path, status and time, and never a body, a query or a heade
 import logging
 import re
 import time
+from collections.abc import Collection
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -16,6 +17,9 @@ from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import ApiError, invalid, speaks_anthropic
 
 logger = logging.getLogger("clawrl_trl.gateway.access")
+
+MAX_URL = 8192
+"""Longest path and query, bytes."""
 
 _SESSION_PATH = re.compile(rb"/s/([^/]+)(/v1/.*)", re.DOTALL)
 
@@ -27,10 +31,11 @@ class Front:
         app (`ASGIApp`): What is behind it.
         keys (`Keys`): Guard against browsers when there is no chat key.
         host (`str`): The address the gateway is bound to.
+        origins (`Collection[str]`, *optional*): Origins of pages that may use the gateway, besides its own.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, host: str) -> None:
-        self._app, self._keys, self._host = app, keys, host
+    def __init__(self, app: ASGIApp, keys: Keys, host: str, origins: Collection[str] = ()) -> None:
+        self._app, self._keys, self._host, self._origins = app, keys, host, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -49,8 +54,8 @@ class Front:
 
         headers = Headers(scope=scope)
         try:
-            self._keys.guard(headers, self._host)
-            await self._app(_with_session(scope), receive, watched)
+            self._keys.guard(headers, scope["scheme"], self._host, self._origins)
+            await self._app(_checked(scope), receive, watched)
         except ApiError as error:
             refusal = error.response(anthropic=speaks_anthropic(scope["path"], headers))
             await refusal(scope, receive, watched)
@@ -70,6 +75,15 @@ def _with_session(scope: Scope) -> Scope:
     except UnicodeDecodeError:
         raise invalid("The session in the URL is not valid UTF-8.") from None
     return {**scope, "path": path, "raw_path": rest, "path_session": name.replace("\0", "\ufffd")}
+
+
+def _checked(scope: Scope) -> Scope:
+    if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_URL:
+        raise invalid(f"The URL is longer than {MAX_URL:,} bytes.", status=414, code="url_too_long")
+    scope = _with_session(scope)
+    if "\0" in scope["path"]:
+        raise invalid("The URL holds a NUL character (%00).")
+    return scope
 
 
 def _printable(path: str) -> str:

@@ -9,12 +9,35 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl import __version__
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import policies, samples, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
 from clawrl_trl.ledger.schema import Session
 
 router = APIRouter()
+
+
+@router.get("/")
+async def root() -> Response:
+    """What listens here, for a person who opens the address; nothing about the run."""
+    return JSONResponse(
+        {
+            "name": "clawrl-trl gateway",
+            "version": __version__,
+            "about": "OpenAI-compatible API of a model that learns from its chats: point a client's base URL at /v1.",
+            "routes": {
+                "chat": "/v1/chat/completions",
+                "completions": "/v1/completions",
+                "responses": "/v1/responses",
+                "messages": "/v1/messages",
+                "models": "/v1/models",
+                "feedback": "/v1/feedback",
+                "health": "/healthz",
+                "readiness": "/readyz",
+            },
+        }
+    )
 
 
 @router.get("/healthz")
@@ -34,6 +57,8 @@ async def readyz(request: Request) -> Response:
         reasons.append(str(error))
     else:
         reasons.extend(gateway.recent_ledger_fault())
+    if gateway.policies.fault:
+        reasons.append(gateway.policies.fault)
     if not await gateway.engine.health():
         reasons.append("The engine can't be reached.")
     if reasons:

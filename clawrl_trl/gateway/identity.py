@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from clawrl_trl.gateway import dialects
+from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.messages import Reading
 
 HEADERS = ("x-session-id", "x-session-affinity", "session_id", "session-id")
@@ -19,6 +20,9 @@ HEADERS = ("x-session-id", "x-session-affinity", "session_id", "session-id")
 
 OWN_FIELDS = ("session_id", "turn_type", "session_done")
 """Body fields that are meant for the gateway and not for the engine."""
+
+MAX_NAME = 512
+"""Longest name of a session or a group, characters: databases index them."""
 
 _COUNTED = re.compile(r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}):\d{1,6}", re.IGNORECASE)
 _TRUE = ("1", "true", "yes", "on")
@@ -43,7 +47,11 @@ class Identity:
 def identify(
     headers: Mapping[str, str], body: Mapping[str, Any], path_session: str | None, reading: Reading
 ) -> Identity:
-    """Find the session a request names."""
+    """Find the session a request names.
+
+    Raises:
+        ApiError: 400 for a name that is too long.
+    """
     written = reading.client_session
     for name in HEADERS:
         if value := _name(headers.get(name)):
@@ -92,8 +100,20 @@ def strip_identity(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key not in OWN_FIELDS}
 
 
+def group(headers: Mapping[str, str]) -> str | None:
+    """The group of rollouts that a request's session belongs to.
+
+    Raises:
+        ApiError: 400 for a name that is too long.
+    """
+    return _name(headers.get("x-group-id")) or None
+
+
 def _name(value: object) -> str:
-    return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    name = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if len(name) > MAX_NAME:
+        raise invalid(f"The name of a session or a group has at most {MAX_NAME} characters, not {len(name):,}.")
+    return name
 
 
 def _uncounted(value: str, written: str | None) -> str:

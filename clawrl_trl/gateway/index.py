@@ -22,6 +22,7 @@ class Outcome(Enum):
     OPEN = "open"  # no word yet
     FAILED = "failed"  # no reply at all
     ABORTED = "aborted"  # a reply that was cut
+    STOPPED = "stopped"  # a reply that the client cut
     DONE = "done"
 
 
@@ -68,7 +69,8 @@ class Conversation:
     """A session in the index.
 
     `setting` is what its last main request was asked under, `last_main` its last main reply unless that was cut;
-    `bare` says that its client sends only what is new.
+    `bare` says that its client sends only what is new; `owner_names` are those of the sender who is its owner, `None`
+    while no message has named its sender.
     """
 
     id: str
@@ -79,6 +81,7 @@ class Conversation:
     setting: Setting | None = None
     last_main: Anchor | None = None
     bare: bool = False
+    owner_names: frozenset[str] | None = None
     anchors: list[Anchor] = field(default_factory=list)
     asked: OrderedDict[bytes, Asked] = field(default_factory=OrderedDict)
 

@@ -10,21 +10,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from clawrl_trl.gateway import dialects
-from clawrl_trl.gateway.chain import text_digest
 from clawrl_trl.gateway.identity import turn_type
 from clawrl_trl.gateway.messages import Fate, Reading
+from clawrl_trl.gateway.sketch import Sketch, alike, sketch
 
-_HEAD = 160
 _ONE_SHOT_SYSTEM = 4000
 _MANY_TOOLS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a request is asked under: the head of its system prompt and the names of its tools."""
+    """What a request is asked under: a sketch of its system prompt and the names of its tools."""
 
-    system: bytes
+    system: Sketch
     tools: frozenset[str]
+
+    def prompted_like(self, other: "Setting") -> bool:
+        """Whether the system prompt is the other's but for stamps and small changes."""
+        return alike(self.system, other.system)
+
+    def like(self, other: "Setting") -> bool:
+        """Whether the tools, too, are the other's."""
+        return self.tools == other.tools and self.prompted_like(other)
 
 
 def setting_of(reading: Reading, tools: object) -> Setting:
@@ -32,7 +39,7 @@ def setting_of(reading: Reading, tools: object) -> Setting:
     named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in named)
     names = frozenset(str(function.get("name")) for function in functions)
-    return Setting(text_digest(reading.system.strip()[:_HEAD]), names)
+    return Setting(sketch(reading.system), names)
 
 
 def kind_of(
@@ -82,7 +89,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
 
 
 def _side_by_setting(now: Setting, main: Setting) -> str:
-    if main.tools and not now.tools and now.system != main.system:
+    if main.tools and not now.tools and not now.prompted_like(main):
         return "the conversation's history under another system prompt and without tools"
     few = 0 < len(now.tools) <= len(main.tools) / 2
     if few and len(main.tools) >= _MANY_TOOLS and now.tools < main.tools:

@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from clawrl_trl.gateway import dialects
+from clawrl_trl.gateway.senders import Names, Sender, choose_owner, label_senders, read_sender
 
 Message = dict[str, Any]
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
@@ -44,6 +45,7 @@ class Note:
     summary: bool = False
     runtime: bool = False
     reason: str = ""
+    sender: Sender | None = None
     versions: tuple[str, ...] = ()
 
 
@@ -67,6 +69,32 @@ class Reading:
         """The user message that made the client ask: the last one that is neither transient nor a nudge."""
         written = (note for note in reversed(self.notes) if note.role == "user")
         return next((note for note in written if note.fate is not Fate.DROPPED), None)
+
+    def name_owner(self, listed: Names = frozenset(), known: Names | None = None) -> Names | None:
+        """Give the messages of other named senders than the owner the provenance `other`.
+
+        Args:
+            listed: Names under which the owner writes. Default: found by `choose_owner`.
+            known: What this returned for an earlier request of the conversation.
+
+        Returns:
+            The owner's names; `None` where no message names its sender.
+        """
+        written = [note for note in self.notes if note.provenance == "owner"]
+        if written and all(note.sender is None for note in written):
+            labelled = label_senders([note.text for note in written], several=bool(known)) or ()
+            for note, sender in zip(written, labelled, strict=False):
+                note.sender = sender
+        if all(note.sender is None for note in written):
+            return known
+        names = listed or known
+        if names is None:
+            whole = not any(note.summary for note in self.notes)
+            names = choose_owner([note.sender for note in written], whole=whole)
+        for note in written:
+            if note.sender is not None and not note.sender.names & names:
+                note.provenance = "other"
+        return names
 
     def retried(self) -> bool:
         """Whether the client says that it repeats something that got no answer."""
@@ -105,6 +133,7 @@ def read(messages: Sequence[Message]) -> Reading:
             if first:
                 agents = _first_user(reading, message, note) or agents
                 first = False
+            note.sender = read_sender(message, text_of(message))
             if agents and note.provenance == "owner":
                 note.provenance = "event"
             if note.fate is not Fate.DROPPED:
@@ -128,8 +157,8 @@ def _first_user(reading: Reading, message: Message, note: Note) -> bool:
     for name, pattern in dialects.SESSION_ID:
         for match in pattern.finditer(text):
             note.runtime = True
-            reading.client_session = match["id"]
             reading.client_key = (match["key"] or "").strip()
+            reading.client_session = None if dialects.FORK_KEY.search(reading.client_key) else match["id"]
             reading.client_name = name
     by_key = bool(reading.client_key and dialects.AGENT_KEY.search(reading.client_key))
     return by_key or bool(dialects.AGENT.match(note.text))
@@ -233,8 +262,10 @@ def other_parts(message: Message) -> list[Message]:
 
 
 def _cleaned(message: Message, note: Note) -> Message:
-    if not note.cleaned or note.fate is Fate.EVENT:
+    label = note.sender.label if note.sender else ""
+    if not (note.cleaned or label) or note.fate is Fate.EVENT:
         return message
+    text = note.text.removeprefix(label)
     others = other_parts(message)
-    content = [{"type": "text", "text": note.text}, *others] if others else note.text
+    content = [{"type": "text", "text": text}, *others] if others else text
     return {**message, "content": content}

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the alias that always means the newest serving policy, the base, and each kept version."""
+"""`GET /v1/models`: the names that always mean the newest serving policy, the base, and each kept version."""
 
 from typing import Any
 
@@ -12,22 +12,24 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """Every model name that can be asked for."""
+    """Every model name that has a meaning of its own."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
-    return JSONResponse({"object": "list", "data": [_described(gateway, name) for name in gateway.policies.names()]})
+    context = await gateway.context()
+    data = [_described(gateway, name, context) for name in gateway.policies.names()]
+    return JSONResponse({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{name}")
+@router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
     """One of them."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
     gateway.policies.resolve(name)
-    return JSONResponse(_described(gateway, name))
+    return JSONResponse(_described(gateway, name, await gateway.context()))
 
 
-def _described(gateway: Gateway, name: str) -> dict[str, Any]:
+def _described(gateway: Gateway, name: str, context: int | None) -> dict[str, Any]:
     version = gateway.policies.resolve(name)
     return {
         "id": name,
@@ -36,6 +38,6 @@ def _described(gateway: Gateway, name: str) -> dict[str, Any]:
         "owned_by": "clawrl",
         "root": version.name,
         "parent": None if version.number == 0 else "base",
-        "max_model_len": gateway.settings.max_model_len,
+        "max_model_len": context,
         "policy_version": version.number,
     }

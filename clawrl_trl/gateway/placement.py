@@ -56,7 +56,8 @@ class Placement:
         kind: `main` or `side`.
         kind_reason: Why, in a short sentence.
         parent_id: The turn whose reply this request follows.
-        provenance: One word per message of the request: `owner`, `assistant`, `tool`, `system`, `client`, `event`.
+        provenance: One word per message of the request: `owner`, `other` (another named person), `assistant`, `tool`,
+            `system`, `client`, `event`.
         answered: Next states of earlier turns; empty for side requests and repetitions of an answered one.
         retry_of: The turn that this request repeats because its reply was cut; `request_<digest>` when the
             earlier request left no turn.

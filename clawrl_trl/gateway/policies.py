@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,11 +29,15 @@ from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
 from clawrl_trl.ledger.errors import LedgerError
+from clawrl_trl.policies import PolicyStore, find_damage, reject_damaged
+from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 RETRY_LOAD_S = 5.0
+_SHOWN = 100
+"""Characters of an unknown name that an error repeats."""
 
 NOT_SAMPLED = "turns at other temperatures can't be trained on (vLLM: --logprobs-mode processed_logprobs)"
 
@@ -46,11 +50,16 @@ class Version:
     path: str | None
     state: str
     kind: str = "adapter"
+    sha256: str | None = None
 
     @property
     def name(self) -> str:
         """The model name clients use for this very version."""
         return f"policy-v{self.number}" if self.number else BASE_MODEL
+
+
+class DamagedPolicy(EngineError):
+    """A version whose files are not those that were trained; it is marked in the ledger and not asked for again."""
 
 
 class Policies:
@@ -60,21 +69,31 @@ class Policies:
         ledger (`Ledger`): Read for the serving version.
         writer (`LedgerWriter`): For events.
         engine (`EngineClient`): Where versions are loaded.
-        alias (`str`): Model name that means the serving version.
+        aliases (`Sequence[str]`): Model names that mean the serving version, the first for those who ask for none.
+        any_name (`bool`, defaults to `False`): Every unknown name means it too, but for those of policy versions.
         keep (`int`): Retired versions kept loaded and reachable by name.
         folder (`Path`): The run folder; a policy's path may be relative to it.
 
     Attributes:
         sampled_logprobs (`bool | None`): Whether the engine's log-probs follow the sampling temperature; `None` as
             long as nobody knows. It is known before the first request is sent, unless the engine couldn't say.
+        fault (`str | None`): Why the serving version can't serve, until another one does.
     """
 
     def __init__(
-        self, ledger: Ledger, writer: LedgerWriter, engine: EngineClient, *, alias: str, keep: int, folder: Path
+        self,
+        ledger: Ledger,
+        writer: LedgerWriter,
+        engine: EngineClient,
+        *,
+        aliases: Sequence[str],
+        any_name: bool = False,
+        keep: int,
+        folder: Path,
     ) -> None:
         self._ledger, self._writer, self._engine = ledger, writer, engine
-        self._keep, self._folder = keep, folder
-        self.alias = alias
+        self._keep, self._store = keep, PolicyStore(RunFolder(folder).policies)
+        self.alias, self._aliases, self._any_name = aliases[0], tuple(aliases), any_name
         self.serving = Version(0, None, "serving", "base")
         self.kept: dict[int, Version] = {0: self.serving}
         self.leases: Counter[int] = Counter()
@@ -88,10 +107,16 @@ class Policies:
         self._seen: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
         self.sampled_logprobs: bool | None = None
+        self.fault: str | None = None
+
+    @property
+    def grammars(self) -> bool:
+        """Whether the engine may sample under a grammar; assumed as long as nobody knows."""
+        return self._engine_serves is None or self._engine_serves.grammars
 
     def names(self) -> list[str]:
-        """Every model name a client may use, the alias first."""
-        return [self.alias, *(one.name for _, one in sorted(self.kept.items()))]
+        """Every model name that has a meaning of its own, the aliases first."""
+        return [*self._aliases, *(one.name for _, one in sorted(self.kept.items()))]
 
     def resolve(self, name: str | None) -> Version:
         """The version a model name stands for.
@@ -99,19 +124,24 @@ class Policies:
         Raises:
             ApiError: 404 in OpenAI's shape that lists what exists.
         """
-        if name is None or name == self.alias:
+        if name is None or name in self._aliases:
             return self.serving
         match = POLICY_NAME.fullmatch(name)
         number = 0 if name == BASE_MODEL else int(match[1]) if match else -1
+        if number == -1 and self._any_name:
+            return self.serving
         if number not in self.kept:
-            gone = "is not in the engine" if number == 0 else "does not exist"
-            raise invalid(
-                f"The model {name!r} {gone}; there are: {', '.join(self.names())}.",
-                param="model",
-                status=404,
-                code="model_not_found",
-            )
+            raise invalid(self._no_model(name, number), param="model", status=404, code="model_not_found")
         return self.kept[number]
+
+    def _no_model(self, name: str, number: int) -> str:
+        shown = name[:_SHOWN]
+        gone = "is not in the engine" if number == 0 else "does not exist"
+        there_are = f"The model {shown!r} {gone}; there are: {', '.join(self.names())}."
+        if number >= 0:
+            return there_are
+        names = ",".join([*self._aliases, shown.replace("\n", " ")])
+        return f"{there_are} Serve it with --served_model_name {names}, or any name with --any_model_name."
 
     def engine_name(self, version: Version) -> str:
         """The name under which the engine serves a version, or what took its place."""
@@ -165,10 +195,32 @@ class Policies:
             await self._engine.restore_base()
             self._engine_serves, self._loaded = replace(engine, in_place=0), {0}
         if version.number:
+            await asyncio.to_thread(self._check_files, version)
+            begun_at = time.monotonic()
             await self._engine.load_policy(version.name, self._path(version))
+            logger.info("policy version %d loaded in %.2f s", version.number, time.monotonic() - begun_at)
         if exchanges:
             self._engine_serves, self._loaded = replace(engine, in_place=version.number), set()
         self._loaded.add(version.number)
+
+    def _check_files(self, version: Version) -> None:
+        """Reject a damaged version before an engine loads it.
+
+        Raises:
+            DamagedPolicy: If it is damaged.
+            LedgerError: If that can't be noted in the ledger.
+        """
+        folder = self._path(version)
+        damage = (
+            find_damage(folder, version.sha256) if folder.is_dir() else None
+        )  # the engine tells of one that is gone
+        if damage is None:
+            return
+        if version.number == self.serving.number:
+            self.fault = f"Policy version {version.number} is damaged ({damage}): the last good one is being loaded."
+        reject_damaged(self._ledger, self._store, version.number, damage)
+        self._seen = None
+        raise DamagedPolicy(503, f"it is damaged: {damage}")
 
     async def _how_engine_serves(self) -> Serving:
         return self._engine_serves or await self._learn()
@@ -219,7 +271,12 @@ class Policies:
             LedgerError: If the ledger can't be read.
         """
         rows = self._read_all()
-        self._adopt(rows, next(one for one in rows if one.state == "serving"))
+        serving = _serving(rows)
+        with contextlib.suppress(DamagedPolicy):
+            if serving.number:
+                self._check_files(serving)
+        rows = self._read_all()
+        self._adopt(rows, _serving(rows))
 
     async def step(self) -> None:
         """One look at the ledger and what follows from it.
@@ -238,7 +295,7 @@ class Policies:
             await self._unload_idle()
             return
         rows = await asyncio.to_thread(self._read_all)
-        wanted = next(one for one in rows if one.state == "serving")
+        wanted = _serving(rows)
         if await self._try_load(wanted):
             if wanted.number != self.serving.number:
                 logger.info("policy version %d serves (before: %d)", wanted.number, self.serving.number)
@@ -252,6 +309,8 @@ class Policies:
         self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
         self._retired = {one.number for one in retired}
         self._known = {one.number: one for one in rows}
+        if serving.number != self.serving.number:
+            self.fault = None
         self.serving = self._wanted = serving
 
     async def _try_load(self, version: Version) -> bool:
@@ -264,6 +323,9 @@ class Policies:
                 await self._load(version)
         except EngineUnavailable:
             raise
+        except DamagedPolicy:
+            self._wanted = self.serving
+            return False
         except EngineError as error:
             self._wanted = self.serving
             self._failed = (version.number, time.monotonic() + RETRY_LOAD_S)
@@ -296,8 +358,7 @@ class Policies:
     def _path(self, version: Version) -> Path:
         if version.path is None:
             raise EngineError(500, f"policy version {version.number} has no folder")
-        inside = self._folder / version.path
-        return inside if inside.exists() else Path(version.path)
+        return self._store.locate(version.path)
 
     def _read_serving(self) -> int:
         with self._ledger.reader() as tx:
@@ -305,4 +366,8 @@ class Policies:
 
     def _read_all(self) -> list[Version]:
         with self._ledger.reader() as tx:
-            return [Version(row.version, row.path, row.state, row.kind) for row in policies.all(tx)]
+            return [Version(row.version, row.path, row.state, row.kind, row.sha256) for row in policies.all(tx)]
+
+
+def _serving(rows: list[Version]) -> Version:
+    return next(version for version in rows if version.state == "serving")

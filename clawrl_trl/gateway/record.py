@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.calls import UNKNOWN_VERSION
-from clawrl_trl.gateway import sampling
+from clawrl_trl.gateway import identity, sampling
 from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.messages import other_parts
 from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
@@ -82,6 +82,9 @@ class Record:
         self.policy_version, self.model, self.engine = policy_version, model, engine
         self.temperature = temperature
         self._sampled_logprobs: bool | None = None
+        self._constrained: bool | None = None
+        self._stopped = False
+        self._group = identity.group(asked.headers)
         self.id = schema.new_id("turn")
         self.completion_id = asked.wire.id_prefix + self.id
         self.conversations = asked.wire.conversations(asked.body)
@@ -98,14 +101,19 @@ class Record:
         """The ids of all turns that are to come."""
         return [self.turn_id(index) for index in range(len(self.placements) * self._per_prompt)]
 
-    def settle(self, capture: Capture, sampled_logprobs: bool | None) -> bool:
+    def settle(
+        self, capture: Capture, sampled_logprobs: bool | None, *, grammars: bool = True, stopped: bool = False
+    ) -> bool:
         """Take what was captured, when nothing more will come; `False` if there is nothing to keep.
 
         Args:
             capture (`Capture`): What came.
             sampled_logprobs (`bool | None`): Whether the engine's log-probs follow the temperature, as known now.
+            grammars (`bool`, defaults to `True`): Whether the engine may sample under a grammar.
+            stopped (`bool`, defaults to `False`): Whether the client cut the reply.
         """
-        self._sampled_logprobs = sampled_logprobs
+        self._sampled_logprobs, self._stopped = sampled_logprobs, stopped
+        self._constrained = capture.constrained if grammars else False
         self._timings = capture.timings()
         self._choices = [one for one in capture.settle() if one.finish_reason or one.sampled]
         return bool(self._choices)
@@ -134,6 +142,7 @@ class Record:
                 self.conversations[prompt],
                 choice.index,
                 aborted=choice.stored_finish_reason == "abort",
+                stopped=self._stopped,
             )
 
     def failed(self) -> None:
@@ -158,15 +167,24 @@ class Record:
             identity_source=placement.identity_source,
             now=self.asked.at,
             session_id=placement.session_id,
-            group=self.asked.headers.get("x-group-id") or None,
+            group=self._group,
         )
         session.done = self.asked.session_done
         return session.id
 
+    def _sampling(self, choice: Choice) -> dict[str, Any]:
+        used = sampling.record(self.asked.body, self.temperature)
+        if self._stopped and choice.stored_finish_reason == "abort":
+            used[sampling.STOPPED] = True
+        asked_for = sampling.grammar_asked_for(self.asked.body)
+        if asked_for and self._constrained is False:
+            used[sampling.UNCONSTRAINED] = asked_for
+        return used | ({"api": self.asked.api} if self.asked.api else {})
+
     def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
         body, placement = self.asked.body, self.placements[prompt]
         obstacle = choice.obstacle() or sampling.obstacle(
-            body, self.temperature, sampled_logprobs=self._sampled_logprobs
+            body, self.temperature, sampled_logprobs=self._sampled_logprobs, constrained=self._constrained
         )
         obstacle = obstacle or _beyond_reach(self.conversations[prompt])
         versions = [one for one in choice.versions if one != UNKNOWN_VERSION] or [self.policy_version]
@@ -181,7 +199,7 @@ class Record:
             messages=self.conversations[prompt],
             tools=body.get("tools"),
             provenance=placement.provenance,
-            sampling=sampling.record(body, self.temperature) | ({"api": self.asked.api} if self.asked.api else {}),
+            sampling=self._sampling(choice),
             response=choice.message,
             finish_reason=choice.stored_finish_reason,
             prompt_ids=choice.prompt_ids,  # type: ignore[arg-type]

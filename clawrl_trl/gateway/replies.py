@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from clawrl_trl.gateway import body, stream
 from clawrl_trl.gateway.errors import too_many
 from clawrl_trl.gateway.exchange import Exchange
+from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.requests import check
 from clawrl_trl.gateway.service import Gateway
@@ -69,6 +70,7 @@ async def _answer(request: Request, wire: Wire) -> Response:
     raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
     content = await body.parsed(raw)
     check(wire.request, content)
+    check_media(content, gateway.settings.media_domains)
     return await answer(request, Asked(wire, owner, headers, content, request.scope.get("path_session")), len(raw))
 
 
@@ -88,7 +90,7 @@ async def answer(request: Request, asked: Asked, size: int, reply: Reply | None 
     if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
         raise too_many(gateway.in_flight)
     exchange = Exchange(gateway, asked, size)
-    gateway.spawn(exchange.run(), exchange.abandon)
+    gateway.spawn(exchange.run(), exchange.end)
     if not await _ready(exchange, request):
         return Response(status_code=CLIENT_GONE)
     error = exchange.ready.result()
@@ -122,8 +124,13 @@ class _Stream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        finally:
+        except asyncio.CancelledError:
+            self._exchange.end()  # the server stops; the client may still be there
+            raise
+        except BaseException:
             self._exchange.abandon()
+            raise
+        self._exchange.abandon()
 
 
 async def _ready(exchange: Exchange, request: Request) -> bool:
@@ -133,7 +140,7 @@ async def _ready(exchange: Exchange, request: Request) -> bool:
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        exchange.abandon()
+        exchange.end()
         raise
     finally:
         leaving.cancel()

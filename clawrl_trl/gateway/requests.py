@@ -6,14 +6,23 @@ client's own object.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.gateway.errors import ApiError, invalid
+from clawrl_trl.limits import MAX_CHOICES, excess
+
+T = TypeVar("T")
+Items = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose check ends at the first wrong item."""
 
 Tokens = Annotated[int, Field(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class _Checked(BaseModel):
@@ -32,10 +41,10 @@ class ToolCall(_Checked):
 
 
 class Message(_Checked):
-    role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | list[dict[str, Any]] | None = None
+    role: Role
+    content: str | Items[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -50,17 +59,25 @@ class _Request(_Checked):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | list[str] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Int64 | None = None
+    stop: str | Items[str] | None = None
     max_tokens: Tokens | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    stop_token_ids: Items[TokenId] | None = None
+    ignore_eos: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: dict[str, Bias] | None = None
+    priority: Int64 | None = None
+    chat_template: Refused = None
+    trust_request_chat_template: Refused = None
+    chat_template_kwargs: TemplateArguments = None
     return_token_ids: bool | None = None
     session_id: str | int | None = None
     turn_type: str | None = None
@@ -69,65 +86,73 @@ class _Request(_Checked):
 
 
 class ChatRequest(_Request):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Items[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
 
 
 class ResponsesRequest(_Request):
-    input: str | list[dict[str, Any]]
+    input: str | Items[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: Tokens | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     store: bool | None = None
     previous_response_id: str | None = None
     safety_identifier: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CountRequest(_Request):
     """What Anthropic's token count asks about: a request without its sampling."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
+    system: str | Items[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    stop_sequences: list[str] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    stop_sequences: Items[str] | None = None
 
 
 class MessagesRequest(CountRequest):
     max_tokens: Tokens
 
 
+class ForwardedRequest(_Checked):
+    """The parts of a request to any other endpoint of the engine that may not be passed on unseen."""
+
+    chat_template: Refused = None
+    trust_request_chat_template: Refused = None
+    chat_template_kwargs: TemplateArguments = None
+
+
 class CompletionRequest(_Request):
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | Items[str] | Items[TokenId] | Items[Items[TokenId]]
     logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None
     echo: bool | None = None
     suffix: str | None = None
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
 
 def check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
     """Check a body against a model.
 
     Raises:
-        ApiError: 400 that names the first field at fault.
+        ApiError: 400 that names the first field at fault, or the first that exceeds a bound.
     """
+    if surplus := excess(body):
+        param, reason = surplus
+        raise invalid(reason, param=param, code="too_many")
     try:
         model.model_validate(body)
     except ValidationError as error:
@@ -138,7 +163,8 @@ def _refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _field(first["loc"], body)
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
-    return invalid(f"{param}: {first['msg']}", param=param, code=code)
+    message = first["msg"].removeprefix("Value error, ")
+    return invalid(f"{param}: {message}", param=param, code=code)
 
 
 def _field(location: tuple[int | str, ...], body: Any) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import body, responses_reply, responses_request
 from clawrl_trl.gateway.errors import ApiError, invalid
+from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.replies import answer
 from clawrl_trl.gateway.requests import ResponsesRequest, check
@@ -41,10 +42,12 @@ async def create(request: Request) -> Response:
     raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
     content = await body.parsed(raw)
     check(ResponsesRequest, content)
+    check_media(content, gateway.settings.media_domains)
     history: list[Json] = []
     session = None
     if (previous := content.get("previous_response_id")) is not None:
         history, session = await asyncio.to_thread(_history, gateway, owner, previous)
+        check_media({"messages": history}, gateway.settings.media_domains)
     chat = responses_request.to_chat(content, history)
     api = responses_reply.remembered(content)
     asked = Asked(RESPONSES, owner, headers, chat, request.scope.get("path_session"), api=api, follows=session)

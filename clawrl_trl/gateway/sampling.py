@@ -21,20 +21,27 @@ PLAIN: dict[str, float | int] = {
 }
 """Plain sampling: the distribution as the model gives it."""
 
+LOOP_GUARD = {"max_pattern_size": 16, "min_count": 6}
+"""vLLM's `repetition_detection` as it is set for the bundled model, which may answer a question outside of what it was
+taught by the same few digits for thousands of tokens: a pattern of up to 16 tokens that stands 6 times in a row ends
+the reply."""
+
 GREEDY_BELOW = 0.01
 """Below this temperature engines do not sample at the one they are given: vLLM raises it to this, the embedded engine
 takes the likeliest token below 1e-5."""
 
+STOPPED = "stopped_by_client"
+"""Stored with how a turn was sampled if its client cut the reply."""
+
+UNCONSTRAINED = "unconstrained"
+"""Stored with how a turn was sampled: the grammar it asked for, if the engine applied none."""
+
+_GRAMMARS = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 _BENT_BY = (
     "logit_bias",
     "logits_processors",
     "bad_words",
     "allowed_token_ids",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
     "min_tokens",
     "thinking_token_budget",
     "use_beam_search",
@@ -59,7 +66,32 @@ def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
     }
 
 
-def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logprobs: bool | None = True) -> str | None:
+def grammar_asked_for(body: Mapping[str, Any]) -> str | None:
+    """What of a request an engine may turn into a grammar, as vLLM 0.31 does, or `None`.
+
+    Of tools it is a choice that forces a call, and strict ones unless calls are ruled out.
+    """
+    for name in _GRAMMARS:
+        if body.get(name):
+            return name
+    kind = (body.get("response_format") or {}).get("type", "text")
+    if kind != "text":
+        return f"response_format {kind}"
+    choice, tools = body.get("tool_choice"), body.get("tools") or ()
+    if choice == "required" or isinstance(choice, Mapping):
+        return "tool_choice forces a tool"
+    functions = [tool.get("function") for tool in tools]
+    strict = any(isinstance(function, Mapping) and function.get("strict") is True for function in functions)
+    return "strict tools" if strict and choice != "none" else None
+
+
+def obstacle(
+    body: Mapping[str, Any],
+    temperature: float = 1.0,
+    *,
+    sampled_logprobs: bool | None = True,
+    constrained: bool | None = None,
+) -> str | None:
     """Why tokens sampled this way can't be trained on, or `None` when they can.
 
     Args:
@@ -67,6 +99,8 @@ def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logpr
         temperature (`float`, defaults to 1): That of requests which set none.
         sampled_logprobs (`bool | None`, defaults to `True`): Whether the engine's log-probs follow the temperature;
             `None` if that is not known.
+        constrained (`bool | None`, *optional*): Whether the engine sampled under a grammar; by default nobody knows,
+            and what was asked for counts.
     """
     used = completed(body, temperature)
     if not sampled_logprobs and used["temperature"] != 1:
@@ -83,15 +117,12 @@ def obstacle(body: Mapping[str, Any], temperature: float = 1.0, *, sampled_logpr
     for name in _BENT_BY:
         if body.get(name):
             return f"constrained: {name}"
-    kind = (body.get("response_format") or {}).get("type", "text")
-    if kind != "text":
-        return f"constrained: response_format {kind}"
-    functions = [tool.get("function") for tool in body.get("tools") or ()]
-    if any(isinstance(function, Mapping) and function.get("strict") is True for function in functions):
-        return "constrained: strict tools"
-    choice = body.get("tool_choice")
-    if choice == "required" or isinstance(choice, Mapping):
-        return "constrained: tool_choice forces a tool"
+    grammar = None if constrained is False else grammar_asked_for(body)
+    if grammar == "strict tools" and constrained is None:
+        return "constrained: strict tools, which this engine may enforce"
+    if grammar or constrained:
+        grammar = grammar or "by the engine's settings"
+        return f"constrained: {grammar}"
     if body.get("echo"):
         return "echo: the reply repeats its prompt"
     if (body.get("best_of") or 1) > (body.get("n") or 1):

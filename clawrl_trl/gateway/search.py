@@ -2,13 +2,14 @@
 
 A `Request` is what arrived, prepared; the functions look it up in the index. Without an id in the request the
 evidence is, in this order: it repeats a request that got no whole reply; it shows a reply that the gateway sent,
-after the same messages; it goes on from a request whose reply was stopped or lost. Anything less is a new
-conversation: two clients that open with the same words stay two.
+after the same messages; it goes on from a request whose reply was stopped or lost; it quotes a long reply that only
+one conversation got. Anything less is a new conversation: two clients that open with the same words stay two, and a
+lost request or a stopped reply of one says nothing about a request under another system prompt.
 """
 
 from dataclasses import dataclass
 
-from clawrl_trl.gateway.chain import Chain, Link, reply_digest, root, text_digest, trail
+from clawrl_trl.gateway.chain import Chain, Link, quotation, reply_digest, root, text_digest, trail
 from clawrl_trl.gateway.identity import Identity
 from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
 from clawrl_trl.gateway.kinds import Setting
@@ -60,7 +61,15 @@ class Request:
         texts = list(self.reading.notes[self.path[-1][0]].versions)
         if lost is not None:
             texts.append(self.text[lost.length :].strip())
-        return tuple(Chain(self.before).add("user", {}, text) for text in dict.fromkeys(texts) if text)
+        return tuple(self._up_to_last().add("user", {}, text) for text in dict.fromkeys(texts) if text)
+
+    def _up_to_last(self) -> Chain:
+        """The chain up to the last user message, ready to go on as its own run of messages does."""
+        chain = Chain(root(self.owner))
+        for position, _ in self.path[:-1]:
+            note = self.reading.notes[position]
+            chain.add(note.role, self.reading.messages[position], note.text)
+        return chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +95,15 @@ def repeated(index: Index, request: Request) -> Asked | None:
         if asked.key == request.key
         and asked.outcome is not Outcome.DONE
         and request.now - asked.at <= RETRY_S
-        and (said or (asked.outcome is not Outcome.OPEN and asked.setting == request.setting))
+        and (said or (asked.outcome is not Outcome.OPEN and asked.setting.like(request.setting)))
     ]
     return max(found, key=lambda asked: _likeness(request, asked), default=None)
 
 
 def _likeness(request: Request, asked: Asked) -> tuple[bool, bool, float]:
     """Among requests that look the same: one asked under the same setting, then one that is known to be lost."""
-    lost = asked.outcome in (Outcome.FAILED, Outcome.ABORTED)
-    return asked.setting == request.setting, lost, asked.at
+    lost = asked.outcome in (Outcome.FAILED, Outcome.ABORTED, Outcome.STOPPED)
+    return asked.setting.like(request.setting), lost, asked.at
 
 
 def shown(index: Index, request: Request, within: Conversation | None = None) -> Footing | None:
@@ -106,10 +115,14 @@ def shown(index: Index, request: Request, within: Conversation | None = None) ->
     return None
 
 
-def _preference(request: Request, anchor: Anchor) -> tuple[int, bool, bool, int]:
-    """Among replies that look the same: a conversation named like the request, then the newest unanswered."""
+def _preference(request: Request, anchor: Anchor) -> tuple[int, bool, bool, bool, int]:
+    """Among replies that look the same: a conversation named like the request, one under its system prompt, then the
+    newest unanswered.
+    """
     free = anchor.main and not anchor.answered and anchor.claimed in (b"", request.key)
-    return _kinship(request.identity, anchor.conversation), free, anchor.main, anchor.order
+    setting = anchor.conversation.setting
+    prompted = setting is None or setting.prompted_like(request.setting)
+    return _kinship(request.identity, anchor.conversation), prompted, free, anchor.main, anchor.order
 
 
 def _kinship(identity: Identity, conversation: Conversation) -> int:
@@ -118,14 +131,57 @@ def _kinship(identity: Identity, conversation: Conversation) -> int:
     return 1 if conversation.source.startswith("message:") or conversation.source == "inferred" else 0
 
 
-def stopped(index: Index, request: Request) -> Asked | None:
-    """An earlier request that this one goes on from without showing any reply: the user stopped it, or it died."""
+def stopped(index: Index, request: Request, within: Conversation | None = None) -> tuple[int, Asked] | None:
+    """An earlier request that this one goes on from without showing any reply: the user stopped it, or it died.
+
+    Returns:
+        `tuple[int, Asked] | None`: The place of its last message in this request, and the request.
+    """
     for position, link in reversed(request.path[:-1]):
         if position < request.last_reply:
             return None
-        found = [asked for asked in index.asked_at(link)[-_CANDIDATES:] if _dangling(asked)]
+        found = [
+            asked
+            for asked in index.asked_at(link)[-_CANDIDATES:]
+            if _dangling(asked)
+            and (asked.conversation is within or (within is None and asked.setting.prompted_like(request.setting)))
+        ]
         if found:
-            return max(found, key=lambda asked: _likeness(request, asked))
+            return position, max(found, key=lambda asked: _likeness(request, asked))
+    return None
+
+
+def stopped_reply(
+    index: Index, request: Request, conversation: Conversation, followed: Footing | None
+) -> Footing | None:
+    """The reply in this conversation that the user stopped to say what this request says.
+
+    The client shows the words it was asked with, no reply, and the user's next words. A reply that nobody saw being
+    cut counts as well, because a client may have hung up behind the last byte, but not on the strength of an opening
+    alone: others may open alike.
+    """
+    found = stopped(index, request, conversation)
+    if found is None or found[1].outcome not in (Outcome.STOPPED, Outcome.DONE):
+        return None
+    named = request.identity.external_id is not None and not request.identity.loose
+    if found[1].outcome is Outcome.DONE and not named and followed is None:
+        return None
+    anchors = (anchor for anchor in reversed(conversation.anchors) if anchor.turn_id == found[1].turn_id)
+    anchor = next(anchors, None)
+    return Footing(found[0], anchor) if anchor is not None else None
+
+
+def quoted(index: Index, request: Request) -> Conversation | None:
+    """The one conversation in which the gateway sent a reply that the request has word for word.
+
+    It leads on where the messages before that reply were rewritten: after a compaction.
+    """
+    notes, messages = request.reading.notes, request.reading.messages
+    for position in reversed([index for index, _ in request.path if notes[index].role == "assistant"]):
+        link = quotation(request.owner, messages[position])
+        found = {anchor.conversation.id: anchor.conversation for anchor in index.anchors_at(link)} if link else {}
+        if len(found) == 1:
+            return next(iter(found.values()))
     return None
 
 
@@ -143,6 +199,8 @@ def folded(index: Index, request: Request, within: Conversation | None = None) -
         if within not in (None, asked.conversation) or request.now - asked.at > RETRY_S:
             continue
         if asked.outcome is Outcome.OPEN and not queued:
+            continue
+        if within is None and not asked.setting.prompted_like(request.setting):
             continue
         rest = request.text[asked.length :]
         if asked.length and rest.startswith("\n") and text_digest(request.text[: asked.length]) == asked.text:

@@ -9,11 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.policies import Policies
 from clawrl_trl.gateway.sessions import Sessions
@@ -25,10 +26,6 @@ from clawrl_trl.settings import ServeSettings
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-PATIENCE_S = 180.0
-"""How long a request of which the client has seen nothing waits for an engine that is down, seconds: long enough for
-a large model to be loaded again. Never longer than the engine's own time-out."""
 
 LAST_WRITES_S = 5.0
 FAULT_MEMORY_S = 5.0
@@ -44,7 +41,8 @@ class Gateway:
         keys (`Keys`): Who may do what.
         ledger (`Ledger`): Open; closed by `stop`.
         engine (`EngineClient`): Closed by `stop`.
-        patience_s (`float`, defaults to 180): How long a request waits for an engine that is down.
+        patience_s (`float`, *optional*): How long a request waits for an engine that is down; by default as the
+            settings say, and never longer than the engine's own time-out.
     """
 
     def __init__(
@@ -54,22 +52,25 @@ class Gateway:
         keys: Keys,
         ledger: Ledger,
         engine: EngineClient,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
     ) -> None:
         self.run, self.settings, self.keys = run, settings, keys
         self.ledger, self.engine = ledger, engine
+        patience_s = settings.patience if patience_s is None else patience_s
         self.patience_s = min(patience_s, settings.engine_timeout)
         self.writer = LedgerWriter(ledger)
-        self.sessions = Sessions()
+        self.sessions = Sessions(owner_names=(settings.owner_names or "").split(","))
         self.policies = Policies(
             ledger,
             self.writer,
             engine,
-            alias=settings.served_model_name,
+            aliases=settings.model_names,
+            any_name=settings.any_model_name,
             keep=settings.keep_policies,
             folder=run.path,
         )
         self.started_at = time.time()
+        self._context = settings.max_model_len
         self._ledger_fault: tuple[float, str] | None = None
         self._exchanges: dict[asyncio.Task[None], Callable[[], None]] = {}
         self._forever: list[asyncio.Task[None]] = []
@@ -84,23 +85,29 @@ class Gateway:
         for task in self._forever:
             task.cancel()
         await asyncio.gather(*self._forever, return_exceptions=True)
-        for abandon in self._exchanges.values():
-            abandon()
+        for end in self._exchanges.values():
+            end()
         if self._exchanges:
             await asyncio.wait(self._exchanges, timeout=LAST_WRITES_S)
         await asyncio.to_thread(self.writer.close)
         await self.engine.aclose()
         await asyncio.to_thread(self.ledger.close)
 
+    async def context(self) -> int | None:
+        """Longest prompt plus completion in tokens, as the engine says; while it is away, as it last said."""
+        with suppress(EngineError):
+            self._context = await self.engine.context() or self._context
+        return self._context
+
     @property
     def in_flight(self) -> int:
         """How many exchanges are under way."""
         return len(self._exchanges)
 
-    def spawn(self, life: Coroutine[Any, Any, None], abandon: Callable[[], None]) -> None:
-        """Run an exchange to its end as a task of its own; `abandon` tells it that its client is gone."""
+    def spawn(self, life: Coroutine[Any, Any, None], end: Callable[[], None]) -> None:
+        """Run an exchange to its end as a task of its own; `end` makes that come soon."""
         task = asyncio.create_task(life)
-        self._exchanges[task] = abandon
+        self._exchanges[task] = end
         task.add_done_callback(lambda done: self._exchanges.pop(done, None))
 
     async def write(self, function: Callable[[Transaction], T]) -> T:

@@ -12,12 +12,14 @@ What it promises where clients leave room for doubt:
   it repeats one that failed or was cut off in the last 15 minutes.
 - Conversations that were alike up to and including our replies can't be told apart by history; the request goes
   to the one that was heard of last and still waits for an answer.
-- A reply that history no longer shows gets no next state: the user stopped it, regenerated it or rewrote it.
-- After a compaction a session goes on by the client's id; by history alone it is a new session.
+- A reply that the user stopped is answered by the words that follow, where the client shows them behind the words the
+  reply was to. Any other reply that history no longer shows gets no next state: it was regenerated or rewritten.
+- After a compaction a session goes on by the client's id, or by a long reply that history still shows word for word;
+  else it is a new session.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -25,13 +27,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import search
-from clawrl_trl.gateway.chain import Chain, reply_digest, text_digest, trail
+from clawrl_trl.gateway.chain import Chain, quotation, reply_digest, text_digest, trail
 from clawrl_trl.gateway.identity import Identity, identify, named_session, strip_identity
 from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
 from clawrl_trl.gateway.kinds import kind_of, setting_of
 from clawrl_trl.gateway.messages import Message, read
 from clawrl_trl.gateway.placement import Answer, Incoming, Placement
+from clawrl_trl.gateway.sampling import STOPPED
 from clawrl_trl.gateway.search import Footing, Request
+from clawrl_trl.gateway.senders import fold
 from clawrl_trl.ledger import schema
 
 __all__ = ["Answer", "Incoming", "Placement", "Sessions", "strip_identity"]
@@ -46,6 +50,8 @@ class Sessions:
         entries (`int`, *optional*, defaults to 200,000): Replies and requests kept of all conversations.
         turns_per_session (`int`, *optional*, defaults to 256): Replies and requests kept of a conversation.
         ttl_s (`float`, *optional*, defaults to a week): How long a silent conversation is kept.
+        owner_names (`Collection[str]`, *optional*): Names and ids under which the owner writes, where clients name
+            the senders of messages. By default they are found for each conversation (`senders.choose_owner`).
     """
 
     def __init__(
@@ -56,8 +62,10 @@ class Sessions:
         entries: int = 200_000,
         turns_per_session: int = 256,
         ttl_s: float = 7 * 86_400.0,
+        owner_names: Collection[str] = (),
     ) -> None:
         self._now = now
+        self._owner_names = fold(owner_names)
         self._index = Index(limit=limit, entries=entries, turns_per_session=turns_per_session, ttl_s=ttl_s)
         self._count = 0
 
@@ -76,11 +84,12 @@ class Sessions:
         kind, reason = kind_of(headers, body, reading, None)
         conversation = self._find(request, incoming.follows, plain=kind == "main")
         plain = kind == "main" and incoming.follows is None
-        if plain and conversation is not None and search.shown(self._index, request, conversation):
+        if plain and conversation is not None and self._continues(request, conversation):
             kind, reason = kind_of(headers, body, reading, conversation.setting)
         if conversation is None:
             conversation = self._open(request)
         self._index.touch(conversation, incoming.now)
+        conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
         followed = search.footing(self._index, request, conversation)
         if kind == "side":
             return _placement(request, conversation, kind, reason, followed)
@@ -96,10 +105,17 @@ class Sessions:
             return asked.conversation
         if followed := search.shown(self._index, request):
             return followed.anchor.conversation
-        if not plain:
-            return None
-        lost = search.stopped(self._index, request) or search.folded(self._index, request)
-        return lost.conversation if lost else None
+        if plain and (cut := search.stopped(self._index, request)):
+            return cut[1].conversation
+        if plain and (lost := search.folded(self._index, request)):
+            return lost.conversation
+        return search.quoted(self._index, request)
+
+    def _continues(self, request: Request, conversation: Conversation) -> bool:
+        """Whether the request shows a reply of the conversation, after the same messages or by itself."""
+        return bool(
+            search.shown(self._index, request, conversation) or search.quoted(self._index, request) is conversation
+        )
 
     def _place_main(
         self, request: Request, conversation: Conversation, reason: str, followed: Footing | None
@@ -134,10 +150,13 @@ class Sessions:
         return asked
 
     def _answers(self, request: Request, conversation: Conversation, followed: Footing | None) -> list[Answer]:
-        """The next state this request gives to the main turn it follows, if that has none yet."""
-        if followed is None:
-            return []
-        position, anchor = followed.position, followed.anchor
+        """The next states this request gives: to the main turn it follows, and to one the user stopped since."""
+        stopped = search.stopped_reply(self._index, request, conversation, followed)
+        footings = [footing for footing in (followed, stopped) if footing is not None]
+        return [answer for footing in footings for answer in self._answer(request, conversation, footing)]
+
+    def _answer(self, request: Request, conversation: Conversation, footing: Footing) -> list[Answer]:
+        position, anchor = footing.position, footing.anchor
         if not anchor.main:
             below = [link for at, link in request.path if at < position]
             main = (a for link in reversed(below) for a in self._index.anchors_at(link))
@@ -159,6 +178,7 @@ class Sessions:
         choice_index: int = 0,
         *,
         aborted: bool = False,
+        stopped: bool = False,
     ) -> None:
         """Anchor a reply the gateway sent, after it was written to the ledger.
 
@@ -170,22 +190,22 @@ class Sessions:
             choice_index (`int`, *optional*, defaults to 0): Which of several replies; the client shows which one
                 it took.
             aborted (`bool`, *optional*, defaults to `False`): The reply was cut: the same request again is a retry.
+            stopped (`bool`, *optional*, defaults to `False`): The client cut it: other words after it are about it.
         """
         conversation = self._index.get(placement.session_id) or self._reopen(placement)
-        asked = conversation.asked.get(placement.request_key)
+        main = placement.kind == "main"  # a side request may end with the words of a main one that got no reply
+        asked = conversation.asked.get(placement.request_key) if main else None
         if asked is not None and asked.outcome is not Outcome.DONE:
-            outcome = Outcome.ABORTED if aborted else Outcome.DONE
-            self._index.settle(asked, outcome, turn_id, self._now())
+            self._index.settle(asked, _outcome(aborted, stopped), turn_id, self._now())
         given = {answer.turn_id for answer in placement.answered}
         for anchor in conversation.anchors:
             if anchor.turn_id in given:
                 anchor.answered, anchor.claimed = True, b""
-        main = placement.kind == "main"
         self._anchor(conversation, asked, main, turn_id, response, messages, aborted=aborted)
 
     def failed(self, placement: Placement) -> None:
         """The request got no reply at all (the engine failed, the client left): repeating it is a retry."""
-        conversation = self._index.get(placement.session_id)
+        conversation = self._index.get(placement.session_id) if placement.kind == "main" else None
         asked = conversation.asked.get(placement.request_key) if conversation else None
         if conversation is None or asked is None or asked.outcome is not Outcome.OPEN:
             return
@@ -223,7 +243,8 @@ class Sessions:
             return None
         self._count += 1
         anchor = Anchor(turn_id, conversation, main, digest, before, self._count)
-        self._index.anchor(anchor, links)
+        quote = quotation(conversation.owner, reply)
+        self._index.anchor(anchor, [*links, quote] if quote else links)
         if main:
             conversation.last_main = None if aborted else anchor
         return anchor
@@ -258,7 +279,7 @@ class Sessions:
         columns = (
             *(schema.Turn.id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
             *(schema.Turn.response, schema.Turn.finish_reason, schema.Turn.created_at),
-            schema.Turn.next_state_at,
+            *(schema.Turn.next_state_at, schema.Turn.sampling),
         )
         rows = select(*columns, schema.Session).join(schema.Session, schema.Session.id == schema.Turn.session_id)
         rows = rows.where(schema.Turn.seq.in_(numbers)).order_by(schema.Turn.seq)
@@ -277,17 +298,23 @@ class Sessions:
         asked = None
         if turn.kind == "main":
             reading = read(turn.messages)
+            conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
             identity = Identity(session.external_id, session.identity_source)
             setting = setting_of(reading, turn.tools)
             request = Request(session.owner, reading, identity, setting, turn.created_at)
             asked = self._ask(request, conversation)
-            outcome = Outcome.ABORTED if aborted else Outcome.DONE
-            self._index.settle(asked, outcome, turn.id, turn.created_at)
+            self._index.settle(asked, _outcome(aborted, STOPPED in (turn.sampling or {})), turn.id, turn.created_at)
         anchor = self._anchor(
             conversation, asked, turn.kind == "main", turn.id, turn.response, turn.messages, aborted=aborted
         )
         if anchor is not None:
             anchor.answered = turn.next_state_at is not None
+
+
+def _outcome(aborted: bool, stopped: bool) -> Outcome:
+    if not aborted:
+        return Outcome.DONE
+    return Outcome.STOPPED if stopped else Outcome.ABORTED
 
 
 def _messages(body: Mapping[str, Any]) -> list[Message]:

@@ -99,7 +99,7 @@ class Upstream:
             await response.aclose()
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
             raise EngineError(502, "the engine's reply has no choices")
-        return reply | ({"policy_versions": notes} if notes else {})
+        return _in_known_words(reply) | ({"policy_versions": notes} if notes else {})
 
     async def events(self, content: bytes, *, patient: bool) -> AsyncGenerator[Event]:
         """The events of the engine's stream, up to `[DONE]`; closing this cancels the generation.
@@ -214,4 +214,12 @@ def _event(raw: bytes) -> Event:
         code = error.get("code")
         status = code if isinstance(code, int) and 400 <= code <= 599 else 502
         raise EngineError(status, str(error.get("message") or "the engine failed"), error)
+    return _in_known_words(event)
+
+
+def _in_known_words(event: Event) -> Event:
+    """Tell why a reply ended in OpenAI's words: vLLM's `repetition` is a cut, for which clients know `length`."""
+    for choice in event.get("choices") or ():
+        if isinstance(choice, dict) and choice.get("finish_reason") == "repetition":
+            choice["finish_reason"] = "length"
     return event

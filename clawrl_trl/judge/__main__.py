@@ -21,7 +21,7 @@ from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger
-from clawrl_trl.run import RunFolder
+from clawrl_trl.run import PRIVATE_UMASK, RunFolder
 from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    os.umask(PRIVATE_UMASK)
     return asyncio.run(judge_run(ServeSettings.load(options.run)))
 
 

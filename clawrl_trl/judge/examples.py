@@ -16,7 +16,8 @@ import numpy as np
 TRAINING = Path(__file__).with_name("training.json")
 CONTEXTS_PER_MESSAGE = 3
 COMPOSED_WEIGHT = 0.3
-NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGE_AND_THANKS, CHANGES, SAME_TASK = 160, 140, 120, 100, 100, 60
+NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGE_AND_THANKS, CHANGES, SAME_TASK = 240, 180, 120, 100, 100, 60
+OBJECTIONS, REASSURANCES = 160, 110
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class _Composer:
             (CHANGE_AND_THANKS, self._change_and_thanks),
             (CHANGES, self._change),
             (SAME_TASK, self._same_task),
+            (OBJECTIONS, self._objection),
+            (REASSURANCES, self._reassurance),
         )
         return [make() for count, make in makers for _ in range(count)]
 
@@ -143,3 +146,25 @@ class _Composer:
             request = self._task()[0] if domain in ("homework", "grading") else request
         end = self._pick(["", ".", " please", ", please."])
         return Example(request, response, change + end, -1, change, COMPOSED_WEIGHT)
+
+    def _objection(self) -> Example:
+        """A plain objection: an opening, what is wrong, and often what would be right."""
+        parts = self._data["objections"]
+        request, response = self._pick(self._everywhere)
+        complaint = self._pick(parts["complaints"])
+        message = complaint
+        if self._random.random() < 0.7:
+            message = f"{self._pick(parts['openings'])}{self._pick([', ', ' ', ', '])}{complaint}"
+        if self._random.random() < 0.5:
+            reason = self._pick(parts["reasons"]).format(x=self._pick(parts["values"]))
+            message += f"{self._pick([': ', ', ', '. ', ' - '])}{reason}"
+        return Example(request, response, message + self._pick(["", ".", "!"]), -1, complaint, COMPOSED_WEIGHT)
+
+    def _reassurance(self) -> Example:
+        """An approval that opens like an objection."""
+        parts = self._data["reassurances"]
+        request, response = self._pick(self._everywhere)
+        approval = self._pick(parts["approvals"])
+        message = f"{self._pick(parts['openings'])}, {approval}" if self._random.random() < 0.8 else approval
+        thanks = self._pick(["", "", ", thanks", ". Thank you"])
+        return Example(request, response, message + thanks + self._pick(["", ".", "!"]), 1, approval, COMPOSED_WEIGHT)

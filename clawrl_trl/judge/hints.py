@@ -1,7 +1,8 @@
 """Hints: what the owner's later words would have asked for, had they come in time.
 
 A hint is one or two of the owner's directive sentences, cleaned and short. It is appended to the last user message
-of the teacher's prompt with `HINT_TEMPLATE`. Which of several candidates is used is not a matter of length but of
+of the teacher's prompt with `HINT_TEMPLATE`; one that an environment's checker wrote for its own episode, with
+`ENVIRONMENT_TEMPLATE`. Which of several candidates is used is not a matter of length but of
 what the teacher gains by it (`choose`).
 """
 
@@ -15,9 +16,13 @@ from numpy.typing import NDArray
 
 from clawrl_trl.judge import words
 from clawrl_trl.judge.provenance import MAX_HINT, neutralised, owner_words, refusal
+from clawrl_trl.ledger.episodes import HINT_SOURCE
 
 HINT_TEMPLATE = "\n\n[Hint from the user's later message: {hint}]"
 """Appended to the last user message of the teacher's prompt."""
+
+ENVIRONMENT_TEMPLATE = "\n{hint}"
+"""The same for an environment, whose words say themselves what they are."""
 
 OVERLAP_FLOOR = 0.1
 """Least overlap of the teacher's and the response's distributions with which a hint may be used."""
@@ -86,13 +91,18 @@ def _repeats(request: str, sentence: str) -> bool:
     return bool(said) and len(asked & said) >= 0.8 * len(said)
 
 
-def hinted(messages: Sequence[Mapping[str, Any]], hint: str) -> list[dict[str, Any]]:
+def template_of(source: str | None) -> str:
+    """The template for hints of that provenance."""
+    return ENVIRONMENT_TEMPLATE if source == HINT_SOURCE else HINT_TEMPLATE
+
+
+def hinted(messages: Sequence[Mapping[str, Any]], hint: str, template: str = HINT_TEMPLATE) -> list[dict[str, Any]]:
     """The messages with the hint at the end of the last user message; the originals stay as they are.
 
     Raises:
         ValueError: If there is no user message with text.
     """
-    block = HINT_TEMPLATE.format(hint=neutralised(hint))
+    block = template.format(hint=neutralised(hint))
     result = [dict(copy.deepcopy(message)) for message in messages]
     for message in reversed(result):
         if message.get("role") != "user":

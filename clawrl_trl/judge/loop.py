@@ -11,13 +11,14 @@ import logging
 import random
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.judge.teacher import NoTeacher, Taught, Teacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
-from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, schema, turns
+from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, episodes, schema, turns
 from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
@@ -32,11 +33,15 @@ FAULTS = 8
 
 @dataclass
 class Claim:
-    """A turn that this loop holds, as it was when it was claimed, until it is given back."""
+    """A turn that this loop holds, as it was when it was claimed, until it is given back.
+
+    `outcome` is the verdict of an episode's turn, which stands; such a turn only waits for its teacher.
+    """
 
     turn: schema.Turn
     seen: JudgedTurn
     attempt: int
+    outcome: schema.Verdict | None = None
     held: bool = True
 
 
@@ -141,7 +146,7 @@ class JudgeLoop:
     async def _handle(self, claim: Claim) -> None:
         """One turn from claim to verdict, or back."""
         try:
-            judgement = await self._judge.judge(claim.seen)
+            judgement = judge_outcome(claim.outcome) if claim.outcome else await self._judge.judge(claim.seen)
             judgement, taught = await self._taught(claim, judgement)
         except NotNow as failure:
             if failure.patience is None or claim.attempt < failure.patience:
@@ -162,7 +167,9 @@ class JudgeLoop:
         if not judgement.hints or self._teacher is None or not claim.turn.trainable:
             return judgement, None
         try:
-            taught = await self._teacher.teach(claim.turn, judgement.hints, judgement.score)
+            # A hint of an environment is on an action that fell short, whatever the episode's reward.
+            score = -1.0 if claim.outcome else judgement.score
+            taught = await self._teacher.teach(claim.turn, judgement.hints, score, judgement.hint_source)
         except NoTeacher as reason:
             return replace(judgement, detail={**judgement.detail, "no_teacher": str(reason)}), None
         except NotNow as failure:
@@ -212,8 +219,13 @@ class JudgeLoop:
 
 def claims(tx: Transaction, limit: int, lease_s: float) -> list[Claim]:
     """Claim due turns, each with the feedback there is at this moment."""
-    claimed = turns.claim_judging(tx, limit, time.time(), lease_s)
-    return [Claim(turn, JudgedTurn.of(turn, turns.feedback_of(tx, turn.id)), turn.judge_attempts) for turn in claimed]
+    claimed = []
+    for turn in turns.claim_judging(tx, limit, time.time(), lease_s):
+        verdict = turns.verdict_of(tx, turn.id)
+        outcome = verdict if episodes.awaits_teacher(verdict) else None
+        seen = JudgedTurn.of(turn, turns.feedback_of(tx, turn.id))
+        claimed.append(Claim(turn, seen, turn.judge_attempts, outcome))
+    return claimed
 
 
 def release_claims(tx: Transaction) -> None:
@@ -234,8 +246,18 @@ def backoff(attempt: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
+def judge_outcome(verdict: schema.Verdict) -> Judgement:
+    """The judgement that an episode's outcome made, with the hints of its environment."""
+    detail = {name: value for name, value in verdict.detail.items() if name != "waiting"}
+    hints = tuple(verdict.detail["waiting"]["hints"])
+    return Judgement(verdict.judge, verdict.score, hints, episodes.HINT_SOURCE, detail=detail)
+
+
 def given_up(reason: str, claim: Claim) -> Judgement:
-    """The judgement of a turn that can't be judged."""
+    """The judgement of a turn that can't be judged; an outcome stands, without a teacher."""
+    if claim.outcome is not None:
+        outcome = judge_outcome(claim.outcome)
+        return replace(outcome, detail={**outcome.detail, "no_teacher": reason})
     return Judgement("none", None, detail={"by": "nothing", "reason": reason, "attempts": claim.attempt})
 
 
@@ -257,15 +279,25 @@ def verdict_of(claim: Claim, judgement: Judgement, taught: Taught | None, *, hin
 def sample_of(claim: Claim, judgement: Judgement, taught: Taught | None) -> schema.Sample | None:
     """The training sample of a judgement, or `None` when it teaches nothing or the turn can't be trained on."""
     turn = claim.turn
+    if claim.outcome is not None:
+        waiting = claim.outcome.detail["waiting"]
+        return episodes.make_sample(turn, judgement.score, waiting, **_teacher_columns(taught))
     score = judgement.score or None
     if not turn.trainable or turn.policy_version is None or (score is None and taught is None):
         return None
     return schema.Sample(
         turn_id=turn.id,
         score=score,
-        teacher_logprobs=taught.teacher if taught else None,
-        plain_logprobs=taught.plain if taught else None,
-        topk_ids=None if taught is None or taught.topk_ids is None else taught.topk_ids.ravel(),
-        topk_logprobs=None if taught is None or taught.topk_logprobs is None else taught.topk_logprobs.ravel(),
         policy_version=turn.policy_version,
+        **_teacher_columns(taught),
     )
+
+
+def _teacher_columns(taught: Taught | None) -> dict[str, Any]:
+    """The columns of a sample that a teacher fills; none without one."""
+    if taught is None:
+        return {}
+    columns: dict[str, Any] = {"teacher_logprobs": taught.teacher, "plain_logprobs": taught.plain}
+    if taught.topk_ids is not None and taught.topk_logprobs is not None:
+        columns |= {"topk_ids": taught.topk_ids.ravel(), "topk_logprobs": taught.topk_logprobs.ravel()}
+    return columns

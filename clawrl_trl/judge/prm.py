@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.provenance import grounded, neutralised, owner_words, refusal, tool_names
+from clawrl_trl.judge.provenance import grounded, neutralised, owner_words, refusal, tool_names, unwrap
+from clawrl_trl.judge.quotation import own_words
 from clawrl_trl.judge.rules import explicit
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, text_of
 
@@ -31,7 +32,14 @@ ATTEMPTS = 4
 """How often a turn is tried whose votes the server refuses; then it is judged as abstained."""
 MAX_MESSAGES = 16
 MAX_RAW = 2000
-SOURCES = {"owner": "the owner", "tool": "a tool", "assistant": "the assistant"}
+SOURCES = {
+    "owner": "the owner",
+    "other": "another person, not the owner",
+    "tool": "a tool",
+    "assistant": "the assistant",
+}
+
+NOTHING_OWN = "(a text of somebody else's, left out)"
 
 INSTRUCTIONS = """\
 You judge one reply of an assistant by what happened after it. You are shown the owner's request, the assistant's \
@@ -179,11 +187,14 @@ class LLMJudge:
 def prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame."""
     mark = secrets.token_hex(12)
-    pieces = [("request from the owner", owner_words(turn.request)), ("reply of the assistant", turn.reply)]
+    pieces = [("request from the owner", unwrap(turn.request)), ("reply of the assistant", turn.reply)]
     pairs = list(zip(turn.next_state, turn.next_state_provenance, strict=False))[-MAX_MESSAGES:]
     for number, (message, source) in enumerate(pairs, start=1):
         who = SOURCES.get(source, "a program, not the owner")
-        pieces.append((f"what came next, part {number}, from {who}", text_of(message)))
+        text = text_of(message)
+        if source == "owner":
+            text = own_words(unwrap(text)).text or NOTHING_OWN
+        pieces.append((f"what came next, part {number}, from {who}", text))
     for one in turn.feedback:
         if one.text:
             pieces.append(("feedback from the owner", one.text))

@@ -4,15 +4,22 @@ A hint is put before the teacher as if the user had written it, and what the tea
 the weights. So text of tools, web pages, events and clients never gets here, and of the owner's own words those
 are refused that would teach more than a manner of answering: links, tools, secrets, instructions about
 instructions, code, and the markers of chat templates.
+
+An environment that practises for the operator has a checker, which may write hints on its own episodes and on nothing
+else. They are known by their source (`clawrl_trl.ledger.episodes.HINT_SOURCE`), short and without markers.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 
+from clawrl_trl.judge.carried_forms import CHAT_LINE
+from clawrl_trl.judge.quotation import ELIDED, own_words
+
 MAX_HINT = 200
 """Longest hint, in characters."""
 
 _REFUSED = {
+    "quotation": re.compile(ELIDED),
     "link": re.compile(
         r"https?:|ftp:|www\.|\b\w[\w.-]*\.(com|org|net|io|dev|app|ru|cn|xyz)\b|\b[\w.+-]+@[\w-]+\.\w+", re.I
     ),
@@ -51,9 +58,14 @@ _TRANSIENT = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
 
 
 def owner_words(text: str) -> str:
-    """The owner's own words in a message: without a client's time stamp and what it wraps around them."""
+    """The owner's remarks in a message: without a client's marks, text of others and requests about such text."""
+    return own_words(unwrap(text)).remarks
+
+
+def unwrap(text: str) -> str:
+    """A message without a client's time stamp and what it wraps around it."""
     text = _TRANSIENT.sub("", text)
-    text = _STAMP.sub("", text)
+    text = text if CHAT_LINE.match(text) else _STAMP.sub("", text)
     lines = [line for line in text.splitlines() if not line.startswith("Runtime: ")]
     return "\n".join(lines).strip()
 
@@ -63,6 +75,13 @@ def neutralised(text: str) -> str:
     while _MARKERS.search(text):
         text = _MARKERS.sub(" ", text)
     return text
+
+
+def checker_words(text: str) -> str:
+    """The words of an environment's checker as a hint: without markers and control characters, cut short."""
+    lines = "".join(one if one.isprintable() or one == "\n" else " " for one in neutralised(text)).splitlines()
+    plain = "\n".join(line for line in (" ".join(line.split()) for line in lines) if line)
+    return plain if len(plain) <= MAX_HINT else plain[: MAX_HINT - 1] + "…"
 
 
 def refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:

@@ -2,14 +2,17 @@
 
 In that order, and the first that decides wins. Of the owner's messages each is classified; an objection in any of
 them outweighs an approval. Everybody else's words are ignored here: a web page can't praise a reply. A question
-about the same topic that neither objects nor moves on decides nothing.
+about the same topic that neither objects nor moves on decides nothing, and neither does a message that isn't English:
+it is not read, and no hint is made of it.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
-from clawrl_trl.judge import classifier, hints, tools
-from clawrl_trl.judge.provenance import owner_words, tool_names
+from clawrl_trl.judge import classifier, hints, language, tools
+from clawrl_trl.judge.provenance import owner_words, tool_names, unwrap
+from clawrl_trl.judge.quotation import OwnWords, own_words
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
 Classify = Callable[[str, str, str], classifier.Opinion]
@@ -38,28 +41,40 @@ class RulesJudge:
         return explicit(turn, self._classify) or self._by_tools(turn) or self._by_words(turn)
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
-        results = turn.said_by("tool")
+        results = turn.tool_results()
         score = tools.verdict(results)
         if score is None:
             return None
         return Judgement(self.name, score, detail={"by": "tool results", "results": len(results)})
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
-        texts = [words for text in turn.said_by("owner") if (words := owner_words(text))]
-        if not texts:
+        own = [own_words(unwrap(text)) for text in turn.said_by("owner")]
+        own = [message for message in own if message.text]
+        if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
-        opinions = [self._classify(turn.request, turn.reply, text) for text in texts]
+        opinions = [self._read(turn, message) for message in own]
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
         score = min(scores) if scores else None
         detail = {
             "by": "words",
             "probabilities": [[round(p, 4) for p in one.probabilities] for one in opinions],
         }
+        if reasons := sorted({opinion.reason for opinion in opinions if opinion.reason}):
+            detail["reason"] = ", ".join(reasons)
         if score != -1:
             return Judgement(self.name, score, detail=detail)
-        objections = [text for text, one in zip(texts, opinions, strict=True) if one.score == -1]
+        objections = [message.remarks for message, one in zip(own, opinions, strict=True) if one.score == -1]
         found = hints.from_owner(objections, turn.request, tool_names(turn.tools))
         return Judgement(self.name, score, tuple(found), "owner message" if found else None, detail=detail)
+
+    def _read(self, turn: JudgedTurn, message: OwnWords) -> classifier.Opinion:
+        """The opinion on one message: a request about a text that came along objects to nothing."""
+        opinion = self._classify(turn.request, turn.reply, message.text)
+        if opinion.score != -1 or message.remarks == message.text:
+            return opinion
+        if message.remarks:
+            return self._classify(turn.request, turn.reply, message.remarks)
+        return replace(opinion, score=None, reason="a request about another text")
 
 
 def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
@@ -72,6 +87,7 @@ def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | 
     numbers = [one.value for one in turn.feedback if one.value is not None]
     corrections = [one.text for one in turn.feedback if one.kind == "correction" and one.text]
     texts = [one.text for one in turn.feedback if one.kind != "correction" and one.text]
+    texts = [words for text in texts if (words := owner_words(text))]
     score: float | None = None
     by = ""
     if numbers:
@@ -84,6 +100,9 @@ def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | 
         return None
     sources = [*reversed(corrections), *reversed(texts)]
     if not sources and by == "feedback: value":
-        sources = turn.said_by("owner")
-    found = hints.from_owner(sources, turn.request, tool_names(turn.tools)) if score < 0 else []
+        sources = [words for text in turn.said_by("owner") if (words := owner_words(text))]
+    if score >= 0:
+        return Judgement("rules", score, detail={"by": by})
+    understood = [text for text in sources if language.is_english(text, turn.request)]
+    found = hints.from_owner(understood, turn.request, tool_names(turn.tools))
     return Judgement("rules", score, tuple(found), "owner feedback" if found else None, detail={"by": by})

@@ -73,13 +73,16 @@ class Teacher:
         self._top_k = top_k
         self._widths = widths(top_k)
 
-    async def teach(self, turn: Turn, suggested: Sequence[str], score: float | None = None) -> Taught:
+    async def teach(
+        self, turn: Turn, suggested: Sequence[str], score: float | None = None, source: str | None = None
+    ) -> Taught:
         """Score the turn's completion under the best of the suggested hints.
 
         Args:
             turn: The turn.
             suggested: Hints, of which the first few are tried.
             score: The verdict on the turn, if there is one.
+            source: Where the hints come from, see `hints.template_of`.
 
         Raises:
             NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
@@ -91,9 +94,8 @@ class Teacher:
         if shows(turn.messages):
             raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
-            return await self._teach(
-                turn, list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids)), suggested, score
-            )
+            prompt, completion = list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids))
+            return await self._teach(turn, prompt, completion, suggested, score, hints.template_of(source))
         except TimeoutError as error:
             raise NotNow("teacher: time-out", patience=ATTEMPTS) from error
         except UnicodeEncodeError as error:
@@ -106,7 +108,13 @@ class Teacher:
             raise NotNow(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
 
     async def _teach(
-        self, turn: Turn, prompt: list[int], completion: list[int], suggested: Sequence[str], score: float | None
+        self,
+        turn: Turn,
+        prompt: list[int],
+        completion: list[int],
+        suggested: Sequence[str],
+        score: float | None,
+        template: str,
     ) -> Taught:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
@@ -114,7 +122,7 @@ class Teacher:
         tried, scores, contexts = [], [], []
         for hint in suggested[:MAX_CANDIDATES]:
             try:
-                messages = hints.hinted(turn.messages, hint)
+                messages = hints.hinted(turn.messages, hint, template)
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))

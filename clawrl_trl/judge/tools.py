@@ -1,88 +1,303 @@
 """Tool results: did the step work?
 
-A result counts as failed only on a sign that tools themselves give (exit status, test verdict, error object,
-traceback, a shell's or compiler's error line), never on words that merely occur in what was read. A stated exit
-status decides over everything else in the same result.
+The sign comes from a structured status (fields of a JSON object; the header or the ending that a client itself writes
+around an output), else from an anchored sign of what ran: its last line, a traceback at its end, a shell's error as
+the whole of it. Words in the middle of what was printed or read decide nothing, and what a reading tool returned
+decides nothing without a structured status.
 """
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-_EXIT = re.compile(
-    r"\b(?:exit(?:ed)?|return(?:ed)?)[ _-]?(?:with )?(?:exit )?(?:code|status)\b\W{0,3}(?:of |was |is )?(-?\d+)"
-    r"|\bexited with (-?\d+)\b|\breturncode\W{0,3}(-?\d+)",
+
+class ToolResult(NamedTuple):
+    """A tool's result as a judge sees it: its text, and the call it answers as far as that is known."""
+
+    text: str
+    name: str = ""
+    arguments: str = ""
+
+
+_READING = frozenset(
+    [
+        "read",
+        "cat",
+        "fetch",
+        "browse",
+        "browser",
+        "grep",
+        "search",
+        "view",
+        "open",
+        "find",
+        "glob",
+        "ls",
+        "list",
+        "retrieve",
+        "scrape",
+        "crawl",
+        "extract",
+        "web",
+    ]
+)
+_DOING = frozenset(
+    [
+        "run",
+        "exec",
+        "execute",
+        "write",
+        "edit",
+        "replace",
+        "apply",
+        "patch",
+        "create",
+        "update",
+        "delete",
+        "send",
+        "test",
+        "install",
+    ]
+)
+_READERS = frozenset(
+    [
+        "cat",
+        "head",
+        "tail",
+        "less",
+        "more",
+        "bat",
+        "grep",
+        "rg",
+        "egrep",
+        "curl",
+        "wget",
+        "find",
+        "ls",
+        "view",
+        "nl",
+        "sed",
+        "awk",
+        "jq",
+        "journalctl",
+    ]
+)
+_NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_COMMAND_FIELDS = ("command", "cmd", "script")
+_VIEWS = ("view", "open", "read")
+
+_CODE_FIELDS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status")
+_INNER = ("metadata", "details", "result", "output")
+_BAD = frozenset({"error", "failed", "failure", "timeout", "timed_out", "aborted"})
+_GOOD = frozenset({"ok", "success", "succeeded", "completed", "done", "passed"})
+
+_HEADER = re.compile(
+    r"(?:exit code:? ?(?P<code>-?\d+)|<(?:returncode|exit_code)>(?P<tag>-?\d+)</(?:returncode"
+    r"|exit_code)>)[ \t]*(?:\n|\Z)"
+    r"|(?:chunk id: [^\n]*\n)?wall time: [^\n]*\n(?:process )?exited with code (?P<wall>-?\d+)[ \t]*(?:\n|\Z)",
     re.I,
 )
+_ERROR_HEADER = re.compile(
+    r"<tool_use_error>|error (?:invoking|executing) tool\b|(?:mcp|tool) error\b|tool ?exception", re.I
+)
+_ENDING = re.compile(
+    r"(?:\A|[(\[])(?:the )?(?:command |process |program |script )?"
+    r"(?:exit(?:ed)? (?:with )?(?:exit )?(?:code|status)|exited with|(?:completed|finished"
+    r"|failed) with exit (?:code|status)"
+    r"|(?:exit|return)[_-]?code|return code)[\s:=]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
+    re.I,
+)
+_XML_ENDING = re.compile(r"<(?:returncode|exit_code)>(-?\d+)</(?:returncode|exit_code)>\s*\Z", re.I)
+_ABORTED = re.compile(
+    r"\W{0,2}(?:error: )?(?:the )?command (?:timed out|aborted)\b|.{0,80}\btimed out after \d+", re.I
+)
+_RUNNING = re.compile(r"command (?:is )?still running\b|process running with session", re.I)
+_AFTER_ENDING = re.compile(
+    r"\[(?:current working directory|python interpreter): [^\n]*\]|(?:error|signal|background pids"
+    r"|process group pgid):? .*"
+    r"|</?(?:output|stdout|stderr|system)>|shell cwd was reset to .*",
+    re.I,
+)
+"""Lines that clients write below the exit status."""
+
 _TESTS_FAILED = re.compile(
-    r"\b[1-9]\d* (?:failed|failures?|failing|errors?)\b(?=[^\n]*\b(?:passed"
-    r"|passing|total|in \d|warnings?)\b|\s*[=\n]|\s*$)"
-    r"|\b(?:failures|errors|failed)\s*[=:]\s*[1-9]\d*|^test result: FAILED"
-    r"|^--- FAIL\b|^FAIL\b|^not ok \d|\b[1-9]\d* tests? failed",
-    re.I | re.M,
+    r"=*\s*(?:\d+ \w+, )*[1-9]\d* (?:failed|failures?|failing|errors?)\b(?:,? \d+ \w+)*(?: in [\d.:]+\S*.*)?[\s=]*\Z"
+    r"|FAILED \((?:failures|errors)=[1-9].*|tests:?\s.*\b[1-9]\d* failed\b.*|test result: FAILED\b.*|--- FAIL\b.*"
+    r"|FAIL(?:\s.*)?\Z|not ok \d.*|# fail [1-9]\d*|.*\b[1-9]\d* (?:tests? failed|examples?, [1-9]\d* failures?)\b.*"
+    r"|.*\b(?:failures|errors): [1-9]\d*\b.*|found [1-9]\d* errors?\b.*|[1-9]\d* errors? generated\.?",
+    re.I,
 )
 _TESTS_PASSED = re.compile(
-    r"\b[1-9]\d* (?:passed|passing)\b|^OK\s*(?:\(|$)|^test result: ok|^(?:ok|PASS)\b|\ball (?:\d+ )?tests? passed",
-    re.I | re.M,
+    r"=*\s*[1-9]\d* (?:passed|passing)\b.*|OK\s*(?:\(.*)?\Z|test result: ok\b.*|(?:ok|PASS)\b.*"
+    r"|tests:?\s.*\bpassed\b.*"
+    r"|.*\ball (?:\d+ )?tests? passed\b.*|# fail 0|.*\b\d+ examples?, 0 failures\b.*|success: no issues found.*",
+    re.I,
 )
-_TRACEBACK = re.compile(
-    r"^Traceback \(most recent call last\):|^\s*(?:\w+\.)*\w*(?:Error"
-    r"|Exception)\b: .*\Z|^panic: |^Exception in thread ",
-    re.M,
+_BELOW_SUMMARY = re.compile(
+    r"(?:snapshots|time|duration|start at):?\s.*|ran all test suites.*|# (?:cancelled|skipped|todo|duration_ms) .*"
+    r"|error: test failed, to rerun.*|npm (?:err!|error) .*|\s*\d* ?\|.*|node\.js v\d.*",
+    re.I,
 )
+"""Lines that test runners and compilers print below the line that tells."""
+
 _SHELL = re.compile(
-    r"^(?:fatal|error|Error|ERROR|FATAL)\b(?:\[\w+\])?: "
-    r"|^[\w./-]+: (?:line \d+: )?.*(?:command not found|No such file or directory"
-    r"|Permission denied|Is a directory|cannot access)|^\S+:\d+(?::\d+)?: (?:fatal )?error: |^make(?:\[\d+\])?: \*\*\*"
-    r"|^npm ERR!|^Segmentation fault|\bcommand timed out\b|\btimed out after \d+",
-    re.M | re.I,
+    r"(?:fatal|error|npm err!)(?:\[\w+\])?: \S|npm err! |[\w./-]+: (?:line \d+: )?.{0,300}(?:command not found"
+    r"|No such file or directory|Permission denied|Is a directory|cannot access|not recognized)|zsh: .{0,300}not found"
+    r"|\S+:\d+(?::\d+)?: (?:fatal )?error: |\S+\(\d+,\d+\): error |make(?:\[\d+\])?: \*\*\*|Segmentation fault"
+    r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
+    re.I,
 )
+_EXCEPTION = re.compile(
+    r"(?:Uncaught )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b(?: \[\w+\])?(?::.*)?\Z"
+)
+_STACK = re.compile(r"\s+at \S|\s+\.\.\. \d+ more|\s*\^|goroutine \d")
+_STACK_HEAD = re.compile(
+    r"(?:Exception in thread |panic: |thread '.{0,80}' panicked|(?:Uncaught )?[\w.]*(?:Error|Exception)\b)"
+)
+_TRACEBACK = "Traceback (most recent call last):"
 _EDGE = 4000
+_FEW_LINES = 5
 
 
-def verdict(results: Sequence[str]) -> int | None:
+def verdict(results: Sequence[ToolResult]) -> int | None:
     """-1 if any of parallel tool results failed, +1 if all that say anything worked, `None` when none does."""
-    scores = [score for result in results if (score := of_result(result)) is not None]
+    scores = [score for result in results if (score := score_result(result)) is not None]
     return min(scores) if scores else None
 
 
-def of_result(result: str) -> int | None:
-    """-1 failed, +1 worked, `None` for an empty result."""
-    text = result.strip()
+def score_result(result: ToolResult) -> int | None:
+    """-1 failed, +1 worked, `None` for an empty result and for what was read without a structured status."""
+    text = result.text.strip()
     if not text:
         return None
-    structured = _of_json(text)
-    if structured is not None:
-        return structured
+    command = _command(result.arguments)
+    by_name, by_command = reads_by_name(result.name) or command in _VIEWS, reads_by_command(command)
+    value = _parse(text)
+    if value is not None:
+        return _score_json(value, by_name or by_command)
     text = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
-    codes = [int(next(group for group in match.groups() if group)) for match in _EXIT.finditer(text)]
-    if codes:
-        return 1 if codes[-1] == 0 else -1
-    if _TESTS_FAILED.search(text):
-        return -1
-    if _TESTS_PASSED.search(text):
-        return 1
-    return -1 if _TRACEBACK.search(text) or _SHELL.search(text) else 1
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if by_name:
+        return -1 if _ERROR_HEADER.match(text) else None
+    if any(_RUNNING.match(line) for line in lines[:_FEW_LINES]):
+        return None
+    score = _score_frame(text, lines)
+    if score is not None or by_command:
+        return score
+    return _score_output(text, lines)
 
 
-def _of_json(text: str) -> int | None:
-    if text[:1] not in "{[":
+def reads_by_name(name: str) -> bool:
+    """Decide by the words of a tool's name if it only reads."""
+    words = {word.lower() for word in _NAME_PARTS.findall(name)}
+    return bool(words & _READING) and not words & _DOING
+
+
+def reads_by_command(command: str) -> bool:
+    """Decide if a shell command runs nothing but programs that read."""
+    parts = (part.split() for part in re.split(r"[;&|\n]+", command[:_EDGE]))
+    programs = {part[0].rpartition("/")[2] for part in parts if part} - {"cd"}
+    return bool(programs) and programs <= _READERS
+
+
+def _command(arguments: str) -> str:
+    """The command in a call's arguments; empty if there is none."""
+    value = _parse(arguments.strip())
+    if not isinstance(value, dict):
+        return ""
+    command = next((value[key] for key in _COMMAND_FIELDS if value.get(key)), "")
+    command = command[-1] if isinstance(command, list) else command
+    return command if isinstance(command, str) else ""
+
+
+def _parse(text: str) -> dict[str, Any] | list[Any] | None:
+    if text[:1] not in ("{", "["):
         return None
     try:
-        value: Any = json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict):
+    return value if isinstance(value, (dict, list)) else None
+
+
+def _score_json(value: dict[str, Any] | list[Any], reads: bool) -> int | None:
+    if isinstance(value, list):
+        return None if reads else 1
+    inner = [value[key] for key in _INNER if isinstance(value.get(key), dict)]
+    scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
+    if scores:
+        return scores[0]
+    if str(value.get("status", "")).lower() in ("running", "pending"):
+        return None
+    if not reads and (value.get("error") or value.get("errors")):
+        return -1
+    return None if reads else 1
+
+
+def _score_fields(value: Mapping[str, Any]) -> int | None:
+    """The sign of the fields that state how a call went, the most exact first; `None` if there are none."""
+    fields = {str(key).lower(): entry for key, entry in value.items()}
+    for key in _CODE_FIELDS:
+        code = str(fields.get(key))
+        if re.fullmatch(r"-?\d{1,10}", code):
+            return 1 if int(code) == 0 else -1
+    failed = fields.get("iserror", fields.get("is_error"))
+    if isinstance(failed, bool):
+        return -1 if failed else 1
+    for key in ("success", "ok"):
+        if isinstance(fields.get(key), bool):
+            return 1 if fields[key] else -1
+    status = fields.get("status")
+    if isinstance(status, str) and status.lower() in _BAD | _GOOD:
+        return -1 if status.lower() in _BAD else 1
+    return None
+
+
+def _score_frame(text: str, lines: Sequence[str]) -> int | None:
+    """The sign of what the client wrote around an output: its header, or its ending on the last line."""
+    ending = next(
+        (line for line in reversed(lines[-8:]) if not _AFTER_ENDING.fullmatch(line.strip())), lines[-1]
+    ).strip()
+    stated = _XML_ENDING.search(ending) or _ENDING.search(ending[-200:])
+    if header := _HEADER.match(text):
+        code = next(group for group in header.groups() if group)
+    elif stated:
+        code = stated[1]
+    elif _ERROR_HEADER.match(text) or any(_ABORTED.match(line) for line in lines[-2:]):
+        return -1
+    else:
+        return None
+    return 1 if int(code) == 0 else -1
+
+
+def _score_output(text: str, lines: Sequence[str]) -> int:
+    """The sign of an output that ran: its last telling line, a traceback at its end, a shell's error as a whole."""
+    if _ends_in_traceback(text):
+        return -1
+    last = next((line for line in reversed(lines[-12:]) if not _BELOW_SUMMARY.fullmatch(line)), lines[-1]).strip()
+    if _TESTS_FAILED.match(last):
+        return -1
+    if _TESTS_PASSED.match(last):
         return 1
-    lowered = {str(key).lower(): one for key, one in value.items()}
-    for key in ("exit_code", "exitcode", "returncode", "exit_status"):
-        if isinstance(lowered.get(key), int):
-            return 1 if lowered[key] == 0 else -1
-    if lowered.get("error") or lowered.get("errors") or lowered.get("iserror") or lowered.get("is_error"):
+    if _SHELL.match(last) or _EXCEPTION.match(last) or _ends_in_stack(lines):
         return -1
-    if lowered.get("success") is False or lowered.get("ok") is False:
-        return -1
-    if str(lowered.get("status", "")).lower() in ("error", "failed", "failure", "timeout"):
-        return -1
-    return 1
+    return -1 if len(lines) <= _FEW_LINES and _SHELL.match(lines[0]) else 1
+
+
+def _ends_in_traceback(text: str) -> bool:
+    """Decide if a text ends with a Python traceback: indented lines, then the exception's own without a gap."""
+    begin = text.rfind(_TRACEBACK)
+    if begin < 0 or (begin and text[begin - 1] != "\n"):
+        return False
+    lines = text[begin:].splitlines()[1:]
+    message = next((number for number, line in enumerate(lines) if line[:1].strip()), None)
+    if message is None:
+        return True
+    return bool(_EXCEPTION.match(lines[message])) and all(line.strip() for line in lines[message:])
+
+
+def _ends_in_stack(lines: Sequence[str]) -> bool:
+    """Decide if an output ends with a stack trace below an error's line, as other languages print it."""
+    above = next((line for line in reversed(lines) if not _STACK.match(line)), "")
+    return above != lines[-1] and bool(_STACK_HEAD.match(above.strip()))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from clawrl_trl.judge.tools import ToolResult
 from clawrl_trl.ledger import schema
 
 Message = Mapping[str, Any]
@@ -103,6 +104,22 @@ class JudgedTurn:
         ]
         return "\n".join(part for part in (text_of(self.response), *calls) if part)
 
+    def tool_results(self) -> list[ToolResult]:
+        """The tools' messages of the next state, each with the call of the reply that it answers.
+
+        Call ids are compared by their letters and digits: clients strip the rest.
+        """
+        calls = {_plain_id(call.get("id")): call.get("function") for call in self.response.get("tool_calls") or ()}
+        only = next(iter(calls.values())) if len(calls) == 1 else None
+        results = []
+        for message, source in zip(self.next_state, self.next_state_provenance, strict=False):
+            if source == "tool":
+                function = calls.get(_plain_id(message.get("tool_call_id")), only)
+                function = function if isinstance(function, Mapping) else {}
+                name = function.get("name") or message.get("name") or ""
+                results.append(ToolResult(text_of(message), str(name), str(function.get("arguments") or "")))
+        return results
+
     def said_by(self, *who: str) -> list[str]:
         """Texts of the next state's messages of the given provenance."""
         pairs = zip(self.next_state, self.next_state_provenance, strict=False)
@@ -140,6 +157,10 @@ class Judge(Protocol):
             NotNow: If it can't be had at the moment.
         """
         ...
+
+
+def _plain_id(value: Any) -> str:
+    return "".join(letter for letter in str(value) if letter.isalnum())
 
 
 def text_of(message: Message) -> str:

@@ -109,6 +109,21 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip(" \t*_#>-")]
 
 
+def is_bare_question(message: str) -> bool:
+    """Whether a message only asks: no thanks, nothing approved, no announced or self-contained next problem."""
+    parts = sentences(message)
+    if not parts or not all(part.endswith("?") for part in parts) or len(_NUMBER.findall(message)) > 1:
+        return False
+    more = ("approval", "task", "new_task_first", "please", "happy_emoji")
+    return not any(CUES[name].search(message) for name in more)
+
+
+def is_about_reply(message: str) -> bool:
+    """Whether a message speaks of the reply or to its author, or wants something different."""
+    against = ("wish", "contrast", "negation", "degree", "redo", "wrong", "change_first", "please", "reply")
+    return bool(re.search(r"\byou\b", message, _FLAGS)) or any(CUES[name].search(message) for name in against)
+
+
 def cues(request: str, response: str, message: str) -> NDArray[np.float32]:
     """Numbers about one message of the owner's: shape `(CUE_COUNT,)`, each in [0, 1]."""
     first = (sentences(message) or [""])[0]

@@ -4,6 +4,9 @@ A session that names a group is one rollout of a task. Its turns get no verdict 
 rollouts of the group have ended, one transaction writes the verdicts and samples of all of them, each sample with
 the statistics of its group, so that a batch may hold any part of a group and still measure it by the whole.
 
+A turn may come with hints, in the words of the environment's own checker. Its verdict is written like all others, but
+its sample waits: the turn stays `judging` until the judge has scored it under a hint (`awaits_teacher`).
+
 A turn's signal is a process score in [-1, 1], told with the outcome by whoever played the episode, under the turn's
 id. A turn without one takes the mean of those it is compared with: what could not be scored is neither praised nor
 blamed.
@@ -22,6 +25,12 @@ from clawrl_trl.ledger import events, turns
 from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
 
 JUDGE = "outcome"
+HINT_SOURCE = "environment"
+"""Provenance of a hint that an environment's checker wrote."""
+MAX_HINT = 200
+"""Longest hint of an environment, in characters."""
+MAX_HINTS = 3
+"""Hints of a turn: a teacher tries no more."""
 CONSTANT = "constant group: every rollout got the same"
 INCOMPARABLE = "incomparable: no other rollout of its group has an outcome"
 SAME = 1e-9
@@ -37,12 +46,15 @@ class Episode:
         outcome (`float`, *optional*): In [-1, 1]; `None` when the episode is dropped.
         reason (`str`): Why it is dropped.
         signals (`Mapping[str, float]`): Process signals of its turns, by their ids, in [-1, 1]; a turn may have none.
+        hints (`Mapping[str, Sequence[str]]`): Words of the environment's checker on turns that fell short, by their
+            ids, the best first.
     """
 
     session: str
     outcome: float | None
     reason: str = ""
     signals: Mapping[str, float] = field(default_factory=dict)
+    hints: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,6 +65,7 @@ class Settled:
         samples (`int`): Samples that may be trained.
         constant (`int`): Samples dropped because nothing differs within their group.
         incomparable (`int`): Samples dropped because all other rollouts of their group were lost.
+        hinted (`int`): Turns whose sample waits for a teacher.
         dropped_episodes (`int`): Episodes without an outcome.
         unknown (`list[str]`): Sessions that left no turn.
     """
@@ -60,6 +73,7 @@ class Settled:
     samples: int = 0
     constant: int = 0
     incomparable: int = 0
+    hinted: int = 0
     dropped_episodes: int = 0
     unknown: list[str] = field(default_factory=list)
 
@@ -71,6 +85,7 @@ class _Move:
     turn: Turn
     outcome: float
     signal: float | None
+    hints: Sequence[str] = ()
     reward: float = 0.0
 
 
@@ -102,7 +117,7 @@ def settle(
 
     Raises:
         KeyError: If a session does not belong to the group, or to the owner.
-        ValueError: If an episode has a signal for a turn that is not its own.
+        ValueError: If an episode has a signal or a hint for a turn that is not its own.
     """
     settled = Settled()
     compared: dict[int | None, list[_Move]] = defaultdict(list)
@@ -112,7 +127,7 @@ def settle(
         if session is None:
             settled.unknown.append(episode.session)
             continue
-        _check_signals(tx, session, episode)
+        _check_turns(tx, session, episode)
         session.done = True
         if episode.outcome is None:
             settled.dropped_episodes += 1
@@ -122,16 +137,16 @@ def settle(
         outcomes += [episode.outcome] * bool(mine)
         for turn in mine:
             place = step_of(turn) if stepwise else None
-            compared[place].append(_Move(turn, episode.outcome, episode.signals.get(turn.id)))
+            signal, hints = episode.signals.get(turn.id), episode.hints.get(turn.id, ())
+            compared[place].append(_Move(turn, episode.outcome, signal, hints))
     last_one = len(episodes) > 1 and len(outcomes) < 2
     for moves in compared.values():
         told = _reward(moves, signal_weight)
         by_turn = len(outcomes) > 1 and (stepwise or told)
         measured = [one.reward for one in moves] if by_turn else outcomes
-        for one in moves:
-            sample = _record(tx, one, group, measured)
-            if sample is not None:
-                _admit(sample, measured, last_one, settled)
+        useless = _find_fault(measured, last_one)
+        for move in moves:
+            _record(tx, move, group, measured, useless, settled)
     tx.flush()
     return settled
 
@@ -166,43 +181,80 @@ def _waiting(tx: Transaction, session_id: str) -> list[Turn]:
     return list(tx.scalars(wanted.order_by(Turn.seq).with_for_update()))
 
 
-def _check_signals(tx: Transaction, session: Session, episode: Episode) -> None:
-    known = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id))) if episode.signals else set()
-    strange = sorted(set(episode.signals) - known)
-    if strange:
-        raise ValueError(f"session {episode.session} has no turn {strange[0]}, for which there is a signal")
+def _check_turns(tx: Transaction, session: Session, episode: Episode) -> None:
+    named = {"signal": set(episode.signals), "hint": set(episode.hints)}
+    known = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id))) if any(named.values()) else set()
+    for kind, ids in named.items():
+        if strange := sorted(ids - known):
+            raise ValueError(f"session {episode.session} has no turn {strange[0]}, for which there is a {kind}")
 
 
-def _record(tx: Transaction, move: _Move, group: str, measured: Sequence[float]) -> Sample | None:
-    """Write a turn's verdict and, if it can be trained, its sample."""
+def _find_fault(measured: Sequence[float], last_one: bool) -> str | None:
+    """Why a comparison says nothing, or `None`."""
+    if last_one:
+        return INCOMPARABLE
+    return CONSTANT if len(measured) > 1 and max(measured) - min(measured) <= SAME else None
+
+
+def _record(
+    tx: Transaction, move: _Move, group: str, measured: Sequence[float], useless: str | None, settled: Settled
+) -> None:
+    """Write a turn's verdict and, if it can be trained, its sample, unless that waits for a teacher."""
     turn = move.turn
     turn.state = "judging"
     detail: dict[str, Any] = {"by": "outcome", "group": group, "compared": len(measured), "outcome": move.outcome}
     if move.signal is not None:
         detail["signal"] = move.signal
     verdict = Verdict(turn_id=turn.id, judge=JUDGE, score=move.reward, detail=detail)
-    sample = None
-    if turn.trainable and turn.policy_version is not None:
-        alone = len(measured) < 2
-        sample = Sample(
-            turn_id=turn.id,
-            score=move.reward,
-            group=None if alone else group,
-            baseline=None if alone else statistics.fmean(measured),
-            scale=None if alone else statistics.stdev(measured),
-            policy_version=turn.policy_version,
-        )
-    turns.record_verdict(tx, verdict, sample)
-    return sample
-
-
-def _admit(sample: Sample, measured: Sequence[float], last_one: bool, settled: Settled) -> None:
-    """Count a sample, and drop it where the comparison says nothing."""
-    if last_one:
-        sample.state, sample.reason = "dropped", INCOMPARABLE
-        settled.incomparable += 1
-    elif len(measured) > 1 and max(measured) - min(measured) <= SAME:
-        sample.state, sample.reason = "dropped", CONSTANT
+    if not turn.trainable or turn.policy_version is None:
+        turns.record_verdict(tx, verdict, None)
+        return
+    alone = len(measured) < 2
+    waiting = {
+        "hints": list(move.hints),
+        "group": None if alone else group,
+        "baseline": None if alone else statistics.fmean(measured),
+        "scale": None if alone else statistics.stdev(measured),
+        "useless": useless,
+    }
+    if move.hints:
+        detail["waiting"] = waiting
+        turn.judge_after, turn.judge_attempts = 0.0, 0
+        tx.add(verdict)
+        settled.hinted += 1
+        return
+    turns.record_verdict(tx, verdict, make_sample(turn, move.reward, waiting))
+    if useless is None:
+        settled.samples += 1
+    elif useless == CONSTANT:
         settled.constant += 1
     else:
-        settled.samples += 1
+        settled.incomparable += 1
+
+
+def awaits_teacher(verdict: Verdict | None) -> bool:
+    """Whether a turn's verdict stands already, and only its sample waits for a teacher."""
+    return verdict is not None and verdict.judge == JUDGE and "waiting" in verdict.detail
+
+
+def make_sample(turn: Turn, score: float | None, waiting: Mapping[str, Any], **teacher: Any) -> Sample:
+    """The sample of an episode's turn.
+
+    Where the comparison of the rewards says nothing, the reward is left out if there is a teacher; without one the
+    sample is dropped, with the reason.
+
+    Args:
+        turn (`Turn`): A trainable turn.
+        score (`float`, *optional*): Its reward.
+        waiting (`Mapping`): What it is compared with: `group`, `baseline`, `scale`, `useless`.
+        teacher: Columns of `Sample` that a teacher fills; none without one.
+    """
+    assert turn.policy_version is not None
+    sample = Sample(turn_id=turn.id, policy_version=turn.policy_version, **teacher)
+    if waiting["useless"] and teacher:
+        return sample
+    sample.score = score
+    sample.group, sample.baseline, sample.scale = (waiting[name] for name in ("group", "baseline", "scale"))
+    if waiting["useless"]:
+        sample.state, sample.reason = "dropped", waiting["useless"]
+    return sample

@@ -6,6 +6,7 @@ left alone and propagate as they are.
 """
 
 import sqlite3
+from collections.abc import Sequence
 
 from sqlalchemy.exc import DBAPIError
 
@@ -18,6 +19,19 @@ class LedgerError(UserError):
 
 class LedgerWriteError(LedgerError):
     """A transaction was not committed for a reason outside the program; nothing of it was kept."""
+
+
+class AmbiguousName(UserError):
+    """A prefix that several sessions share.
+
+    Args:
+        name (`str`): The prefix.
+        candidates (`Sequence[str]`): The sessions that begin so.
+    """
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        shown = ", ".join(candidates[:4]) + (", …" if len(candidates) > 4 else "")
+        super().__init__(f"{len(candidates)} sessions begin with {name!r} ({shown}): give some more of it.")
 
 
 class AlreadyTrained(Exception):

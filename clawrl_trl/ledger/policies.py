@@ -3,6 +3,8 @@
 Exactly one version serves at any time; the unique index on the state makes a second one impossible.
 """
 
+from pathlib import PurePath
+
 from sqlalchemy import Select, func, literal, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -56,7 +58,7 @@ def add(tx: Session, policy: Policy) -> Policy:
     """
     known = tx.get(Policy, policy.version)
     if known is not None:
-        if (known.path, known.sha256, known.parent) != (policy.path, policy.sha256, policy.parent):
+        if (_name(known), known.sha256, known.parent) != (_name(policy), policy.sha256, policy.parent):
             raise ValueError(f"policy version {policy.version} exists with other content")
         return known
     try:
@@ -90,18 +92,25 @@ def promote(tx: Session, version: int) -> Policy:
 
 
 def reject(tx: Session, version: int, reason: str) -> Policy:
-    """Refuse a candidate for good.
+    """Refuse a candidate, or a retired version that is damaged, for good.
 
     Raises:
         KeyError: If there is no such version.
-        IllegalTransition: If it is no candidate.
+        IllegalTransition: If it serves, or is the base model.
     """
     policy = _existing(tx, version)
+    if version == 0:
+        raise states.IllegalTransition("the base model can't be rejected: every way back ends at it")
     policy.state = "rejected"
     policy.reason = reason
     events.log(tx, "policy_rejected", str(version), reason=reason)
     tx.flush()
     return policy
+
+
+def _name(policy: Policy) -> str | None:
+    """The name of a version's folder; the run folder around it may have been moved."""
+    return policy.path and PurePath(policy.path).name
 
 
 def _existing(tx: Session, version: int) -> Policy:

@@ -1,6 +1,8 @@
 """Sessions: conversations, how they are recognised, shown and erased."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import case, delete, exists, func, or_, select
@@ -9,7 +11,13 @@ from sqlalchemy.orm import Session as Transaction
 from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events
-from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict, new_id
+from clawrl_trl.ledger.errors import AmbiguousName
+from clawrl_trl.ledger.schema import Feedback, Sample, Session, Turn, Verdict, new_id
+
+LEAST_PREFIX = 4
+"""Shortest prefix by which a session is looked up, in characters."""
+WHOLE_NAME, SHORT_NAME = 20, 10
+_LEDGER_ID = re.compile(r"^(?:session|turn)_(?=[0-9a-f]{28}$)")
 
 
 def get_or_create_session(
@@ -76,6 +84,54 @@ def find_session(tx: Transaction, name: str) -> Session | None:
     return tx.scalars(named).one_or_none()
 
 
+def resolve_session(tx: Transaction, name: str) -> Session | None:
+    """A session by its id, its external id, or a prefix of either that no other session shares.
+
+    Args:
+        tx (`Session`): The open transaction.
+        name (`str`): The id or its beginning, with or without `session_`, or the client's name or its beginning.
+
+    Raises:
+        AmbiguousName: If several sessions begin so.
+    """
+    session = find_session(tx, name)
+    if session is not None or len(name) < LEAST_PREFIX:
+        return session
+    begins = [Session.id.startswith(name, autoescape=True), Session.id.startswith(f"session_{name}", autoescape=True)]
+    begins.append(Session.external_id.startswith(name, autoescape=True))
+    found = tx.scalars(select(Session).where(or_(*begins)).order_by(Session.last_at.desc()).limit(100)).all()
+    # LIKE takes upper and lower case for the same. A name that people are shown goes before an id that they are not.
+    shown = [row for row in found if _begins(name, row.external_id or row.id)]
+    exact = shown or [row for row in found if _begins(name, row.id)]
+    if len(exact) > 1:
+        raise AmbiguousName(name, [row.external_id or row.id for row in exact])
+    return exact[0] if exact else None
+
+
+def _begins(beginning: str, name: str) -> bool:
+    return name.startswith(beginning) or name.removeprefix("session_").startswith(beginning)
+
+
+def short_ids(names: Iterable[str]) -> dict[str, str]:
+    """For each name the shortest beginning that no other has, without the kind that the ledger's ids open with.
+
+    Args:
+        names (`Iterable[str]`): Ids of the ledger, or clients' names. Those of up to 20 characters stay whole, of
+            longer ones at least 10 are kept.
+    """
+    bare = {name: _LEDGER_ID.sub("", name) for name in names}
+    ordered = sorted(set(bare.values()))
+    longest: dict[str, int] = {}
+    for before, after in pairwise(ordered):
+        shared = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+        for text in (before, after):
+            longest[text] = max(longest.get(text, 0), shared)
+    return {
+        name: text if len(text) <= WHOLE_NAME else text[: max(SHORT_NAME, longest.get(text, 0) + 1)]
+        for name, text in bare.items()
+    }
+
+
 def sessions(tx: Transaction) -> list[dict[str, Any]]:
     """Every session, the one seen last first.
 
@@ -115,9 +171,11 @@ def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         session_id (`str`): The session's id, or the client's own name for it.
 
     Returns:
-        `list[dict]`: Rows `{turn_id, kind, kind_reason, state, messages, response, next_state, votes, score,
-            hint, detail, policy_version, token_versions, prompt_tokens, completion_tokens}`; none when there is no
-            such session. `detail` is how the verdict came about.
+        `list[dict]`: Rows `{turn_id, kind, kind_reason, state, messages, response, finish_reason, next_state,
+            next_state_provenance, next_turn_id, feedback, votes, score, hint, hint_source, detail, policy_version,
+            token_versions, prompt_tokens, completion_tokens}`; none when there is no such session. `next_turn_id` is
+            the turn whose request brought the next state, `feedback` what was said on purpose, `detail` how the
+            verdict came about.
     """
     session = find_session(tx, session_id)
     if session is None:
@@ -128,10 +186,15 @@ def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         .where(Turn.session_id == session.id)
         .order_by(Turn.seq)
     )
-    return [_described(turn, verdict) for turn, verdict in rows]
+    said: dict[str, list[dict[str, Any]]] = {}
+    of_session = select(Feedback).join(Turn, Turn.id == Feedback.turn_id).where(Turn.session_id == session.id)
+    for row in tx.scalars(of_session.order_by(Feedback.created_at, Feedback.id)):
+        facts = {"kind": row.kind, "value": row.value, "text": row.text, "created_at": row.created_at}
+        said.setdefault(row.turn_id, []).append(facts)
+    return [_described(turn, verdict, said.get(turn.id, [])) for turn, verdict in rows]
 
 
-def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
+def _described(turn: Turn, verdict: Verdict | None, feedback: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "turn_id": turn.id,
         "kind": turn.kind,
@@ -139,10 +202,15 @@ def _described(turn: Turn, verdict: Verdict | None) -> dict[str, Any]:
         "state": turn.state,
         "messages": turn.messages,
         "response": turn.response,
+        "finish_reason": turn.finish_reason,
         "next_state": turn.next_state,
+        "next_state_provenance": turn.next_state_provenance,
+        "next_turn_id": turn.next_turn_id,
+        "feedback": feedback,
         "votes": verdict.votes if verdict else [],
         "score": verdict.score if verdict else None,
         "hint": verdict.hint if verdict else None,
+        "hint_source": verdict.hint_source if verdict else None,
         "detail": verdict.detail if verdict else {},
         "policy_version": turn.policy_version,
         "token_versions": None if turn.token_versions is None else list(map(int, turn.token_versions)),
@@ -159,8 +227,10 @@ def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         session_id (`str`): The session's id, or the client's own name for it.
 
     Returns:
-        `list[dict]`: Rows `{turn_id, kind, kind_reason, state, trainable, untrainable_reason, judge, score,
-            sample, sample_reason}`, `sample` being the sample's state; none when there is no such session.
+        `list[dict]`: Rows `{session_id, identity_source, turn_id, kind, kind_reason, state, trainable,
+            untrainable_reason, note, judge, score, hint, hint_source, sample, sample_reason}`, `identity_source`
+            being how the session was recognised and `sample` the sample's state; none when there is no such session.
+            `note` says why a turn is trainable that does not look it.
     """
     session = find_session(tx, session_id)
     if session is None:
@@ -172,8 +242,11 @@ def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         "state": Turn.state,
         "trainable": Turn.trainable,
         "untrainable_reason": Turn.untrainable_reason,
+        "note": Turn.sampling,
         "judge": Verdict.judge,
         "score": Verdict.score,
+        "hint": Verdict.hint,
+        "hint_source": Verdict.hint_source,
         "sample": Sample.state,
         "sample_reason": Sample.reason,
     }
@@ -185,7 +258,13 @@ def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         .where(Turn.session_id == session.id)
         .order_by(Turn.seq)
     )
-    return [dict(row) for row in rows.mappings()]
+    recognised = {"session_id": session.external_id or session.id, "identity_source": session.identity_source}
+    return [{**recognised, **row, "note": _note(row["note"])} for row in rows.mappings()]
+
+
+def _note(sampling: dict[str, Any] | None) -> str | None:
+    asked = (sampling or {}).get("unconstrained")
+    return f"asked for {asked}; the engine constrained nothing" if asked else None
 
 
 def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:

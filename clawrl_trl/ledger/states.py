@@ -41,8 +41,10 @@ SAMPLE = _table(new="ready", ready="leased dropped", leased="trained ready dropp
 BATCH = _table(new="leased", leased="trained released", trained="", released="")
 """A batch is written before it is trained; a released one gave its samples back."""
 
-POLICY = _table(new="candidate", candidate="serving rejected", serving="retired", retired="serving", rejected="")
-"""A policy version's way; a rollback takes a retired version back into service."""
+POLICY = _table(
+    new="candidate", candidate="serving rejected", serving="retired", retired="serving rejected", rejected=""
+)
+"""A policy version's way; a rollback takes a retired version back into service, a damaged one is rejected."""
 
 
 def names(table: Table) -> tuple[str, ...]:

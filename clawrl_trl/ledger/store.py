@@ -17,9 +17,11 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, sessionmaker
 
+from clawrl_trl.database_url import without_password
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
 from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, given_up
+from clawrl_trl.run import take_from_others
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process to give up the write lock, seconds."""
@@ -47,6 +49,7 @@ class Ledger:
         self.busy_timeout_s = busy_timeout_s
         self.writer_engine = _engine(url, busy_timeout_s, write=True)
         self.reader_engine = _engine(url, busy_timeout_s, write=False)
+        self._file: tuple[int, int] | None = None
         self._write = sessionmaker(self.writer_engine, expire_on_commit=False)
         self._read = sessionmaker(self.reader_engine, expire_on_commit=False)
 
@@ -72,6 +75,7 @@ class Ledger:
         ledger = cls(url, busy_timeout_s=busy_timeout_s)
         try:
             ledger._bring_up_to_date(untouched)
+            ledger._know_file()
         except BaseException:
             ledger.close()
             raise
@@ -82,7 +86,7 @@ class Ledger:
         """The ledger's file, or its URL without the password."""
         if self.url.get_backend_name() == "sqlite":
             return str(self.url.database)
-        return self.url.render_as_string(hide_password=True)
+        return str(without_password(self.url.render_as_string(hide_password=False)))
 
     @property
     def path(self) -> Path | None:
@@ -108,6 +112,7 @@ class Ledger:
         Raises:
             LedgerError: If the ledger can't be read.
         """
+        self._check_file(LedgerError)
         try:
             with self._read() as tx:
                 yield tx
@@ -117,10 +122,39 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Turn what the machine does to a write inside the block into `LedgerWriteError`."""
+        self._check_file(LedgerWriteError)
         try:
             yield
         except DBAPIError as error:
             raise self._translated(error, LedgerWriteError) from error
+
+    def _know_file(self) -> None:
+        """Remember which file this is, and close it and its log to other users."""
+        if self.path is None:
+            return
+        status = self.path.stat()
+        self._file = status.st_dev, status.st_ino
+        for end in ("", "-wal", "-shm"):
+            take_from_others(Path(f"{self.path}{end}"))
+        event.listen(self.writer_engine, "commit", lambda connection: self._check_file(LedgerWriteError))
+
+    def _check_file(self, kind: type[LedgerError]) -> None:
+        """Refuse to go on in a file that has lost its name: what is written there would be found by nobody.
+
+        Raises:
+            LedgerError: Of the given kind, if the file was moved or deleted, or another one is in its place.
+        """
+        if self.path is None or self._file is None:
+            return
+        try:
+            status = self.path.stat()
+        except OSError:
+            raise kind(f"The ledger {self.where} was moved or deleted: put it back, or stop the run.") from None
+        if (status.st_dev, status.st_ino) != self._file:
+            raise kind(
+                f"The ledger {self.where} was replaced by another file: put the first one back, or stop the run and "
+                "start it again."
+            )
 
     def checkpoint(self) -> bool:
         """Move the write-ahead log into the SQLite file, so that what was deleted is gone from the disk.
@@ -197,9 +231,10 @@ def _parse(url_or_path: str | Path) -> URL:
     try:
         url = make_url(url_or_path)
         url.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
+        reason = "it can't be read" if isinstance(error, ValueError) or type(error) is ArgumentError else str(error)
         raise UserError(
-            f"The ledger's URL is not usable ({error}): use a file, sqlite:///FILE or postgresql+psycopg://..."
+            f"The ledger's URL is not usable ({reason}): use a file, sqlite:///FILE or postgresql+psycopg://..."
         ) from None
     if url.get_backend_name() == "sqlite":
         if not url.database or url.database == ":memory:":

@@ -14,7 +14,16 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, states
 from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict
-from clawrl_trl.ledger.sessions import delete_session, explain, find_session, get_or_create_session, inspect, sessions
+from clawrl_trl.ledger.sessions import (
+    delete_session,
+    explain,
+    find_session,
+    get_or_create_session,
+    inspect,
+    resolve_session,
+    sessions,
+    short_ids,
+)
 
 __all__ = [
     "add",
@@ -35,9 +44,11 @@ __all__ = [
     "recent_main",
     "record_verdict",
     "renew_claims",
+    "resolve_session",
     "retry_later",
     "sessions",
     "set_next_state",
+    "short_ids",
     "verdict_of",
 ]
 

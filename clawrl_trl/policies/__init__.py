@@ -3,6 +3,8 @@
 Importing this package loads neither torch nor transformers; the trainer, which has them, drives it.
 """
 
+from clawrl_trl.policies.checksums import find_damage, find_state_damage
+from clawrl_trl.policies.damage import reject_damaged
 from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
 from clawrl_trl.policies.publish import Publisher, rollback
 from clawrl_trl.policies.versions import PolicyStore, name_of, version_of
@@ -14,7 +16,10 @@ __all__ = [
     "GateReport",
     "PolicyStore",
     "Publisher",
+    "find_damage",
+    "find_state_damage",
     "name_of",
+    "reject_damaged",
     "rollback",
     "version_of",
 ]

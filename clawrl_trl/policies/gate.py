@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from clawrl_trl.policies.versions import WEIGHT_FILES
+from clawrl_trl.policies.checksums import WEIGHT_FILES
 
 
 @dataclass(frozen=True)

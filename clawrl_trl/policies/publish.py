@@ -20,7 +20,8 @@ from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, events, policies
 from clawrl_trl.ledger.schema import Policy
-from clawrl_trl.policies.gate import Candidate, FirstGate, Gate
+from clawrl_trl.policies.checksums import find_damage
+from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
 from clawrl_trl.policies.versions import PolicyStore, name_of
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Publisher:
         Returns:
             The version's state afterwards: `"serving"`, `"rejected"`, or `"candidate"` when the engine is down.
         """
-        report = self.gate.check(candidate)
+        report = self._check(candidate)
         with self.ledger.transaction() as tx:
             policy = _existing(tx, candidate.version)
             if policy.state != "candidate":
@@ -113,6 +114,12 @@ class Publisher:
                 _supersede(tx, candidate.version)
                 policies.promote(tx, candidate.version)
         return self._state(candidate.version)
+
+    def _check(self, candidate: Candidate) -> GateReport:
+        with self.ledger.reader() as tx:
+            sha256 = _existing(tx, candidate.version).sha256
+        damage = find_damage(candidate.folder, sha256)
+        return self.gate.check(candidate) if damage is None else GateReport(False, f"damaged: {damage}")
 
     def _load(self, candidate: Candidate) -> bool:
         """Whether the engine holds the candidate; a refusal for good rejects it."""
@@ -153,14 +160,15 @@ def _existing(tx: Session, version: int) -> Policy:
     return policy
 
 
-def rollback(ledger: Ledger, to: int | None = None) -> Policy:
+def rollback(ledger: Ledger, to: int | None = None, *, store: PolicyStore | None = None) -> Policy:
     """Let an earlier version serve again; the trainer goes on from it.
 
     Candidates that wait are rejected, for they descend from what is being left.
 
     Args:
         ledger: The run's ledger.
-        to: Version to serve. Default: the nearest ancestor of the serving version that has served.
+        to: Version to serve. Default: the nearest ancestor of the serving version that has served and is not damaged.
+        store: The run's policy folders; without them, a version with a relative path is not looked at.
 
     Returns:
         The version that serves now.
@@ -168,9 +176,11 @@ def rollback(ledger: Ledger, to: int | None = None) -> Policy:
     Raises:
         UserError: If there is nothing to roll back to.
     """
+    with ledger.reader() as tx:  # the files are read outside the write lock, and their digests known from then on
+        _rollback_target(tx, policies.serving(tx), to, store)
     with ledger.transaction() as tx:
         now = policies.serving(tx)
-        target = _rollback_target(tx, now, to)
+        target = _rollback_target(tx, now, to, store)
         for policy in policies.all(tx):
             if policy.state == "candidate":
                 policies.reject(tx, policy.version, f"rolled back to {target.version}")
@@ -178,24 +188,30 @@ def rollback(ledger: Ledger, to: int | None = None) -> Policy:
         return policies.promote(tx, target.version)
 
 
-def _rollback_target(tx: Session, now: Policy, to: int | None) -> Policy:
-    wanted = _last_served_before(tx, now) if to is None else to
+def _rollback_target(tx: Session, now: Policy, to: int | None, store: PolicyStore | None) -> Policy:
+    wanted = _last_served_before(tx, now, store) if to is None else to
     if wanted is None:
         raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
     target = policies.get(tx, wanted)
     if target is None or target.state in ("rejected", "candidate"):
         kept = _listed(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
         raise UserError(f"There is no version {wanted} that has served: choose one of {kept}.")
-    if target.path is not None and not Path(target.path).is_dir():
-        raise UserError(f"The folder of version {wanted} is gone ({target.path}): choose another version.")
+    if damage := _damage(target, store):
+        raise UserError(f"Version {wanted} can't serve, {damage} ({target.path}): choose another version.")
     return target
 
 
-def _last_served_before(tx: Session, now: Policy) -> int | None:
+def _damage(policy: Policy, store: PolicyStore | None) -> str | None:
+    if policy.path is None or (store is None and not Path(policy.path).is_absolute()):
+        return None
+    return find_damage(Path(policy.path) if store is None else store.locate(policy.path), policy.sha256)
+
+
+def _last_served_before(tx: Session, now: Policy, store: PolicyStore | None) -> int | None:
     before = now
     while before.parent is not None:
         before = _existing(tx, before.parent)
-        if before.state == "retired":
+        if before.state == "retired" and _damage(before, store) is None:
             return before.version
     return None
 

@@ -7,7 +7,6 @@ holds what only the trainer needs; without it the folder is a plain PEFT adapter
 model) that any engine loads.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -15,9 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clawrl_trl.errors import UserError
-
-TRAINING_STATE = "training_state"
-WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin", "model.safetensors", "pytorch_model.bin")
+from clawrl_trl.policies.checksums import TRAINING_STATE, digest, weight_files, write_checksums
+from clawrl_trl.run import make_private, take_from_others
 
 _NAME = re.compile(r"policy-v(\d+)")
 
@@ -47,15 +45,24 @@ class PolicyStore:
         """Where a version lives or would live."""
         return self.root / name_of(version)
 
+    def locate(self, path: str) -> Path:
+        """Folder of a version by its path in the ledger: relative to the run folder, or absolute in older rows.
+
+        The run folder may have been moved or copied since, so that a folder of that name in it comes first.
+        """
+        here = self.root / Path(path).name
+        return here if here.is_dir() else self.root.parent / path
+
     def begin(self, version: int) -> Path:
         """An empty temporary folder to fill, with its `training_state/`."""
         folder = self.root / f".tmp-{name_of(version)}"
         shutil.rmtree(folder, ignore_errors=True)
-        (folder / TRAINING_STATE).mkdir(parents=True)
+        for made in (self.root, folder, folder / TRAINING_STATE):
+            make_private(made)
         return folder
 
     def finish(self, version: int) -> Path:
-        """Sync the temporary folder of a version to disk and give it its final name.
+        """Note the checksums of a version's temporary folder, sync it to disk and give it its final name.
 
         Raises:
             FileExistsError: If the version exists already; versions are immutable.
@@ -63,7 +70,9 @@ class PolicyStore:
         temporary, final = self.root / f".tmp-{name_of(version)}", self.folder(version)
         if final.exists():
             raise FileExistsError(f"{final} exists already")
+        write_checksums(temporary)
         for path in sorted(temporary.rglob("*")):
+            take_from_others(path)
             _sync(path)
         _sync(temporary)
         temporary.rename(final)
@@ -76,16 +85,7 @@ class PolicyStore:
         Raises:
             FileNotFoundError: If the folder holds no weights.
         """
-        folder = self.folder(version)
-        files = sorted(path for path in folder.glob("*") if path.name in WEIGHT_FILES or path.suffix == ".safetensors")
-        if not files:
-            raise FileNotFoundError(f"{folder} holds no weights")
-        digest = hashlib.sha256()
-        for path in files:
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        return digest.hexdigest()
+        return digest(*weight_files(self.folder(version)))
 
     def training_state(self, version: int) -> Path | None:
         """The trainer's half of a version, or `None` when it was pruned or never written."""

@@ -42,7 +42,15 @@ def diff(before: Files, after: Files) -> str:
     return "".join(parts)
 
 
-def row(issue: str, files: Files, fixed: Files, hidden: Files, failing: list[str], passing: list[str]) -> Json:
+def row(
+    issue: str,
+    files: Files,
+    fixed: Files,
+    hidden: Files,
+    failing: list[str],
+    passing: list[str],
+    messages: Mapping[str, str] | None = None,
+) -> Json:
     return {
         "repo": "tasks/small",
         "problem_statement": issue,
@@ -51,6 +59,7 @@ def row(issue: str, files: Files, fixed: Files, hidden: Files, failing: list[str
         "test_patch": diff(files, {**files, **hidden}),
         "FAIL_TO_PASS": failing,
         "PASS_TO_PASS": passing,
+        **({"test_messages": dict(messages)} if messages else {}),
     }
 
 
@@ -69,6 +78,8 @@ def value(rng: random.Random) -> Json:
         {"test_x.py": test},
         ["test_x.py::test_new"],
         ["test_x.py::test_kept"],
+        # The bundled model reads an issue's form of words, and hardly another.
+        {"test_x.py::test_new": f"In {name}.py x is {old}, not {new}."},
     )
 
 

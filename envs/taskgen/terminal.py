@@ -35,7 +35,8 @@ class Made:
         kind (`str`): What sort of task it is.
         instruction (`str`): What the agent is told.
         solution (`str`): The oracle, in bash.
-        checks (`Sequence[str]`): Conditions in bash, none of which holds at the beginning.
+        checks (`Sequence[str]`): Conditions in bash, none of which holds at the beginning; `program` runs what the
+            agent wrote.
         files (`Mapping[str, str]`): What is in the work folder at the beginning.
     """
 
@@ -182,7 +183,7 @@ def make_script(rng: random.Random) -> Made:
     word = rng.choice(WORDS)
     told = f"Write a bash script {word}.sh that prints {word}. It must be executable: ./{word}.sh"
     solve = f"printf '#!/bin/bash\\necho {word}\\n' > {word}.sh && chmod +x {word}.sh"
-    return Made("script", told, solve, [f"[ -x {word}.sh ] && {says(f'./{word}.sh', word)}"])
+    return Made("script", told, solve, [says(f"program ./{word}.sh", word)])
 
 
 # Step 3: programs, repairs, conversations
@@ -194,7 +195,7 @@ def repair(rng: random.Random) -> Made:
     program = f"import math\nimport sys\n\nnumbers = [int(word) for word in sys.argv[1:]]\nprint({wrong})\n"
     told = f"The program {file} should print the {what} of its arguments, but it is wrong. Repair it."
     cases = [one for one in (numbers(rng, rng.randint(3, 6)) for _ in range(3)) if spoilt(one) != true(one)]
-    checks = [says(f"python3 {file} {' '.join(map(str, one))}", true(one)) for one in cases]
+    checks = [says(f"program python3 {file} {' '.join(map(str, one))}", true(one)) for one in cases]
     return Made("repair", told, f"sed -i 's|^print.*|print({right})|' {file}", checks, {file: program})
 
 
@@ -236,7 +237,7 @@ def write_program(rng: random.Random) -> Made:
     file = f"{rng.choice(WORDS)}.py"
     told = f"Write a Python program {file} that takes a word as its argument and prints {what}."
     solve = f"printf 'import sys\\nw = sys.argv[1]\\nprint({code})\\n' > {file}"
-    return Made("program", told, solve, [says(f"python3 {file} {word}", function(word)) for word in words])
+    return Made("program", told, solve, [says(f"program python3 {file} {word}", function(word)) for word in words])
 
 
 _PROGRAMS: list[tuple[str, str, Callable[[str], object]]] = [
@@ -268,7 +269,7 @@ def edit_json(rng: random.Random) -> Made:
     word, user = rng.choice(WORDS), rng.choice(NAMES)
     config = f'{{\n  "name": "{word}",\n  "server": {{"port": {port}, "users": ["Zoe"]}}\n}}\n'
     told = f"In config.json, set the server's port to {new} and add {user} to its users. Keep the rest."
-    read = "python3 -c \"import json; c = json.load(open('config.json')); print(c['name'], {})\""
+    read = "program python3 -I -c \"import json; c = json.load(open('config.json')); print(c['name'], {})\""
     checks = [
         says(read.format("c['server']['port']"), f"{word} {new}"),
         says(read.format("*c['server']['users']"), f"{word} Zoe {user}"),
@@ -283,7 +284,7 @@ def pack(rng: random.Random) -> Made:
     files = {f"in/{word}.txt": (word + "\n") * (60 if word in big else 2) for word in words}
     told = "Pack the files of the folder in that have more than 50 lines, and no others, into big.tar.gz."
     solve = "cd in && tar czf ../big.tar.gz $(wc -l *.txt | awk '$1 > 50 && $2 != \"total\" {print $2}')"
-    listed = "tar tzf big.tar.gz | grep -v '/$' | sed 's|.*/||' | sort | tr '\\n' ' '"
+    listed = "tar tzf big.tar.gz | grep -o '[^/]*$' | sort | tr '\\n' ' '"
     check = says(listed, " ".join(sorted(f"{word}.txt" for word in big)) + " ")
     return Made("pack", told, solve, [check], files)
 
@@ -349,7 +350,7 @@ def folder_of(name: str, step: str, made: Made) -> TaskFolder:
 _TEST = """#!/bin/bash
 cd /app
 n=0
-{checks}awk "BEGIN {{print $n / {count}}}" > /logs/verifier/reward.txt
+{checks}echo "$((n * 10**15 / {count}))e-15" > /logs/verifier/reward.txt
 """
 
 

@@ -38,6 +38,9 @@ def test_the_bundled_model_on_its_own_engine_is_sound(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert {one.group for one in findings} == GROUPS
     statuses = {one.name: one.status for one in findings}
+    (room,) = [one for one in findings if one.name == "room for agents"]
+    assert "8,192 tokens" in room.detail and "OpenClaw" in room.detail and "tour" in str(room.fix)
+    assert statuses.pop("room for agents") == "warn"
     assert statuses.pop("llm judge") == "skipped"
     assert set(statuses.values()) == {"ok"}, statuses
     assert set(tmp_path.iterdir()) == before

@@ -30,6 +30,14 @@ def logprobs_of(logits: Tensor, ids: list[int]) -> list[float]:
     return chosen.tolist()
 
 
+def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of an answer with this status; asserts that it has the API's shape."""
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"} and error["message"]
+    return error
+
+
 def chunks(lines: Iterable[str]) -> list[dict[str, Any]]:
     """The JSON objects of a stream; asserts that it ends as the protocol says."""
     events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

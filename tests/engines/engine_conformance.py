@@ -240,6 +240,32 @@ def test_stop_token_ids_min_tokens_and_ignore_eos(http: httpx.Client, tokenizer:
     assert len(chat(http, **body, ignore_eos=True)["choices"][0]["token_ids"]) == 50
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_that_repeats_itself_ends_when_asked(http: httpx.Client, tokenizer: Any, streamed: bool) -> None:
+    (token,) = tokenizer.encode("a", add_special_tokens=False)[:1]
+    body = {"model": "base", "prompt": [5, 6, 7], "logit_bias": {str(token): 100}, "max_tokens": 50, "temperature": 1}
+    assert complete(http, streamed, **body)["finish_reason"] == "length"
+    guarded = complete(http, streamed, **body, repetition_detection={"max_pattern_size": 4, "min_count": 6})
+    assert guarded["finish_reason"] == "repetition" and guarded["token_ids"] == [token] * 6
+    longer = {"max_pattern_size": 4, "min_pattern_size": 3, "min_count": 6}
+    assert complete(http, streamed, **body, repetition_detection=longer)["token_ids"] == [token] * 18
+    wrong = http.post("/v1/completions", json=body | {"repetition_detection": {"max_pattern_size": 4}})
+    assert wrong.status_code == 400
+
+
+def complete(http: httpx.Client, streamed: bool, **body: Any) -> dict[str, Any]:
+    """The one choice of a completion with its token ids."""
+    body |= {"return_token_ids": True, "stream": streamed}
+    response = http.post("/v1/completions", json=body)
+    assert response.status_code == 200, response.text
+    if not streamed:
+        return dict(response.json()["choices"][0])
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    ids = [token for choice in choices for token in choice.get("token_ids") or ()]
+    return {"token_ids": ids, "finish_reason": next(filter(None, (choice["finish_reason"] for choice in choices)))}
+
+
 @pytest.mark.parametrize("name", ["base", "policy-v1"])
 async def test_prompt_logprobs_agree_with_a_dense_computation(
     server: Server, model_folder: Path, adapters: dict[str, Path], name: str

@@ -7,8 +7,9 @@ import pytest
 import torch
 from engine_checks import logprobs_of, reference_logits, reference_model
 
+from clawrl_trl.engines.context import embedded_context
 from clawrl_trl.engines.embedded.batch import Batch, Prefill
-from clawrl_trl.engines.embedded.engine import Engine, _longest_context
+from clawrl_trl.engines.embedded.engine import Engine, served_context
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.errors import UserError
@@ -71,8 +72,9 @@ def test_rows_that_join_and_leave_keep_their_own_numbers(engine: Engine, model_f
 
 def test_a_window_limits_the_context() -> None:
     window = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["sliding_attention"])
-    assert _longest_context(window, 2048) == 1024
+    assert embedded_context(window, 2048, itemsize=4, free=0) == 1024
     unused = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["full_attention"])
-    assert _longest_context(unused, 2048) == 2048
+    assert embedded_context(unused, 2048, itemsize=4, free=0) == 2048
+    linear = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(layer_types=["linear_attention"]))
     with pytest.raises(UserError, match="linear_attention"):
-        _longest_context(SimpleNamespace(layer_types=["linear_attention"]), 2048)
+        served_context(SimpleNamespace(config=linear), 2048)

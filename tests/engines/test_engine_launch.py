@@ -163,3 +163,25 @@ def test_a_servers_log_in_a_line(tmp_path: Path) -> None:
 def test_launching_needs_no_torch() -> None:
     code = "import sys, clawrl_trl.engines.launch; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [(None, ["none.invalid"]), ("", ["none.invalid"]), ("B.example, a.example", ["a.example", "b.example"])],
+)
+def test_vllm_fetches_media_from_allowed_domains_alone(
+    tmp_path: Path, setting: str | None, expected: list[str]
+) -> None:
+    settings = ServeSettings(run=str(tmp_path), engine="vllm", allowed_media_domains=setting)
+    server = vllm.Server(settings, str(tmp_path))
+    command = server.command(1)
+    start = command.index("--allowed-media-domains") + 1
+    assert command[start : start + len(expected)] == expected and command[start + len(expected)].startswith("--")
+    assert "--allowed-local-media-path" not in command and "--trust-request-chat-template" not in command
+    assert server.environment("k")["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
+@pytest.mark.parametrize("setting", ["https://a.example", "a.example b.example", "*.example", "-"])
+def test_what_is_no_domain_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match="is no domain"):
+        ServeSettings(allowed_media_domains=setting)

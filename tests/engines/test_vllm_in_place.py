@@ -202,6 +202,21 @@ async def test_each_request_is_told_where_the_new_version_begins(engine: FakeEng
     assert flights.take(late) == [(0, 0, 1)]
 
 
+async def test_a_request_under_a_grammar_is_told(engine: FakeEngine) -> None:
+    flights = Holder(state_of(engine)).flights
+    strict, free = flights.begin(), flights.begin()
+    for flight, grammar in ((strict, object()), (free, None)):
+        asked = SimpleNamespace(
+            request_id=flight,
+            state=request(f"chatcmpl-{flight}"),
+            sampling_params=SimpleNamespace(structured_outputs=grammar),
+        )
+        engine.output_processor.add_request(asked)
+    assert flights.constrained(strict) and not flights.constrained(free)
+    flights.end(strict)
+    assert not flights.constrained(strict)
+
+
 async def test_what_was_sampled_before_the_freeze_is_counted_first(engine: FakeEngine, tmp_path: Path) -> None:
     """Outputs may still be on their way through the server's own queue when the scheduler stands still."""
     holder = Holder(state_of(engine))
@@ -270,9 +285,9 @@ def test_a_stream_has_notes_as_events_and_a_whole_reply_as_a_header(engine: Fake
         text = http.post("/v1/chat/completions", json={"stream": True}, headers=wanted).text
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     assert [json.loads(line) for line in lines[:-1]] == [
-        {"policy_versions": [[0, 0, 4]], "choices": []},
+        {"policy_versions": [[0, 0, 4]], "constrained": False, "choices": []},
         1,
-        {"policy_versions": [[0, 1, 5]], "choices": []},
+        {"policy_versions": [[0, 1, 5]], "constrained": False, "choices": []},
         2,
     ]
     assert lines[-1] == "[DONE]"

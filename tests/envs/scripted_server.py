@@ -79,6 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))
         self.send_header("X-Clawrl-Policy-Version", "3")
+        self.send_header("X-Clawrl-Turn-Id", f"turn_{len(self.server_state.seen)}")
         self.end_headers()
         self.wfile.write(raw)
 

@@ -178,3 +178,30 @@ def test_calls_read_alike_from_the_message_and_from_text(calls: list[tuple[str, 
     expected = [(name, given) for name, given in calls]
     for action in (blocks, whole):
         assert [(call.name, call.arguments) for call in read_action(action).calls] == expected
+
+
+class ToldEnv(CountEnv):
+    """Its checker says what it counted."""
+
+    def advise(self) -> dict[int, str]:
+        return {0: f"The total is {self.total}, not {self.task.goal}.<|im_start|>\x1b[2J" + "x" * 500}
+
+
+def test_the_checker_s_words_come_with_a_bad_end_only() -> None:
+    env = ToldEnv()
+    state = step(env, env.reset(), said("add", by=2))
+    assert json.loads(state["hints"]) == {}, "the episode goes on"
+    state = step(env, state, said())
+    (words,) = json.loads(state["hints"])["0"]
+    assert words.startswith("The total is 2, not 1. [2Jx") and "<|" not in words and "\x1b" not in words
+    assert len(words) == 200 and words.endswith("…")
+    state = step(env, step(env, env.reset(), said("add", by=2)), said())
+    assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
+
+
+def test_an_action_that_could_not_be_read_has_the_form_it_should_have_had_for_a_hint() -> None:
+    env = CountEnv()
+    state = step(env, env.reset(), "<tool_call>[1]</tool_call>")
+    state = step(env, state, said())
+    (words,) = json.loads(state["hints"])["0"]
+    assert words == 'Error: a block must be an object with "name" and "arguments".', "and no marker of a template"

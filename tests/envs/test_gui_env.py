@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from PIL import Image
+from tensordict import TensorDict
 from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
@@ -323,3 +324,95 @@ def test_the_signal_of_an_action_is_the_change_of_progress(make: Callable[..., G
         state = act(env, state, arguments)
         signals.append(state["signal"].item())
     assert signals == [0.25, 0.0, 0.25, -0.25]
+
+
+FORGERY = """<label>Name <input id=name></label><p id=text>x</p><button>Go</button><script>
+let state = {chosen: null, marked: new Set(["b", "a"]), odd: [1, undefined, NaN]}, over = false;
+const forged = () => state.target;
+JSON.stringify = () => '"red"';
+Array.prototype.map = function () { return [true, true, true, true]; };
+Array.prototype.sort = Array.prototype.filter = function () { return this; };
+Array.prototype.every = Array.prototype.some = () => true;
+Object.defineProperty(Object.prototype, "value", {get: () => "Tom"});
+Object.prototype.toJSON = () => true;
+Boolean.prototype.valueOf = () => true;
+document.querySelector = document.getElementById = () => ({value: "Tom", textContent: "done"});
+Document.prototype.getElementById = () => ({value: "Tom"});
+Object.defineProperty(HTMLInputElement.prototype, "value", {get: () => "Tom"});
+Object.defineProperty(window, "progress", {get: () => 1});
+Promise.prototype.then = function (done) { done(true); };
+</script>"""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "document.getElementById('name').value === 'Tom'",
+        "document.querySelector('#text').textContent === 'done'",
+        "window.document.getElementById('name').value === 'Tom'",
+        "JSON.stringify(state.chosen) === '\"red\"'",
+        "[...state.marked].every(one => one === 'c')",
+        "over",
+        "window.over === true",
+        "state.nothing",
+        "Promise.resolve(false).then(one => one)",
+    ],
+)
+def test_a_page_that_overrides_everything_makes_no_progress(make: Callable[..., GUIEnv], check: str) -> None:
+    env = make(FORGERY, checks=(check,))
+    state = env.reset()
+    assert not state["dropped"] and state["progress"].item() == 0.0
+    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Go"')}, {"action": "terminate"})
+    assert state["reward"].item() == -1.0
+
+
+def test_what_is_true_of_such_a_page_counts(make: Callable[..., GUIEnv]) -> None:
+    checks = (
+        "document.getElementById('name').value === ''",
+        'JSON.stringify([...state.marked].sort()) === \'["a","b"]\'',
+        "state.chosen === null && !over && state.odd[1] === undefined && Number.isNaN(state.odd[2])",
+        "window.state.marked.has('a') && window.innerWidth === 320 && typeof window.getComputedStyle === 'function'",
+    )
+    assert make(FORGERY, checks=checks).reset()["progress"].item() == 1.0
+
+
+def test_a_check_may_call_functions_of_the_page(make: Callable[..., GUIEnv]) -> None:
+    env = make(
+        "<script>const game = {won: () => true}; window.app = {n: 2}</script>", checks=("game.won()", "app.n === 2")
+    )
+    assert env.reset()["progress"].item() == 1.0
+
+
+GREEDY = {
+    "heap": "kept.push(Array.from({length: 1 << 20}, (_, i) => ({i})))",
+    "buffers": "kept.push(new Uint8Array(32 << 20).fill(1))",
+}
+
+
+@pytest.mark.parametrize("way", GREEDY)
+def test_a_page_that_takes_all_memory_is_dropped_with_the_reason(make: Callable[..., GUIEnv], way: str) -> None:
+    grow = f"const kept = []; document.getElementById('go').onclick = () => setInterval(() => {{ {GREEDY[way]} }}, 0)"
+    env = make(f"<button id=go>Go</button><script>{grow}</script>")
+    state = env.reset()
+    for _ in range(30):
+        state = act(env, state, {"action": "left_click", "ref": 1}, {"action": "wait", "time": 1})
+        if state["done"]:
+            break
+    assert state["dropped"] and "memory" in state["reason"]
+    assert not env.reset()["dropped"]
+
+
+def test_the_first_step_that_left_the_oracle_has_the_element_for_a_hint() -> None:
+    env = GUIEnv(read_tasks(SHIPPED / "train.jsonl", difficulty=1))
+    state = env.reset()
+    task = env.task
+    state = act(env, state, {"action": "terminate", "status": "failure"})
+    (words,) = json.loads(state["hints"])["0"]
+    label = task.oracle[0]["element"]
+    line = next(line for line in state["outline"].splitlines() if label in line)
+    assert words.splitlines() == [task.instruction, line.strip()] * 2
+    state = env.reset(TensorDict({"next_task": torch.tensor([0])}, batch_size=()))
+    ref = next(one.ref for one in env.elements if one.label == label)
+    state = act(env, state, {"action": "left_click", "ref": ref})
+    assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
+    env.close()

@@ -88,7 +88,7 @@ def test_pictures_in_the_requests_are_shown_and_written(tmp_path: Path) -> None:
         f"picture: image/png 320x240, {len(png):,} bytes" for png in seen[:3]
     ]
     assert "[image/png]" in shown.stdout and 'button "Go" [1]' in shown.stdout and "base64" not in shown.stdout
-    assert "\noutcome -1\n" in shown.stdout
+    assert ", outcome -1\n" in shown.stdout
 
     told = json.loads(clawrl(*inspect, "--json", "--pictures", tmp_path / "out").stdout)
     assert [turn["pictures"][0]["step"] for turn in told["turns"]] == [0, 1, 2]

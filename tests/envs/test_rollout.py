@@ -221,3 +221,20 @@ def test_calls_reach_the_world_with_their_ids(scripted: Any) -> None:
     assert group.episodes[0].outcome == 1.0
     assert server.seen[0]["body"]["tools"] and not server.seen[0]["body"].get("stream")
     policy.close()
+
+
+class AdvisedEnv(GuessEnv):
+    def advise(self) -> dict[int, str]:
+        return {0: "Too small.", 7: "There was no such step."}
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_the_checker_s_words_are_reported_for_the_turn_they_are_of(scripted: Any, hints: bool) -> None:
+    server = scripted(lambda messages, number: "settled" if messages is None else "-1")
+    policy = GatewayPolicy(server.base_url, stream_share=0.0)
+    rollout = Rollout(AdvisedEnv, policy, num_generations=1, parallel_envs=1, hints=hints)
+    (group,) = rollout.play([0])
+    policy.close()
+    (told,) = reports(server)[0]["episodes"]
+    assert told.get("hints", {}) == group.episodes[0].hints
+    assert list(group.episodes[0].hints.values()) == ([["Too small."]] if hints else [])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -499,3 +500,15 @@ def test_the_signal_of_an_action_is_its_return_code(env: SWEEnv) -> None:
     assert signals == [1, -1, 1] and state["done"]
     state = env.step(env.reset().set("action", "Let me think."))["next"]
     assert state["signal"].item() == -1
+
+
+@pytest.mark.parametrize("messages", [{}, {"tests/test_calc.py::test_add": "add(1, 2) is -1, not 3."}], ids=len)
+def test_a_failing_test_speaks_in_its_author_s_words_alone(messages: dict[str, str]) -> None:
+    env = SWEEnv([replace(TASK, test_messages=messages)])
+    state = play(env, "echo hint: do nothing", "echo 'print(\"hint: cheat\")' >> calc.py", f"echo {SENTINEL}")
+    words = messages.get("tests/test_calc.py::test_add", "The test tests/test_calc.py::test_add must pass.")
+    assert state["outcome"] == -1.0 and json.loads(state["hints"]) == {"0": [words], "1": [words]}
+    assert json.loads(play(env, "touch x", f"echo {SENTINEL}")["hints"]) == {"0": [words]}
+    assert json.loads(play(env, "true", f"echo {SENTINEL}")["hints"]) == {"0": [words]}, "nothing was changed"
+    assert json.loads(play(env, FIX, f"echo {SENTINEL}")["hints"]) == {}
+    env.close()

@@ -82,6 +82,93 @@ def test_a_text_like_the_mark_is_only_text(shell: Shell) -> None:
     assert output(shell, r"printf '\x1e0123456789abcdef 0\x1e'; echo end").endswith("end\n")
 
 
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        "printf() { command printf '\\x1e0 0\\x1e'; }; echo() { return 0; }; builtin() { return 0; }",
+        "eval() { return 0; }; unset() { return 0; }; trap() { return 0; }; return() { builtin return 0; }",
+        "time() { :; }; case() { :; }; __mark() { :; }; __prompt() { :; }; __status() { :; }",
+        "alias eval=true __mark=true __prompt=true unset=true trap=true time=true case=true",
+        "PROMPT_COMMAND='true'",
+        "PROMPT_COMMAND=('true')",
+        'trap \'set -- $BASH_COMMAND; printf "\\x1e%s 0\\x1e\\n" "$@" > /dev/tty\' DEBUG',
+        "trap 'true' DEBUG ERR EXIT RETURN; set -T",
+        "TIMEFORMAT='%R' PS1='$ ' PS4=x IFS=0123456789",
+        "set -o posix",
+        "exec 2> errors",
+        "set -o history; set -x",
+    ],
+)
+def test_nothing_prepared_before_turns_a_failure_into_a_success(shell: Shell, prepare: str) -> None:
+    shell.execute(prepare, LONG)
+    assert shell.execute("false", LONG).exit_code == 1
+    assert shell.execute("(exit 42)", LONG).exit_code == 42
+    assert shell.execute("true", LONG).exit_code == 0
+
+
+NONCES = r"grep -aoE '[0-9a-f]{16}'"
+FORGE = 'while read n; do printf "\x1e$n 0\x1e\n" | tee /dev/tty; done'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "cat /opt/shell/*",
+        "cat /proc/$PPID/environ /proc/[0-9]*/environ /proc/[0-9]*/cmdline",
+        "env; ps -ef",
+        "cat /proc/$PPID/fd/* < /dev/null",
+        "python3 -c 'import os, re\nfor line in open(f\"/proc/{os.getppid()}/maps\"): print(line)'",
+    ],
+)
+def test_no_program_finds_out_what_the_marks_are(shell: Shell, source: str) -> None:
+    script = f"({source}) 2> /dev/null | {NONCES} | {FORGE}; exit 3"
+    shell.write_file("forge.sh", script, LONG)
+    for _ in range(2):
+        assert shell.execute("bash forge.sh", LONG).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "(set; declare -p; declare -f; alias; trap; history; fc -l) 2> /dev/null",
+        "cat /proc/$$/environ /proc/$$/mem; ls -l /proc/self/fd/",
+        "echo $PROMPT_COMMAND $PS1 $BASH_COMMAND $BASH_EXECUTION_STRING",
+    ],
+)
+def test_nor_does_what_the_shell_lists_turn_a_failure_into_a_success(shell: Shell, code: str) -> None:
+    seen = shell.execute(f"{{ {code}; }} 2> /dev/null | {NONCES} | {FORGE}; (exit 3)", LONG)
+    assert seen.exit_code not in (0, None)
+    assert output(shell, "echo next").splitlines()[-1:] == ["next"]
+
+
+def test_a_prompt_in_the_middle_is_no_success(shell: Shell) -> None:
+    assert shell.execute('true; eval "$PROMPT_COMMAND"; false', LONG).exit_code != 0
+
+
+def test_the_shells_memory_is_closed_to_what_it_starts(shell: Shell) -> None:
+    code = "import os\nfor name in ('mem', 'environ', 'maps'):\n  open(f'/proc/{os.getppid()}/{name}', 'rb')"
+    seen = shell.execute(f'python3 -c "{code}"', LONG)
+    assert "PermissionError" in seen.output
+    assert "ermission" in output(shell, "ls /proc/$$/fd/ && cat /opt/shell/bash")
+
+
+def test_a_program_types_nothing_into_the_shell(shell: Shell) -> None:
+    code = "import fcntl, termios\nfor c in 'touch typed\\n': fcntl.ioctl(0, termios.TIOCSTI, c.encode())"
+    assert "PermissionError" in output(shell, f'python3 -c "{code}"')
+    assert output(shell, "ls") == ""
+
+
+def test_a_shell_that_became_another_program_is_gone(shell: Shell) -> None:
+    assert shell.execute("exec true", LONG).lost == "it ended with code 0"
+    assert output(shell, "echo again") == "again\n"
+
+
+def test_sequences_that_are_never_ended_cost_no_more_than_their_line(shell: Shell) -> None:
+    assert output(shell, r"printf 'a\033Pq#0\033\\b\033]0;x\nc\302\2201\302\234d\2330me'; echo") == "ab\ncde\n"
+    assert output(shell, r"printf 'a\033P'") == "a"
+    assert output(shell, "echo whole") == "whole\n"
+
+
 def test_a_command_that_takes_long_is_looked_at_typed_to_and_interrupted(shell: Shell) -> None:
     seen = shell.execute("echo ready; read x; echo got $x; read y", SHORT)
     assert seen.running and seen.exit_code is None
@@ -105,7 +192,7 @@ def test_what_was_typed_too_late_does_not_put_answers_out_of_step(shell: Shell) 
     while seen.running:
         seen = shell.view(SHORT)
     for number in range(3):
-        assert output(shell, f"echo {number}").splitlines()[-1:] == [str(number)]
+        assert output(shell, f"echo {number}").splitlines() == [str(number)]
     assert output(shell, "ls late") == "late\n"
 
 

@@ -28,7 +28,7 @@ from clawrl_trl.gateway.__main__ import listen
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.ledger import Ledger, schema
+from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -76,6 +76,7 @@ class ScriptedEngine:
 
     script: list[Behaviour] = field(default_factory=list)
     base: str = "base"
+    owner: str = "somebody"
     requests: list[dict[str, Any]] = field(default_factory=list)
     others: list[tuple[str, str, bytes]] = field(default_factory=list)
     loaded: dict[str, str] = field(default_factory=dict)
@@ -113,7 +114,9 @@ class ScriptedEngine:
         return JSONResponse({}, 200 if self.healthy else 503)
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"data": [{"id": name, "root": self.root(name)} for name in self.names()]})
+        return JSONResponse(
+            {"data": [{"id": name, "root": self.root(name), "owned_by": self.owner} for name in self.names()]}
+        )
 
     async def _load(self, request: Request) -> Response:
         body = await request.json()
@@ -420,6 +423,20 @@ def running(
         ledger.close()
         if served is not None:
             served.stop()
+
+
+def publish(ledger: Ledger, version: int) -> None:
+    """Put a policy version into the ledger and let it serve."""
+    with ledger.transaction() as tx:
+        policies.add(
+            tx, schema.Policy(version=version, parent=version - 1, path=f"policies/policy-v{version}", sha256="x")
+        )
+        policies.promote(tx, version)
+
+
+def serves(rig: Rig, version: int) -> None:
+    """Wait until the gateway serves a version."""
+    wait_until(lambda: rig.gateway.policies.serving.number == version)
 
 
 def sse(text: str) -> list[dict[str, Any]]:

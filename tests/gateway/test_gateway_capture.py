@@ -152,6 +152,24 @@ def test_disconnect_cancels_and_keeps_what_was_sampled(rig: Rig) -> None:
     assert turn.trainable and turn.state == "awaiting_next_state"
 
 
+@pytest.mark.parametrize("by_the_client", [True, False])
+def test_what_follows_a_reply_is_about_it_if_its_client_cut_it(rig: Rig, by_the_client: bool) -> None:
+    rig.engine.script.append(endless("one", " two") if by_the_client else hangs_up("one", " two"))
+    with rig.client() as http:
+        body = {"messages": HELLO, "stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=body, headers={"X-Session-Id": "s"}) as reply:
+            for line in reply.iter_lines():
+                if by_the_client and " two" in line:
+                    break
+        cut = wait_for_turn(rig)
+        assert cut.finish_reason == "abort" and cut.response["content"] == "one two"
+        more = [*HELLO, {"role": "user", "content": "shorter, please"}]
+        assert http.post("/v1/chat/completions", json={"messages": more, "session_id": "s"}).status_code == 200
+    cut, after = rig.turns()
+    assert after.session_id == cut.session_id
+    assert cut.next_state == ([more[-1]] if by_the_client else None)
+
+
 @pytest.mark.parametrize("words", [(), ("one", " two")])
 def test_client_of_a_plain_request_that_leaves_cancels(rig: Rig, words: tuple[str, ...]) -> None:
     """What was sampled until then is kept."""
@@ -173,9 +191,9 @@ def test_client_of_a_plain_request_that_leaves_cancels(rig: Rig, words: tuple[st
     assert turn.finish_reason == "abort" and turn.trainable and turn.response["content"] == "one two"
 
 
-def captured(abandon: Any) -> int:
-    """How many tokens an exchange has seen, from the method that abandons it."""
-    return sum(len(choice.token_ids) for choice in abandon.__self__._capture.choices.values())
+def captured(end: Any) -> int:
+    """How many tokens an exchange has seen, from the method that ends it."""
+    return sum(len(choice.token_ids) for choice in end.__self__._capture.choices.values())
 
 
 def wait_for_turn(rig: Rig) -> schema.Turn:
@@ -305,6 +323,61 @@ def test_bent_sampling_is_marked(rig: Rig, change: dict[str, object], reason: st
     assert turn.completion_ids is not None
 
 
+LOOKUP: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "description": "",
+        "parameters": {
+            "properties": {"city": {"title": "City", "type": "string"}},
+            "required": ["city"],
+            "title": "lookup_args",
+            "type": "object",
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+"""A function tool as an agents SDK sends it by default."""
+
+
+def test_strict_tools_do_not_constrain_an_engine_without_grammars(tmp_path: Path) -> None:
+    with running(tmp_path, engine=ScriptedEngine(owner="clawrl-trl")) as rig, rig.client() as http:
+        body = {"messages": HELLO, "tools": [LOOKUP], "tool_choice": "auto"}
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        with rig.ledger.reader() as tx:
+            (row,) = turns.explain(tx, rig.turn().session_id)
+    assert rig.turn().trainable and rig.engine.requests[0]["tools"] == [LOOKUP]
+    assert row["note"] == "asked for strict tools; the engine constrained nothing"
+
+
+@pytest.mark.parametrize(
+    ("engine", "change", "reason"),
+    [
+        (None, {}, "constrained: strict tools, which this engine may enforce"),
+        (None, {"tool_choice": "none"}, None),
+        (True, {}, "constrained: strict tools"),
+        (True, {"response_format": {"type": "json_schema"}}, "constrained: response_format json_schema"),
+        (True, {"tools": []}, "constrained: by the engine's settings"),
+        (False, {}, None),
+        (False, {"logit_bias": {"5": 1}}, "constrained: logit_bias"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_counts_is_whether_the_engine_constrained(
+    rig: Rig, engine: bool | None, change: dict[str, Any], reason: str | None, streamed: bool
+) -> None:
+    notes = {} if engine is None else {"policy_versions": [[0, 0, 0]], "constrained": engine, "choices": []}
+    events = [data(chunk({"model": "base"}, ("one", " two"), i)) for i in range(2)]
+    rig.engine.script.append(streams(*([data(notes)] if notes else []), *events, data(usage(2)), b"data: [DONE]\n\n"))
+    with rig.client() as http:
+        body = {"messages": HELLO, "tools": [LOOKUP], "stream": streamed, **change}
+        reply = http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200 and "constrained" not in reply.text
+    turn = rig.turn()
+    assert turn.untrainable_reason == reason and turn.trainable is (reason is None)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -330,16 +403,19 @@ def test_what_does_not_fit_is_not_trainable(rig: Rig, spoil: Callable[[dict[str,
     ("part", "reason"),
     [
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, None),
+        ({"type": "image_url", "image_url": {"url": "data:image/png,cat"}}, "data: URLs"),
         ({"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}, "data: URLs"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}, "data: URLs"),
         ({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}, "not input_audio"),
     ],
 )
-def test_only_pictures_that_are_stored_can_be_trained_on(rig: Rig, part: dict[str, Any], reason: str | None) -> None:
+def test_only_pictures_that_are_stored_can_be_trained_on(
+    tmp_path: Path, part: dict[str, Any], reason: str | None
+) -> None:
     asked = [{"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]}]
-    with rig.client() as http:
+    with running(tmp_path, allowed_media_domains="example.com") as rig, rig.client() as http:
         assert http.post("/v1/chat/completions", json={"messages": asked}).status_code == 200
-    turn = rig.turn()
+        turn = rig.turn()
     assert turn.messages == asked and turn.trainable is (reason is None)
     assert reason is None or reason in (turn.untrainable_reason or "")
 

@@ -20,6 +20,7 @@ from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailab
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, policies, schema
+from clawrl_trl.policies.checksums import digest, weight_files
 from clawrl_trl.settings import ServeSettings
 
 SPREAD = [{"role": "user", "content": "tell me something"}]
@@ -54,7 +55,9 @@ def adopt(rig: Rig, folder: Path, version: int = 1) -> None:
 
 def publish(ledger: Ledger, folder: Path, version: int = 1) -> None:
     with ledger.transaction() as tx:
-        policies.add(tx, schema.Policy(version=version, parent=0, path=str(folder), sha256="x"))
+        policies.add(
+            tx, schema.Policy(version=version, parent=0, path=str(folder), sha256=digest(*weight_files(folder)))
+        )
         policies.promote(tx, version)
 
 
@@ -89,6 +92,15 @@ def test_stored_ids_are_the_reply(live: Rig, tokenizer: Any, recompute: Logprobs
         assert text == BY_HEART[word][0] + "<|im_end|>"
     again = recompute(turn.prompt_ids.tolist(), turn.completion_ids.tolist(), "base", 1.0)
     np.testing.assert_allclose(turn.logprobs, again, atol=1e-3)
+
+
+def test_strict_tools_cost_nothing_where_nothing_is_constrained(live: Rig) -> None:
+    parameters = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "today", "parameters": parameters, "strict": True}}
+    reply_of(live, {"messages": [{"role": "user", "content": "hello"}], "tools": [tool], "max_tokens": 4}, False)
+    turn = live.turn()
+    assert turn.trainable, turn.untrainable_reason
+    assert turn.sampling["unconstrained"] == "strict tools"
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

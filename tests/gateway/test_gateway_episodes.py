@@ -50,6 +50,7 @@ def test_a_group_of_rollouts(rig: Rig) -> None:
         "samples": 4,
         "constant": 0,
         "incomparable": 0,
+        "hinted": 0,
         "dropped_episodes": 0,
         "unknown": [],
     }
@@ -110,3 +111,31 @@ def test_the_scope_is_feedback(tmp_path: Path) -> None:
         body = {"group": "g", "episodes": [{"session_id": "x", "outcome": 1.0}]}
         assert http.post("/v1/episodes", json=body).status_code == 401
         assert http.post("/v1/episodes", json=body, headers={"Authorization": "Bearer fb-key"}).status_code == 200
+
+
+@pytest.mark.parametrize("hints", [[], [""], ["x" * 201], ["a", "b", "c", "d"], "a", [1]], ids=str)
+def test_hints_are_few_and_short(rig: Rig, hints: object) -> None:
+    with rig.client() as http:
+        (turn,) = play(http, "long", "task-long", steps=1)
+        ended = [{"session_id": "long", "outcome": -1.0, "hints": {turn: hints}}]
+        assert http.post("/v1/episodes", json={"group": "task-long", "episodes": ended}).status_code == 400
+
+
+def test_a_hint_holds_its_turn_back_for_the_teacher(rig: Rig) -> None:
+    with rig.client() as http:
+        (turn,) = play(http, "fell", "task-h", steps=1)
+        ended = [{"session_id": "fell", "outcome": -1.0, "hints": {turn: ["x is 1, not 6."]}}]
+        answer = http.post("/v1/episodes", json={"group": "task-h", "episodes": ended}).json()
+        assert (answer["hinted"], answer["samples"]) == (1, 0)
+    with rig.gateway.ledger.reader() as tx:
+        found = tx.get(schema.Turn, turn)
+        assert found is not None and found.state == "judging"
+
+
+def test_a_chat_takes_no_hint(rig: Rig) -> None:
+    with rig.client() as http:
+        body = {"messages": [{"role": "user", "content": "hello there"}]}
+        answer = http.post("/v1/chat/completions", json=body, headers={"X-Session-Id": "a-chat"})
+        turn = answer.headers["X-Clawrl-Turn-Id"]
+        ended = [{"session_id": "a-chat", "outcome": -1.0, "hints": {turn: ["Say hi."]}}]
+        assert http.post("/v1/episodes", json={"group": "task-c", "episodes": ended}).status_code == 404

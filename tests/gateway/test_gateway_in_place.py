@@ -4,6 +4,7 @@ The engine is scripted: it says what a vLLM server of ours says about itself. Th
 tested in `tests/vllm`.
 """
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.ledger import Ledger, policies, schema
 
 CHAT = "/v1/chat/completions"
+WEIGHTS = b"weights"
 
 
 @pytest.fixture
@@ -29,7 +31,8 @@ def publish(ledger: Ledger, version: int, kind: str = "full") -> None:
     with ledger.transaction() as tx:
         if policies.get(tx, version) is None:
             path = f"policies/policy-v{version}"
-            policies.add(tx, schema.Policy(version=version, parent=0, path=path, sha256="x", kind=kind))
+            sha256 = hashlib.sha256(WEIGHTS).hexdigest()
+            policies.add(tx, schema.Policy(version=version, parent=0, path=path, sha256=sha256, kind=kind))
         policies.promote(tx, version)
 
 
@@ -38,6 +41,7 @@ def folder_of(rig: Rig, version: int, name: str = "config.json") -> None:
     folder = rig.run.policies / f"policy-v{version}"
     folder.mkdir(parents=True)
     (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
 
 
 def serve(rig: Rig, version: int, kind: str = "full") -> None:

@@ -10,6 +10,9 @@ import pytest
 from gateway_rig import Rig, pauses, running, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -157,6 +160,7 @@ values = st.recursive(
     max_leaves=8,
 )
 roles = st.sampled_from(["user", "assistant", "system", "tool", "developer", "", "x"])
+known_roles = st.sampled_from(["user", "assistant", "system", "tool", "developer", "function"])
 parts = st.fixed_dictionaries(
     {}, optional={"type": st.sampled_from(["text", "image_url", "x"]) | values, "text": values}
 )
@@ -182,7 +186,7 @@ bodies = st.fixed_dictionaries(
 )
 odd_but_valid = st.lists(
     st.fixed_dictionaries(
-        {"role": roles.filter(bool)},
+        {"role": known_roles},
         optional={
             "content": st.none()
             | st.text(max_size=30)
@@ -260,3 +264,45 @@ def test_one_request_more_than_may_wait_is_refused(tmp_path: Path, path: str) ->
         wait_until(lambda: rig.gateway.in_flight == 0)
         assert http.post(CHAT, json={"messages": HELLO}).status_code == 200
         assert len(rig.turns()) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": HELLO * 9000}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}] * 9000}]}, "messages.0.content"),
+        (CHAT, {"messages": HELLO, "tools": [{}] * 513}, "tools"),
+        (CHAT, {"messages": HELLO, "stop": ["x"] * 65}, "stop"),
+        (CHAT, {"messages": HELLO, "logit_bias": {str(i): 1 for i in range(5000)}}, "logit_bias"),
+        ("/v1/completions", {"prompt": ["x"] * 2000}, "prompt"),
+        ("/v1/completions", {"prompt": ["x"] * 20, "n": 128}, "prompt"),
+        ("/v1/completions", {"prompt": "x", "best_of": 129}, "best_of"),
+        ("/v1/responses", {"input": [{"role": "user", "content": "x"}] * 9000}, "input"),
+    ],
+)
+def test_too_many_of_anything(http: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
+    refused(http.post(path, json=body), 400, param)
+
+
+def test_many_values_are_not_parsed(http: httpx.Client, tmp_path: Path) -> None:
+    with running(tmp_path) as rig, rig.client() as roomy:
+        raw = b'{"messages": [' + b"1," * 3_000_000 + b"1]}"
+        assert "values" in refused(roomy.post(CHAT, content=raw), 400)["message"]
+
+
+def test_the_first_wrong_item_ends_the_check() -> None:
+    for model, name, wrong in (
+        (ChatRequest, "messages", ["x"] * 5000),
+        (ChatRequest, "tools", ["x"] * 5000),
+        (CompletionRequest, "prompt", [5.5] * 5000),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate({"messages": HELLO, "prompt": "x", name: wrong})
+        assert caught.value.error_count() <= 4  # one for each branch of a union
+
+
+def test_the_header_of_many_turns_stays_short(rig: Rig) -> None:
+    with rig.client() as http:
+        answer = http.post("/v1/completions", json={"prompt": ["x"] * 100, "max_tokens": 1})
+    assert len(answer.headers["x-clawrl-turn-id"]) < 4096
+    assert answer.headers["x-clawrl-turn-count"] == "100"

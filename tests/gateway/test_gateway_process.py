@@ -142,7 +142,7 @@ def test_refusals_to_start_are_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         ends_with_a_line(start(configured(tmp_path / "a", port=port)), f"127.0.0.1:{port}")
     ends_with_a_line(start(configured(tmp_path / "b", host="0.0.0.0")), "CLAWRL_API_KEY")
-    ends_with_a_line(start(RunFolder(tmp_path / "c")), "config.json")
+    ends_with_a_line(start(RunFolder(tmp_path / "c")), "settings.json")
     run = configured(tmp_path / "d")
     run.ledger.write_bytes(b"this is no database" * 100)
     ends_with_a_line(start(run), "ledger")

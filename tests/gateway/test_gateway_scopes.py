@@ -12,6 +12,7 @@ from gateway_rig import ENGINE_KEY, Rig, running
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.auth import Keys, fingerprint
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.settings import ServeSettings
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -144,6 +145,15 @@ def test_admin_without_any_key_is_for_this_machine(rig: Rig) -> None:
         {"Host": "127.0.0.1.evil.example"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1"},
+        {"Host": "localhost:1", "Origin": "http://localhost:2"},
+        {"Host": "localhost:1", "Origin": "http://127.0.0.1:1"},
+        {"Host": "localhost:1", "Origin": "https://localhost:1"},
+        {"Host": "localhost:1", "Origin": "http://localhost:1 http://localhost:2"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
         {"Host": "[broken"},
     ],
 )
@@ -155,11 +165,38 @@ def test_browsers_on_other_pages_are_refused_without_a_key(rig: Rig, headers: di
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Origin": "http://localhost:3000"}]
+    "headers",
+    [
+        {"Host": "localhost:1"},
+        {"Host": "[::1]:1"},
+        {"Host": "localhost:1", "Origin": "http://localhost:1", "Sec-Fetch-Site": "same-origin"},
+        {"Host": "[::1]:1", "Origin": "http://[::1]:1"},
+        {"Sec-Fetch-Site": "none"},
+    ],
 )
-def test_this_machines_own_pages_are_served(rig: Rig, headers: dict[str, str]) -> None:
+def test_its_own_pages_and_clients_that_are_no_browser_are_served(rig: Rig, headers: dict[str, str]) -> None:
     with rig.client() as http:
         assert http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_pages_of_listed_origins_are_served(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, allowed_origins="http://localhost:3000, https://chat.example/") as rig,
+        rig.client() as http,
+    ):
+        for origin in ("http://localhost:3000", "https://chat.example"):
+            answer = http.get("/v1/models", headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
+            assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == origin
+            asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+            assert http.options(CHAT, headers={"Origin": origin} | asked).status_code == 200
+        for origin in ("http://localhost:3001", "http://chat.example", "null"):
+            assert http.get("/v1/models", headers={"Origin": origin}).status_code == 403
+
+
+@pytest.mark.parametrize("listed", ["*", "localhost:3000", "http://localhost:3000/app", "ftp://localhost", "null"])
+def test_what_is_no_origin_cannot_be_listed(listed: str) -> None:
+    with pytest.raises(UserError, match="allowed_origins"):
+        ServeSettings(allowed_origins=listed)
 
 
 def test_with_a_key_any_host_name_is_fine(keyed: Rig) -> None:

@@ -41,7 +41,7 @@ CALCULATOR = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunFolder]:
     folder = RunFolder(tmp_path_factory.mktemp("judge-run")).make()
-    ServeSettings(run=str(folder.path), model_name_or_path=MODEL).save()
+    ServeSettings(run=str(folder.path), model_name_or_path=MODEL, max_model_len=4096).save()
     log = (folder.logs / "engine.log").open("wb")
     command = [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", str(folder.path)]
     process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})

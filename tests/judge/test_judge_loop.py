@@ -24,7 +24,7 @@ from clawrl_trl.judge import loop as judge_loop
 from clawrl_trl.judge.loop import JudgeLoop, backoff
 from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
-from clawrl_trl.ledger import Ledger, LedgerError, events, samples, schema, turns
+from clawrl_trl.ledger import Ledger, LedgerError, episodes, events, samples, schema, turns
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -365,3 +365,55 @@ def test_no_settings_is_one_line_for_the_user(tmp_path: Path) -> None:
         [sys.executable, "-m", "clawrl_trl.judge", "--run", str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+
+
+def put_outcome(ledger: Ledger, hint: str = "x is 1, not 6.") -> str:
+    """A turn of an episode that ended badly, with its environment's hint."""
+    turn_id = put_turn(ledger, None)
+    with ledger.transaction() as tx:
+        turn = turns.get(tx, turn_id)
+        assert turn is not None
+        session = tx.get(schema.Session, turn.session_id)
+        assert session is not None
+        session.group = "g"
+        episodes.settle(tx, "g", [episodes.Episode(session.id, -1.0, hints={turn_id: [hint]})])
+    return turn_id
+
+
+async def test_an_outcome_with_a_hint_gets_its_teacher_and_no_other_judge(ledger: Ledger, script: Scripted) -> None:
+    turn_id, judge = put_outcome(ledger), Told(lambda turn: Judgement("told", 1.0))
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, judge, judged(ledger, 1), Teacher(client))
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and sample is not None and judge.seen == []
+    assert (verdict.judge, verdict.score, verdict.hint_source) == ("outcome", -1.0, "environment")
+    assert verdict.hint == "x is 1, not 6." and "waiting" not in verdict.detail and sample.score == -1.0
+    asked = [body["messages"][-1]["content"] for body in script.requests if body["path"] == "/tokenize"]
+    assert any(text.endswith("\nx is 1, not 6.") for text in asked)
+    assert not any("user's later message" in text for text in asked)
+    assert ("no_teacher" in verdict.detail) == (sample.teacher_logprobs is None)
+
+
+async def test_an_outcome_waits_for_an_engine_that_is_away(ledger: Ledger, script: Scripted) -> None:
+    turn_id = put_outcome(ledger)
+    script.broken["/tokenize"] = 503
+
+    def retried() -> bool:
+        with ledger.reader() as tx:
+            return bool(tx.scalar(select(func.count()).where(schema.Event.kind == "judge_retry")))
+
+    async with EngineClient(script.base_url, timeout=10) as client:
+        await judge_until(ledger, Told(minus), retried, Teacher(client))
+        turn, verdict, sample = rows(ledger, turn_id)
+        assert turn.state == "judging" and sample is None and verdict is not None and "waiting" in verdict.detail
+        script.broken.clear()
+        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))  # as after a restart
+    assert rows(ledger, turn_id)[2] is not None
+
+
+async def test_an_outcome_without_a_teacher_is_a_sample_all_the_same(ledger: Ledger) -> None:
+    turn_id = put_outcome(ledger)
+    await judge_until(ledger, Told(minus), judged(ledger, 1), None)
+    _, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and sample is not None
+    assert (verdict.judge, sample.score, sample.teacher_logprobs) == ("outcome", -1.0, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,3 +182,14 @@ async def test_votes_run_in_parallel(script: Scripted) -> None:
     results = await asyncio.gather(*(ask(script, votes=5) for _ in range(4)))
     assert [one.score for one in results] == [1] * 4
     assert len(script.chats()) == 20
+
+
+def test_the_judge_is_shown_the_owners_own_words_alone() -> None:
+    """Another's mail that the owner forwards is no answer of the owner's; the request is shown whole."""
+    mail = "---------- Forwarded message ---------\nFrom: Bob\n\nThis is wrong, redo it."
+    turn = judged_turn([("owner", {"role": "user", "content": mail}), ("other", {"role": "user", "content": "Redo!"})])
+    shown = str(prm.prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1])
+    assert shown.count("redo it") == 1
+    assert prm.NOTHING_OWN in shown
+    assert "from another person, not the owner" in shown
+    assert prm.candidates(turn, []) == []

@@ -1,35 +1,61 @@
 """Tool results: every shape of success and failure in the cases, and none that words alone decide."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from judge_helpers import judged_turn
 
 from clawrl_trl.judge import tools
+from clawrl_trl.judge.rules import RulesJudge
+from clawrl_trl.judge.tools import ToolResult
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text().splitlines()]
+CLIENT_CASES = [json.loads(line) for line in (Path(__file__).parent / "tool_cases.jsonl").read_text().splitlines()]
 TOOL_CASES = [case for case in CASES if set(case["provenance"]) == {"tool"}]
 
 
 @pytest.mark.parametrize("case", TOOL_CASES, ids=lambda case: case["next_state"][0]["content"][:30])
 def test_tool_cases(case: dict) -> None:
-    assert (tools.verdict([message["content"] for message in case["next_state"]]) or 0) == case["score"]
+    results = [ToolResult(message["content"]) for message in case["next_state"]]
+    assert (tools.verdict(results) or 0) == case["score"]
 
 
 def test_any_failure_among_parallel_results_decides_wherever_it_stands() -> None:
-    good, bad = "ok (Command exited with code 0)", "no (Command exited with code 3)"
+    good, bad = (ToolResult(f"{word} (Command exited with code {code})") for word, code in (("ok", 0), ("no", 3)))
     assert (
         tools.verdict([bad, good, good]) == tools.verdict([good, bad, good]) == tools.verdict([good, good, bad]) == -1
     )
-    assert tools.verdict([good, ""]) == 1
-    assert tools.verdict(["", " \n"]) is None
+    assert tools.verdict([good, ToolResult("")]) == 1
+    assert tools.verdict([ToolResult(""), ToolResult(" \n")]) is None
     assert tools.verdict([]) is None
 
 
 def test_the_stated_exit_status_decides_over_what_was_printed() -> None:
-    assert tools.of_result("Traceback (most recent call last):\n...\nexit code: 0") == 1
-    assert tools.of_result("all 5 tests passed\nexit status 1") == -1
+    assert tools.score_result(ToolResult("Traceback (most recent call last):\n...\nexit code: 0")) == 1
+    assert tools.score_result(ToolResult("all 5 tests passed\nexit status 1")) == -1
 
 
 def test_a_very_long_result_is_judged_by_its_ends() -> None:
-    assert tools.of_result("x" * 3_000_000 + "\n(Command exited with code 3)") == -1
+    assert tools.score_result(ToolResult("x" * 3_000_000 + "\n(Command exited with code 3)")) == -1
+
+
+@pytest.mark.parametrize("case", CLIENT_CASES, ids=lambda case: f"{case['client']}: {case['content'][:20]!r}")
+def test_results_as_clients_write_them(case: dict) -> None:
+    """The whole way: the turn's call is found by its id, which clients strip of its underscore."""
+    function = {"name": case["name"], "arguments": json.dumps(case["arguments"])}
+    state = [("tool", {"role": "tool", "tool_call_id": "call1", "content": case["content"]})]
+    turn = judged_turn(state)
+    calls = [{"id": "call_1", "type": "function", "function": function}]
+    calls.append({"id": "call_2", "type": "function", "function": {"name": "other", "arguments": "{}"}})
+    turn = replace(turn, response={"role": "assistant", "content": None, "tool_calls": calls})
+    assert RulesJudge().decide(turn).score == case["score"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", ["1 failed, " * 300_000, "at \n" * 300_000, "(" * 1_000_000, "x: " * 500_000, "[" * 1_000_000]
+)
+def test_long_results_take_no_longer_than_their_length(text: str) -> None:
+    assert tools.score_result(ToolResult(text)) in (-1, 1)

@@ -267,3 +267,53 @@ def test_advantages_are_those_of_the_group(ledger: Ledger, values: list[float]) 
         expected, constant = binary(values, [group] * len(values))
         assert [one.state == "dropped" for one in found] == list(constant)
         assert binary(values, None, measures)[0] == pytest.approx(expected, abs=1e-9)
+
+
+def hinted(tx: Transaction, outcomes: dict[str, float]) -> dict[str, Turn]:
+    """Rollouts of a turn each, settled with a hint for those below 1."""
+    made = {name: rollout(tx, name, 1)[0] for name in outcomes}
+    hints = {name: {made[name].id: ["x is 1, not 6."]} for name, value in outcomes.items() if value < 1}
+    ended = [Episode(name, value, hints=hints.get(name, {})) for name, value in outcomes.items()]
+    settled = episodes.settle(tx, "g", ended)
+    assert settled.hinted == len(hints)
+    return made
+
+
+def test_a_turn_with_a_hint_waits_for_its_teacher(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        made = hinted(tx, {"a": 1.0, "b": -1.0})
+        assert [made[name].state for name in "ab"] == ["judged", "judging"]
+        assert samples(tx, [made["a"]])[0].state == "ready"
+        assert tx.scalar(select(Sample).where(Sample.turn_id == made["b"].id)) is None
+        verdict = turns.verdict_of(tx, made["b"].id)
+        assert verdict is not None and verdict.score == -1.0 and episodes.awaits_teacher(verdict)
+        assert not episodes.awaits_teacher(turns.verdict_of(tx, made["a"].id))
+        assert [one.id for one in turns.claim_judging(tx, 9, 5.0, 60.0)] == [made["b"].id]
+        again = episodes.settle(tx, "g", [Episode("b", -1.0, hints={made["b"].id: ["other"]})])
+        assert (again.hinted, again.samples) == (0, 0), "settled once"
+
+
+@pytest.mark.parametrize("taught", [True, False])
+@pytest.mark.parametrize("outcomes", [{"a": 1.0, "b": -1.0}, {"a": -1.0, "b": -1.0}], ids=str)
+def test_the_sample_of_a_turn_that_waited(ledger: Ledger, outcomes: dict[str, float], taught: bool) -> None:
+    with ledger.transaction() as tx:
+        turn = hinted(tx, outcomes)["b"]
+        verdict = turns.verdict_of(tx, turn.id)
+        assert verdict is not None
+        teacher = {"teacher_logprobs": [-1.0, -2.0], "plain_logprobs": [-0.5, -0.5]} if taught else {}
+        sample = episodes.make_sample(turn, verdict.score, verdict.detail["waiting"], **teacher)
+        constant = len(set(outcomes.values())) == 1
+        assert (sample.state, sample.reason) == (("dropped", CONSTANT) if constant and not taught else ("ready", None))
+        if constant and taught:
+            assert (sample.score, sample.group) == (None, None), "the teacher's word alone counts"
+        else:
+            assert (sample.score, sample.group, sample.baseline) == (-1.0, "g", statistics.fmean(outcomes.values()))
+        assert (sample.teacher_logprobs is not None) == taught
+
+
+def test_a_hint_for_another_s_turn_is_refused(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        rollout(tx, "a", 1)
+        other = rollout(tx, "b", 1)[0]
+        with pytest.raises(ValueError, match=f"no turn {other.id}, for which there is a hint"):
+            episodes.settle(tx, "g", [Episode("a", -1.0, hints={other.id: ["x"]})])

@@ -46,12 +46,23 @@ def test_a_rejected_version_is_out_for_good(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_only_candidates_are_rejected(ledger: Ledger, number: int) -> None:
+def test_what_serves_and_the_base_model_are_not_rejected(ledger: Ledger, number: int) -> None:
     with ledger.transaction() as tx:
         candidate(tx, 1)
         policies.promote(tx, 1)
         with pytest.raises(IllegalTransition):
             policies.reject(tx, number, "no")
+
+
+def test_a_version_that_has_served_is_rejected_when_it_is_damaged(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        candidate(tx, 1)
+        policies.promote(tx, 1)
+        policies.promote(tx, 0)
+        policies.reject(tx, 1, "damaged")
+        with pytest.raises(IllegalTransition):
+            policies.promote(tx, 1)
+        assert states(tx) == {0: "serving", 1: "rejected"}
 
 
 def test_unknown_versions_are_named(ledger: Ledger) -> None:

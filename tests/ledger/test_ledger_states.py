@@ -30,6 +30,7 @@ ALLOWED = {
         ("candidate", "rejected"),
         ("serving", "retired"),
         ("retired", "serving"),
+        ("retired", "rejected"),
     },
 }
 """What the design says, spelled out once more."""

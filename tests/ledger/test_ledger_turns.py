@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ledger_rows import follow, judge, judged, session, turn
 from sqlalchemy import func, select
 
 from clawrl_trl.ledger import Ledger, batches, events, samples, schema, store, turns
+from clawrl_trl.ledger.errors import AmbiguousName
 from clawrl_trl.ledger.schema import Feedback, Sample, Verdict
 
 INSPECTED = [
@@ -17,10 +20,15 @@ INSPECTED = [
     "state",
     "messages",
     "response",
+    "finish_reason",
     "next_state",
+    "next_state_provenance",
+    "next_turn_id",
+    "feedback",
     "votes",
     "score",
     "hint",
+    "hint_source",
     "detail",
     "policy_version",
     "token_versions",
@@ -303,10 +311,12 @@ def test_inspect_shows_what_a_person_asks_for(ledger: Ledger) -> None:
         bare = turns.add(
             tx, turn(home.id, trainable=False, prompt_ids=None, completion_ids=None, usage={"prompt_tokens": 7})
         )
+        turns.add_feedback(tx, thumbs(one.id))
         follow(tx, one.id, "fine")
         votes = [{"score": 1, "raw": "+"}]
         verdict = Verdict(turn_id=one.id, judge="rules", votes=votes, score=1.0, hint="short", detail={"by": "votes"})
         turns.record_verdict(tx, verdict, None)
+        said = turns.feedback_of(tx, one.id)[0]
         rows = turns.inspect(tx, "mine")
         assert rows == turns.inspect(tx, home.id)
         assert turns.inspect(tx, "nobody") == turns.explain(tx, "nobody") == []
@@ -319,10 +329,15 @@ def test_inspect_shows_what_a_person_asks_for(ledger: Ledger) -> None:
         "state": "judged",
         "messages": one.messages,
         "response": one.response,
+        "finish_reason": "stop",
         "next_state": [{"role": "user", "content": "fine"}],
+        "next_state_provenance": ["owner"],
+        "next_turn_id": None,
+        "feedback": [{"kind": "thumbs", "value": 1.0, "text": None, "created_at": said.created_at}],
         "votes": [{"score": 1, "raw": "+"}],
         "score": 1.0,
         "hint": "short",
+        "hint_source": None,
         "detail": {"by": "votes"},
         "policy_version": 0,
         "token_versions": [0, 1],
@@ -380,3 +395,29 @@ def test_a_log_that_another_process_reads_is_not_called_cleared(
     other.close()
     with sqlite_ledger.writer_engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 10_000, "the connection is as it was"
+
+
+def test_a_session_is_found_by_a_beginning_that_no_other_has(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        first, second = session(tx, "morning chat"), session(tx, "morning walk")
+        bare = session(tx)
+        assert turns.resolve_session(tx, "morning c") is first
+        assert turns.resolve_session(tx, "morning walk") is second
+        assert turns.resolve_session(tx, bare.id) is turns.resolve_session(tx, bare.id[8:]) is bare
+        assert turns.resolve_session(tx, bare.id.removeprefix("session_")[:-1]) is bare
+        assert turns.resolve_session(tx, "nobody") is turns.resolve_session(tx, "Morning c") is None
+        assert turns.resolve_session(tx, "morning_c") is turns.resolve_session(tx, "%") is None
+        assert turns.resolve_session(tx, "mor") is None, "too short to be sure"
+        with pytest.raises(AmbiguousName, match="2 sessions begin with 'morning'"):
+            turns.resolve_session(tx, "morning")
+
+
+@given(st.sets(st.text(min_size=1, max_size=40), min_size=1, max_size=20))
+def test_short_ids_are_beginnings_of_their_own(names: set[str]) -> None:
+    short = turns.short_ids(names)
+    assert set(short) == names and len(set(short.values())) == len(names)
+    for name, beginning in short.items():
+        assert name.startswith(beginning)
+        if len(name) > 20:
+            longer = [other for other in names if len(other) > 20 and other != name]
+            assert not any(other.startswith(beginning) for other in longer)

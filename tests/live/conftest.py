@@ -11,6 +11,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     run = LiveRun(tmp_path_factory.mktemp("live"), "--port", "0").start()
     yield run
     assert run.stop() == 0
+    assert "Stopping: waiting for replies under way" in (run.folder.logs / "serve.log").read_text()
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """The `clawrl` command beside a live run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from live_run import LiveRun
 
@@ -66,6 +68,33 @@ def test_hand_written_conversations_are_imported_once(live: LiveRun, tmp_path: P
     assert _json("import", file, *run) == {"sessions": 0, "turns": 0, "trainable": 0}
     rows = _json("inspect", "by-hand", *run)["turns"]
     assert [row["kind"] for row in rows] == ["main", "side"]
+
+
+def test_the_pages_example_chats_are_imported_with_what_followed_each_reply(live: LiveRun, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
+    (lines,) = re.findall(r"```jsonl\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "chats.jsonl"
+    file.write_text(lines)
+    run = ("--run", live.folder.path)
+    assert _json("import", file, *run) == {"sessions": 2, "turns": 3, "trainable": 3}
+    assert _json("import", file, *run) == {"sessions": 0, "turns": 0, "trainable": 0}
+    first, last = _json("inspect", "garden", *run)["turns"]
+    assert [message["content"] for message in first["next_state"]] == ["Thanks, that helps!"]
+    assert last["next_state"] is None and last["response"]["content"] == "You are welcome."
+    (named,) = [row["session_id"] for row in _json("sessions", *run) if row["session_id"].startswith("chat-")]
+    (turn,) = _json("inspect", named, *run)["turns"]
+    assert [message["content"] for message in turn["next_state"]] == ["No bold type, please."]
+
+
+def test_the_gateway_says_what_it_is(live: LiveRun) -> None:
+    answer = httpx.get(live.base_url.removesuffix("/v1") + "/").json()
+    assert answer["name"] == "clawrl-trl gateway" and answer["routes"]["chat"] == "/v1/chat/completions"
+
+
+def test_the_start_names_model_and_context(live: LiveRun) -> None:
+    log = (live.folder.logs / "serve.log").read_text()
+    assert f"Serving the bundled model at {live.base_url}\n" in log
+    assert "the bundled model is for the tour" in log
 
 
 @pytest.mark.parametrize(

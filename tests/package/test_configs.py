@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clawrl_trl.envs.catalogue import SETTINGS
 from clawrl_trl.envs.course import PracticeRun
 from clawrl_trl.errors import UserError
 from clawrl_trl.settings import ServeSettings
@@ -49,6 +50,25 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
 def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
     assert settings.max_model_len == 32768 and train.practice(script, config).max_tokens == 8192
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
+def test_the_references_process_rewards_reach_judge_and_episodes(
+    train: ModuleType, path: Path, tmp_path: Path
+) -> None:
+    script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
+    practice = train.practice(script, config)
+    assert (practice.prm_coef, practice.stepwise) == (1.0, True)
+    judge = (settings.judge, settings.judge_votes, settings.judge_temperature, settings.judge_max_tokens)
+    assert judge == ("llm", 3, 0.6, 4096)
+
+
+def test_the_reason_why_a_plugin_has_no_effect_is_told(train: ModuleType, tmp_path: Path) -> None:
+    plugin = ("--rollout_function_path", "examples/custom/rollout.py:rollout", "--output_dir", str(tmp_path))
+    with pytest.raises(UserError, match="people's own clients ask"):
+        read(train, *plugin)
+    with pytest.raises(UserError, match="the environment plays its episodes itself"):
+        read(train, "--env", "terminal", *plugin)
 
 
 def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
@@ -115,6 +135,12 @@ def test_wrong_options_are_refused(train: ModuleType, tmp_path: Path, given: str
         ("--env", "chat", "--stepwise", "true"),
         ("--persona", "student", "--max_tokens", "512"),
         ("--env", "terminal", "--interactions", "3"),
+        ("--env", "terminal", "--rollout_function_path", "examples/custom/rollout.py:rollout"),
+        ("--env", "terminal", "--custom_generate_function_path", "examples/custom/generate.py:generate"),
+        ("--rollout_function_path", "examples/custom/rollout.py:rollout"),
+        ("--custom_generate_function_path", "examples/custom/generate.py:generate"),
+        ("--interactions", "3"),
+        ("--eval_problems", "3"),
     ],
     ids=" ".join,
 )
@@ -130,6 +156,19 @@ def test_a_flag_without_effect_is_refused(train: ModuleType, flags: tuple[str, .
         (("student",), "no flag for student"),
         (("--kl_estimator", "k9"), "kl_estimator='k9' is unknown"),
         (("--use_peft", "false", "--beta", "0"), "needs a base to hold to"),
+        (("--per_device_train_batch_size", "0"), "per_device_train_batch_size must be at least 1"),
+        (("--gradient_accumulation_steps", "0"), "gradient_accumulation_steps must be at least 1"),
+        (("--learning_rate", "-1"), "learning_rate can't be negative"),
+        (("--learning_rate", "nan"), "learning_rate can't be negative"),
+        (("--learning_rate", "fast"), "invalid float value: 'fast'"),
+        (("--temperature", "9"), "temperature must be above 0 and at most 2"),
+        (("--max_model_len", "-5"), "--max_model_len -5 is out of range"),
+        (("--parallel_envs", "0"), "--parallel_envs 0 is out of range"),
+        (("--env", "terminal", "--num_generations", "0"), "--num_generations 0 is out of range"),
+        (("--env", "terminal", "--num_generations", "many"), "invalid int value: 'many'"),
+        (("--env", "terminal", "--episodes", "0"), "--episodes 0 is out of range"),
+        (("--persona", "student", "--interactions", "-1"), "--interactions -1 is out of range"),
+        (("--perssona", "student"), "did you mean --persona?"),
     ],
     ids=str,
 )
@@ -138,6 +177,56 @@ def test_wrong_flags_are_told_in_one_line(
 ) -> None:
     with pytest.raises(UserError, match=says) as caught:
         train.parse([*flags, "--output_dir", str(tmp_path)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_variable_that_is_no_number_is_told_in_one_line(
+    train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAX_STEPS", "ten")
+    with pytest.raises(UserError, match="--max_steps 'ten' is no whole number"):
+        train.parse(["--env", "terminal", "--output_dir", str(tmp_path)])
+
+
+HINTED = ["gui", "swe"]
+
+
+@pytest.mark.parametrize("method", ["opd", "combine"])
+@pytest.mark.parametrize("env", sorted(set(SETTINGS) - set(HINTED)))
+def test_a_method_with_a_teacher_is_refused_where_practice_has_none(
+    train: ModuleType, method: str, env: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="use --method binary") as caught:
+        read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
+    assert "\n" not in str(caught.value) and f"--method {method}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("method", "needs"), [("opd", ("teacher",)), ("combine", ("score", "teacher"))])
+@pytest.mark.parametrize("env", HINTED)
+def test_where_there_are_hints_they_are_on(
+    train: ModuleType, method: str, needs: tuple[str, ...], env: str, tmp_path: Path
+) -> None:
+    given = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
+    practice = train.practice(*given)
+    assert practice.hints == needs
+    run = PracticeRun(practice, 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    assert run.flags()["env_hints"] == ",".join(needs)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--method", "opd", "--env_hints", "false"), "--method opd needs --env_hints"),
+        (("--method", "binary", "--env_hints", "true"), "no effect with --method binary"),
+        (("--method", "combine", "--hints", "false"), "--hints"),
+    ],
+    ids=str,
+)
+def test_hints_that_could_not_work_are_refused(
+    train: ModuleType, flags: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        read(train, "--env", "swe", *flags, "--output_dir", str(tmp_path))
     assert "\n" not in str(caught.value)
 
 

@@ -1,10 +1,13 @@
 """Settings: environment names, refusals, and the page that documents them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from clawrl_trl.attach import _flags
+from clawrl_trl.doctor.command import parse
 from clawrl_trl.errors import UserError
 from clawrl_trl.serve import check_bind
 from clawrl_trl.settings import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
@@ -42,10 +45,65 @@ def test_unusable_values_are_refused(wrong: dict[str, object]) -> None:
         ServeSettings(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_model_len", -5),
+        ("max_model_len", 0),
+        ("max_running", 0),
+        ("max_waiting", -1),
+        ("max_body_mb", 0),
+        ("keep_policies", -1),
+        ("max_staleness", -1),
+        ("session_timeout", 0.0),
+        ("engine_timeout", float("nan")),
+        ("judge_votes", 0),
+        ("judge_majority", 1.5),
+        ("judge_workers", 0),
+        ("judge_temperature", -0.1),
+        ("judge_temperature", float("inf")),
+        ("judge_timeout", -1.0),
+        ("temperature", 9.0),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_the_name_of_its_flag(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"--{name} {value} is out of range: use a value") as caught:
+        ServeSettings(**{name: value})  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("serve", "--prot", "3"), "There is no flag for --prot 3: did you mean --port?"),
+        (("serve", "--port", "high"), "invalid int value: 'high'"),
+        (("serve", "--max_model_len", "-5"), "--max_model_len -5 is out of range"),
+        (("serve", "--temperature", "9"), "--temperature 9.0 is out of range"),
+        (("serve", "--judge", "llm", "extra"), "There is no flag for extra"),
+        (("doctor", "--enginee", "vllm"), "did you mean --engine?"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_flags_of_the_command_are_told_in_one_line(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clawrl_trl.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and says in line
+
+
 def test_settings_survive_the_run_folder(tmp_path: Path) -> None:
     settings = ServeSettings(run=str(tmp_path), port=0, judge_votes=7)
     settings.save()
     assert ServeSettings.load(tmp_path) == settings
+
+
+def test_the_doctor_examines_the_settings_of_a_run(tmp_path: Path) -> None:
+    ServeSettings(run=str(tmp_path), judge_votes=7).save()
+    settings, as_json = parse(["--run", str(tmp_path), "--json"])
+    assert (settings.run, settings.judge_votes, as_json) == (str(tmp_path), 7, True)
+    with pytest.raises(UserError, match="holds no run"):
+        parse(["--run", str(tmp_path / "none")])
 
 
 def test_an_open_bind_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

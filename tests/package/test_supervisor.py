@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -52,6 +53,75 @@ def test_a_killed_child_comes_back(supervisor: Supervisor, tmp_path: Path) -> No
     thread.join()
     assert mark.read_text() == "xx"
     assert child.restarts == 1
+
+
+HANGS_ONCE = """
+import http.server, os, sys, time
+starts = open(sys.argv[1], "a+")
+starts.write("x")
+starts.flush()
+starts.seek(0)
+first = len(starts.read()) == 1
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if first and os.path.exists(sys.argv[2]):
+            time.sleep(600)
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+with open(sys.argv[1] + f".port{os.getpid()}", "w") as port:
+    port.write(str(server.server_port))
+server.serve_forever()
+"""
+
+
+def test_a_child_that_hangs_is_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
+    mark, hang = tmp_path / "starts", tmp_path / "hang"
+    child = _child(HANGS_ONCE, str(mark), str(hang))
+
+    def probe() -> bool:
+        assert child.process is not None
+        port = Path(f"{mark}.port{child.process.pid}")
+        if not port.exists():
+            return False
+        try:
+            return httpx.get(f"http://127.0.0.1:{port.read_text()}", timeout=0.5).status_code == 200
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False
+
+    child.probe, child.hang_timeout = probe, 2.0
+    supervisor.start(child)
+    supervisor.wait_until(probe, child, 60)
+    stop = threading.Event()
+    thread = _watch(supervisor, stop)
+    waiter = threading.Event()
+    while child.answered_at is None:
+        waiter.wait(0.02)
+    assert child.restarts == 0
+    hang.touch()
+    while not (child.restarts == 1 and child.answered_at is not None):
+        waiter.wait(0.05)
+    stop.set()
+    thread.join()
+    assert mark.read_text() == "xx"
+
+
+def test_a_long_log_is_moved_aside(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl_trl.supervisor.LOG_LIMIT", 1000, raising=False)
+    monkeypatch.setattr("clawrl_trl.supervisor.LOG_PERIOD", 0.0, raising=False)
+    code = "import time\nwhile True:\n    print('x' * 100, flush=True)\n    time.sleep(0.01)"
+    supervisor.start(_child(code))
+    stop = threading.Event()
+    thread = _watch(supervisor, stop)
+    waiter = threading.Event()
+    old = tmp_path / "child.log.1"
+    for _ in range(1000):
+        if old.exists() and (tmp_path / "child.log").stat().st_size > 0:
+            break
+        waiter.wait(0.02)
+    stop.set()
+    thread.join()
+    assert old.stat().st_size > 1000 and (tmp_path / "child.log").stat().st_size < 100_000
 
 
 def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> None:

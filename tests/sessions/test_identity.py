@@ -144,12 +144,12 @@ def test_with_an_id_a_reply_is_known_by_its_place(gateway: Gateway) -> None:
     assert gateway.texts_after(one) == ["thanks"]
 
 
-def test_with_an_id_a_stopped_reply_still_gets_no_feedback(gateway: Gateway) -> None:
+def test_with_an_id_what_follows_a_stopped_reply_is_its_next_state_where_the_client_shows_it(gateway: Gateway) -> None:
     client = Plain(gateway, headers={"x-session-id": "s"})
     placed = client.send("write a book")
     turn = gateway.answer(placed[0], placed[1], say("Chapter"), aborted=True)
     after, _ = client.chat("no, a poem", "Roses.")
-    assert after.session_id == placed[0].session_id and gateway.texts_after(turn) is None
+    assert after.session_id == placed[0].session_id and gateway.texts_after(turn) == ["no, a poem"]
     headers = {"x-session-id": "newest only"}
     body = {"messages": [{"role": "user", "content": "write a book"}]}
     cut = gateway.answer(gateway.ask(body, headers=headers), body, say("Chapter"), aborted=True)

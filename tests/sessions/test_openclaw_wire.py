@@ -11,6 +11,7 @@ from session_clients import (
     HEARTBEAT_PROMPT,
     QUEUED,
     SUBAGENT_END,
+    TASK_COMPLETED,
     TITLE_SYSTEM,
     TOOLS,
     Gateway,
@@ -192,6 +193,28 @@ def test_a_memory_flush_is_a_side_fork(client: OpenClaw, gateway: Gateway) -> No
     assert after.session_id == main.session_id and gateway.texts_after(one) == ["go on"]
 
 
+def test_a_flush_under_the_id_of_its_copy_belongs_to_the_session_that_was_copied(
+    client: OpenClaw, gateway: Gateway
+) -> None:
+    main, _ = client.chat("a long talk", "Indeed.")
+    _, two = client.chat("go on", "Sure.")
+    run = "9e7b1f0c-flush-0123456789abcdef"
+    copy = {"key": f"agent:main:internal-session-effects:{run}", "session": f"internal-session-effects-{run}"}
+    fork = [*client.history, {"role": "user", "content": FLUSH_PROMPT}]
+    reply = call(("call_9", "write", {"path": "memory/2026-11-20.md"}))
+    first = client.again(history=fork, tools=FLUSH_TOOLS, **copy)
+    client.receive(first, reply, keep=False)
+    fork += [reply, {"role": "tool", "tool_call_id": "call_9", "content": "ok"}]
+    second = client.again(history=fork, tools=FLUSH_TOOLS, **copy)
+    client.receive(second, "NO_REPLY", keep=False)
+    for flush, _ in (first, second):
+        assert flush.kind == "side" and flush.session_id == main.session_id and flush.answered == []
+        assert flush.external_id == main.external_id
+    assert "flush" in first[0].kind_reason
+    assert client.chat("thanks", "Welcome.")[0].session_id == main.session_id
+    assert gateway.texts_after(two) == ["thanks"]
+
+
 def test_a_flush_of_unknown_wording_is_told_by_its_tools(gateway: Gateway) -> None:
     client = OpenClaw(gateway, runtime=False)
     main, one = client.chat("a long talk", "Indeed.")
@@ -243,6 +266,60 @@ def test_after_compaction_history_alone_opens_a_new_session(gateway: Gateway) ->
     assert gateway.texts_after(two) == ["more"]
 
 
+def test_after_compaction_a_reply_word_for_word_finds_the_session(gateway: Gateway) -> None:
+    client, other = OpenClaw(gateway, runtime=False), OpenClaw(gateway, runtime=False)
+    other.chat(
+        "a long talk of another", "Another says something long enough to be found, but nobody will look for it."
+    )
+    main, _ = client.chat("a long talk", "Indeed.")
+    _, two = client.chat("really?", "Yes, since the second law of thermodynamics leaves no other way out of it.")
+    _compact(client, kept=2)
+    after, three = client.chat("go on", "Sure.")
+    assert after.session_id == main.session_id and after.kind == "main" and after.parent_id == two
+    assert gateway.next_states[two] == ([{"role": "user", "content": "go on"}], ["owner"])
+    client.chat("more", "Fine.")
+    assert gateway.texts_after(three) == ["more"]
+
+
+def test_after_compaction_a_short_reply_is_no_proof(gateway: Gateway) -> None:
+    client = OpenClaw(gateway, runtime=False)
+    main, _ = client.chat("a long talk", "Indeed.")
+    client.chat("really?", "Yes, of course.")
+    _compact(client, kept=2)
+    assert client.chat("go on", "Sure.")[0].session_id != main.session_id
+
+
+def test_a_reply_that_two_sessions_got_identifies_neither(gateway: Gateway) -> None:
+    clients = [OpenClaw(gateway, runtime=False) for _ in range(2)]
+    reply = "The answer that both of them got is long, but it is the same in every single letter."
+    opened = [one.chat(f"hello from {n}", reply)[0].session_id for n, one in enumerate(clients)]
+    _compact(clients[0], kept=1)
+    assert clients[0].chat("go on", "Sure.")[0].session_id not in opened
+
+
+def test_another_owners_reply_word_for_word_identifies_nothing(gateway: Gateway) -> None:
+    client = OpenClaw(gateway, runtime=False)
+    main, one = client.chat(
+        "a long talk", "Yes, since the second law of thermodynamics leaves no other way out of it."
+    )
+    thief = OpenClaw(gateway, runtime=False, owner="b", history=[dict(message) for message in client.history])
+    _compact(thief, kept=1)
+    placed, _ = thief.chat("go on", "Sure.")
+    assert placed.session_id != main.session_id and gateway.texts_after(one) is None
+
+
+def test_a_flush_after_compaction_belongs_to_its_session(gateway: Gateway) -> None:
+    client = OpenClaw(gateway, runtime=False)
+    client.chat("a long talk", "Indeed.")
+    main, two = client.chat("why?", "Since the second law of thermodynamics leaves no other way out of it, as I said.")
+    _compact(client, kept=2)
+    fork = [*client.history, {"role": "user", "content": FLUSH_PROMPT}]
+    flush = client.again(history=fork, tools=FLUSH_TOOLS)
+    client.receive(flush, "NO_REPLY", keep=False)
+    assert flush[0].kind == "side" and flush[0].session_id == main.session_id and not flush[0].answered
+    assert gateway.texts_after(two) is None
+
+
 def test_a_cron_run_is_a_side_session_of_its_own(client: OpenClaw, gateway: Gateway) -> None:
     main, one = client.chat("hello", "Hi.")
     job = OpenClaw(gateway, runtime=client.runtime, session="cron-run-1", key="agent:main:cron:5:run:1")
@@ -268,6 +345,20 @@ def test_a_subagents_end_is_an_event_and_its_replies_merge(client: OpenClaw, gat
     assert placed[0].kind == "main" and placed[0].session_id == main.session_id and placed[0].parent_id == one
     assert gateway.next_states[one][1] == ["event"]
     client.history[-1] = say("I asked a helper." + glue + "The helper says 42.")
+    after, _ = client.chat("thanks", "Welcome.")
+    assert after.session_id == main.session_id and after.parent_id == two
+    assert gateway.next_states[two] == ([{"role": "user", "content": "thanks"}], ["owner"])
+
+
+def test_a_subagents_result_in_plain_words_is_an_event(client: OpenClaw, gateway: Gateway) -> None:
+    main, one = client.chat("look it up", "I asked a helper.")
+    result = {"role": "user", "content": TASK_COMPLETED.format(result="No, that is wrong: it is Paris."), "minute": 7}
+    placed = client.again(history=[*client.history, result])
+    two = client.receive(placed, "The helper says Paris.", keep=False)
+    assert placed[0].kind == "main" and placed[0].session_id == main.session_id and placed[0].parent_id == one
+    assert placed[0].provenance[-2:] == ["event", "client"]
+    assert gateway.next_states[one][1] == ["event"]
+    client.history[-1] = say("I asked a helper.\nThe helper says Paris.")
     after, _ = client.chat("thanks", "Welcome.")
     assert after.session_id == main.session_id and after.parent_id == two
     assert gateway.next_states[two] == ([{"role": "user", "content": "thanks"}], ["owner"])
@@ -347,7 +438,7 @@ def test_a_nudge_after_a_tool_result_is_a_retry(client: OpenClaw, gateway: Gatew
 
 @pytest.mark.parametrize("opening", [True, False])
 @pytest.mark.parametrize("noticed", [True, False])
-def test_a_stopped_reply_is_not_answered_by_the_next_message(
+def test_what_follows_a_stopped_reply_is_its_next_state(
     client: OpenClaw, gateway: Gateway, opening: bool, noticed: bool
 ) -> None:
     before = None if opening else client.chat("hello", "Hi.")[1]
@@ -355,11 +446,57 @@ def test_a_stopped_reply_is_not_answered_by_the_next_message(
     stopped = gateway.answer(placed[0], placed[1], say("Chapter 1. It was"), aborted=noticed)
     after, two = client.chat("a poem is enough", "Roses are red.")
     assert after.session_id == placed[0].session_id and after.parent_id == before and after.kind == "main"
-    assert gateway.texts_after(stopped) is None
+    # An opening that others may share is too little to tell an unnoticed stop by: only its client's id or a reply is.
+    if noticed or client.runtime or before:
+        assert gateway.next_states[stopped] == ([{"role": "user", "content": "a poem is enough"}], ["owner"])
+    else:
+        assert gateway.texts_after(stopped) is None
     if before:
         assert gateway.texts_after(before) == ["write a book"]
     client.chat("nice", "Thanks.")
-    assert gateway.texts_after(two) == ["nice"]
+    assert gateway.texts_after(two) == ["nice"] and len(gateway.next_states) == len(
+        {turn for turn in (before, stopped, two) if turn and gateway.texts_after(turn)}
+    )
+
+
+def test_after_a_stop_the_client_joins_both_messages_in_later_history(client: OpenClaw, gateway: Gateway) -> None:
+    main, _ = client.chat("hello", "Hi.")
+    placed = client.send("write a book")
+    stopped = gateway.answer(placed[0], placed[1], say("Chapter 1. It was"), aborted=True)
+    _, two = client.chat("a poem is enough", "Roses.")
+    client.history[-3:] = [{"role": "user", "content": "write a book\na poem is enough", "minute": 3}, say("Roses.")]
+    after, three = client.chat("nice", "Thanks.")
+    assert after.session_id == main.session_id and after.parent_id == two
+    assert gateway.texts_after(stopped) == ["a poem is enough"] and gateway.texts_after(two) == ["nice"]
+    client.chat("bye", "Bye.")
+    assert gateway.texts_after(three) == ["bye"]
+
+
+def test_two_replies_stopped_in_a_row_get_their_own_next_states(client: OpenClaw, gateway: Gateway) -> None:
+    client.chat("hello", "Hi.")
+    stopped = []
+    for text in ("write a book", "no, a poem"):
+        placed = client.send(text)
+        stopped.append(gateway.answer(placed[0], placed[1], say(f"Well, {text}"), aborted=True))
+    client.chat("in French, I said", "Les roses.")
+    assert [gateway.texts_after(turn) for turn in stopped] == [["no, a poem"], ["in French, I said"]]
+
+
+def test_a_reply_stopped_after_a_tools_result_gets_its_next_state(client: OpenClaw, gateway: Gateway) -> None:
+    _, one = client.chat("list files", call(("call_1", "exec", {"cmd": "ls"})))
+    client.tool("call_1", "a.txt")
+    placed = client.again()
+    stopped = gateway.answer(placed[0], placed[1], say("There is one file, and"), aborted=True)
+    client.chat("enough, delete it", "Gone.")
+    assert gateway.texts_after(one) == ["a.txt"] and gateway.texts_after(stopped) == ["enough, delete it"]
+
+
+def test_a_reply_that_the_engine_cut_is_not_one_that_the_user_stopped(client: OpenClaw, gateway: Gateway) -> None:
+    client.chat("hello", "Hi.")
+    placed = client.send("write a book")
+    cut = gateway.answer(placed[0], placed[1], say("Chapter 1. It was"), aborted=True, stopped=False)
+    after, _ = client.chat("are you there?", "Yes.")
+    assert after.session_id == placed[0].session_id and gateway.texts_after(cut) is None
 
 
 @pytest.mark.parametrize("opening", [True, False])

@@ -331,3 +331,66 @@ def test_odd_messages_are_placed_somewhere(gateway: Gateway, messages: Any) -> N
     if isinstance(messages, list):
         assert len(placed.provenance) == len(messages)
         gateway.sessions.replied(placed, "turn", say(""), [m for m in messages if isinstance(m, dict)])
+
+
+def _prompt(topic: str, stamp: str = "") -> str:
+    rules = [f"{number}. About {topic} rule {topic}-{number}: keep {topic} {number} in mind." for number in range(120)]
+    return "\n".join(
+        ["You are a helpful assistant who follows the rules of the house word for word." * 3, stamp, *rules]
+    )
+
+
+def _with(gateway: Gateway, system: str) -> Plain:
+    return Plain(gateway, messages=[{"role": "system", "content": system}])
+
+
+def test_under_another_full_length_prompt_a_lost_request_is_anothers(gateway: Gateway) -> None:
+    cook, clerk = _with(gateway, _prompt("cooking")), _with(gateway, _prompt("law"))
+    lost = cook.send("hello")
+    gateway.sessions.failed(lost[0])
+    other = clerk.send("hello")
+    assert other[0].session_id != lost[0].session_id and not other[0].retry_of
+    again = cook.again()
+    assert again[0].session_id == lost[0].session_id and again[0].retry_of
+
+
+def test_under_another_full_length_prompt_a_stopped_reply_is_anothers(gateway: Gateway) -> None:
+    cook, clerk = _with(gateway, _prompt("cooking")), _with(gateway, _prompt("law"))
+    placed = cook.send("hello")
+    stopped = gateway.answer(placed[0], placed[1], say("Well"), aborted=True)
+    clerk.messages.append({"role": "user", "content": "hello"})
+    assert clerk.send("what may I eat?")[0].session_id != placed[0].session_id
+    assert gateway.texts_after(stopped) is None
+    assert cook.send("what may I eat?")[0].session_id == placed[0].session_id
+
+
+def test_alike_up_to_the_reply_the_prompts_keep_two_conversations_apart(gateway: Gateway) -> None:
+    stamps = iter(f"Current time: Friday, November 20th, 2026 - 10:{minute}" for minute in range(10, 60))
+    topics = ("cooking", "law", "sailing")
+    clients = {topic: _with(gateway, _prompt(topic, next(stamps))) for topic in topics}
+    opened = {topic: client.chat("hello", "Hi.") for topic, client in clients.items()}
+    for topic in ("sailing", "cooking", "law"):
+        client = clients[topic]
+        client.messages[0] = {"role": "system", "content": _prompt(topic, next(stamps))}
+        after, _ = client.chat(f"about {topic}", "Sure.")
+        assert after.session_id == opened[topic][0].session_id and after.parent_id == opened[topic][1]
+        assert gateway.texts_after(opened[topic][1]) == [f"about {topic}"]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (_prompt("law", "Today is Friday, 20 November 2026"), _prompt("law", "Today is Saturday, 21 November 2026")),
+        (_prompt("law", "Heute ist Freitag, der 20. November"), _prompt("law", "Heute ist Samstag, der 21. November")),
+        (_prompt("law"), "\n".join(_prompt("law").split("\n")[:-6])),
+        ("You are helpful. It is Fri Nov 20 10:05.", "You are helpful. It is Sat Nov 21 11:15."),
+        ("你是一个乐于助人的助手。" * 40 + "现在是10:05。", "你是一个乐于助人的助手。" * 40 + "现在是11:15。"),
+    ],
+)
+def test_a_prompt_that_differs_by_its_stamps_is_the_same(gateway: Gateway, one: str, two: str) -> None:
+    client = _with(gateway, one)
+    lost = client.send("hello")
+    gateway.sessions.failed(lost[0])
+    client.messages[0] = {"role": "system", "content": two}
+    again = client.again()
+    assert again[0].session_id == lost[0].session_id and again[0].retry_of

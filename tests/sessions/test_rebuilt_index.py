@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from session_clients import FLUSH_TOOLS, Gateway, OpenClaw, Plain, call, say
 
+from clawrl_trl.gateway.sampling import STOPPED
 from clawrl_trl.gateway.sessions import Placement, Sessions
 from clawrl_trl.ledger import Ledger, schema, turns
 
@@ -19,8 +20,16 @@ class LedgerGateway(Gateway):
         super().__init__()
         self.ledger = ledger
 
-    def answer(self, placement: Placement, body: Message, reply: Message, *, aborted: bool = False) -> str:
-        turn_id = super().answer(placement, body, reply, aborted=aborted)
+    def answer(
+        self,
+        placement: Placement,
+        body: Message,
+        reply: Message,
+        *,
+        aborted: bool = False,
+        stopped: bool | None = None,
+    ) -> str:
+        turn_id = super().answer(placement, body, reply, aborted=aborted, stopped=stopped)
         with self.ledger.transaction() as tx:
             turns.get_or_create_session(
                 tx,
@@ -42,6 +51,7 @@ class LedgerGateway(Gateway):
                 provenance=placement.provenance,
                 response=reply,
                 finish_reason="abort" if aborted else "stop",
+                sampling={STOPPED: True} if (aborted if stopped is None else stopped) else {},
                 created_at=self.clock,
             )
             turns.add(tx, turn)
@@ -95,6 +105,20 @@ def test_a_cut_reply_is_still_retried_after_a_restart_but_not_for_ever(gateway: 
     assert client.again()[0].session_id != placed[0].session_id
 
 
+@pytest.mark.parametrize("by_the_user", [True, False])
+def test_after_a_restart_it_is_known_whether_the_user_stopped_a_reply(
+    gateway: LedgerGateway, by_the_user: bool
+) -> None:
+    client = OpenClaw(gateway, runtime=False)
+    client.chat("hello", "Hi.")
+    placed = client.send("write a book")
+    cut = gateway.answer(placed[0], placed[1], say("Chapter 1. It"), aborted=True, stopped=by_the_user)
+    gateway.restart()
+    after, _ = client.chat("a poem is enough", "Roses.")
+    assert after.session_id == placed[0].session_id
+    assert gateway.texts_after(cut) == (["a poem is enough"] if by_the_user else None)
+
+
 def test_a_side_exchange_is_remembered_as_one(gateway: LedgerGateway) -> None:
     client = Plain(gateway)
     _, one = client.chat("hello", "Hi.")
@@ -142,3 +166,12 @@ def test_the_longest_silent_conversation_makes_room() -> None:
     Plain(gateway).chat("hello from three", "Hi three.")
     assert one.chat("and more", "Sure.")[0].session_id == first.session_id
     assert two.chat("more", "Sure.")[0].session_id != second.session_id
+
+
+def test_the_named_owner_is_remembered(gateway: LedgerGateway) -> None:
+    headers = {"x-session-id": "s"}
+    body: Message = {"messages": [{"role": "user", "name": "ann", "content": "What is 5 plus 7?"}]}
+    gateway.answer(gateway.ask(body, headers=headers), body, say("12"))
+    gateway.restart()
+    body = {"messages": [{"role": "user", "name": "bob", "content": "and 6 plus 7?"}]}
+    assert gateway.ask(body, headers=headers).provenance == ["other"]

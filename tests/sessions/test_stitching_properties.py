@@ -35,6 +35,7 @@ class Talk:
     shared_opening: bool
     session: str = ""
     awaiting: str | None = None
+    cut: bool = False
     expected: dict[str, tuple[list[str], list[str]]] = field(default_factory=dict)
     flying: tuple[tuple[Placement, dict[str, Any]], str, list[str], list[str], str | None] | None = None
     opened: bool = False
@@ -69,7 +70,7 @@ class Talk:
         assert placement.session_id == self.session
         if self.awaiting is not None:
             assert [answer.turn_id for answer in placement.answered] == [self.awaiting]
-            assert placement.parent_id == self.awaiting
+            assert (placement.parent_id == self.awaiting) is not self.cut
             self.expected[self.awaiting] = (texts, provenance)
         else:
             assert placement.answered == []
@@ -85,9 +86,10 @@ class Talk:
             self.check_main(placed[0], texts, provenance)
             assert placed[0].retry_of
         if action == "stop":
-            gateway.answer(placed[0], placed[1], say(f"I was about to {variant}"), aborted=True)
-            self.awaiting = None
+            self.awaiting = gateway.answer(placed[0], placed[1], say(f"I was about to {variant}"), aborted=True)
+            self.cut = True
             return
+        self.cut = False
         opening = not any(message["role"] == "assistant" for message in self.client.history)
         mark = f" ({self.name})" if opening else ""
         if action == "tools":

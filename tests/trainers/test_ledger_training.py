@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
+from clawrl_trl.settings import ServeSettings
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
 
 
@@ -306,6 +308,102 @@ class TestResume:
         trainer.train()
         assert states(ledger) == {0: "serving", 1: "rejected"}
         assert trainer.policy_version == 0
+
+
+def test_a_whole_model_saved_into_the_run_folder_leaves_the_settings(
+    tiny: Path, tmp_path: Path, ledger: Ledger
+) -> None:
+    """Both are JSON in one folder: the model's is `config.json`, as transformers calls it."""
+    fill(ledger, make_samples(2))
+    settings = ServeSettings(run=str(tmp_path), port=1234, model_name_or_path=str(tiny))
+    settings.save()
+    trainer = build(tiny, tmp_path, ledger, full=True)
+    trainer.train()
+    trainer.save_model(str(tmp_path))
+    assert ServeSettings.load(tmp_path) == settings
+    settings.save()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).num_parameters() > 0
+
+
+def zero_half(path: Path) -> None:
+    """What a failing disk or a torn copy leaves of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+
+
+class TestDamage:
+    @pytest.mark.parametrize("pruned", [False, True])
+    def test_a_damaged_version_is_not_trained_on(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture, pruned: bool
+    ) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger).train()
+        zero_half(tmp_path / "policies" / "policy-v2" / "adapter_model.safetensors")
+        if pruned:
+            shutil.rmtree(tmp_path / "policies" / "policy-v2" / "training_state")
+        fill(ledger, make_samples(2, 5), session="more")
+        build(tiny, tmp_path, ledger, learning_rate=1e-12).train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "rejected", 3: "serving"}
+        with ledger.reader() as tx:
+            newest, damaged = policies.serving(tx), policies.get(tx, 2)
+        assert newest.parent == 1 and damaged is not None and "damaged" in str(damaged.reason)
+        for key, value in weights(tmp_path, 3).items():
+            torch.testing.assert_close(value, weights(tmp_path, 1)[key])
+        assert [line for line in caplog.messages if "damaged" in line] == [
+            "policy version 2 is damaged (its weights are not those that were trained): version 1 serves again"
+        ]
+
+    def test_a_damaged_candidate_is_not_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(2))
+        with pytest.raises(KeyboardInterrupt):
+            build(tiny, tmp_path, ledger, gate=Interrupted()).train()
+        zero_half(tmp_path / "policies" / "policy-v1" / "adapter_model.safetensors")
+        build(tiny, tmp_path, ledger).train()
+        assert states(ledger) == {0: "serving", 1: "rejected"}
+
+    @pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json", "rng_state.pth"])
+    def test_a_damaged_training_state_costs_the_optimizer_alone(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        fill(ledger, make_samples(4))
+        build(tiny, tmp_path, ledger).train()
+        zero_half(tmp_path / "policies" / "policy-v2" / "training_state" / name)
+        fill(ledger, make_samples(2, 5), session="more")
+        trainer = build(tiny, tmp_path, ledger)
+        trainer.train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
+        assert trainer.policy_version == 3
+        (line,) = [line for line in caplog.messages if "damaged" in line]
+        assert f"training_state/{name} has changed" in line
+
+    def test_a_damaged_version_is_no_place_to_go_back_to(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        fill(ledger, make_samples(6))
+        build(tiny, tmp_path, ledger).train()
+        zero_half(tmp_path / "policies" / "policy-v2" / "adapter_model.safetensors")
+        store = PolicyStore(tmp_path / "policies")
+        with pytest.raises(UserError, match="Version 2 can't serve, its weights are not those that were trained"):
+            rollback(ledger, to=2, store=store)
+        assert rollback(ledger, store=store).version == 1
+
+    def test_a_run_that_was_moved_is_trained_on(self, tiny: Path, tmp_path: Path) -> None:
+        """Paths in the ledger are relative to the run folder; those of older runs are absolute."""
+        first = tmp_path / "first"
+        ledger = Ledger.open(first / "ledger.db")
+        fill(ledger, make_samples(4))
+        build(tiny, first, ledger).train()
+        with ledger.transaction() as tx:
+            assert [policy.path for policy in policies.all(tx)][1:] == ["policies/policy-v1", "policies/policy-v2"]
+            policies.serving(tx).path = str(first / "policies" / "policy-v2")
+        ledger.close()
+        moved = first.rename(tmp_path / "moved")
+        ledger = Ledger.open(moved / "ledger.db")
+        assert rollback(ledger, to=1, store=PolicyStore(moved / "policies")).version == 1
+        assert rollback(ledger, to=2, store=PolicyStore(moved / "policies")).version == 2
+        fill(ledger, make_samples(2, 5), session="more")
+        build(tiny, moved, ledger).train()
+        with ledger.reader() as tx:
+            assert (policies.serving(tx).version, policies.serving(tx).parent) == (3, 2)
+        ledger.close()
 
 
 class TestGoingBack:

@@ -185,3 +185,21 @@ def test_loss_and_gradients(tiny: Path, tmp_path: Path, method: str, mode: str, 
         if parameter.requires_grad:
             torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
     assert max(grad.abs().max() for grad in found.values()) > 1e-3
+
+
+@pytest.mark.parametrize(("mode", "acts"), [("truncate", False), ("mask", False), ("none", False), ("clip", True)])
+def test_the_clip_acts_where_its_help_says(tiny: Path, tmp_path: Path, mode: str, acts: bool) -> None:
+    """One iteration: only against the behaviour policy is the ratio other than 1."""
+    samples = hard_samples()
+
+    def gradient(bound: float) -> torch.Tensor:
+        options = {"importance_sampling": mode, "epsilon": bound, "epsilon_high": bound}
+        trainer = build(tiny, tmp_path, "binary", samples, **options)
+        trainer.current_gradient_accumulation_steps = 1
+        (micro,) = trainer.get_train_dataloader()
+        trainer.compute_loss(trainer.model, trainer._prepare_inputs(micro)).backward()
+        return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.requires_grad])
+
+    assert bool((gradient(1e-3) != gradient(0.9)).any()) is acts
+    help_text = AsyncGRPOConfig.__dataclass_fields__["epsilon"].metadata["help"]
+    assert "Has no effect with --importance_sampling truncate" in help_text and "'clip'" in help_text

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from engine_server import KEY, VLLM, start_engine, stop_engine
 from live_run import LiveRun, wait_for
 from sqlalchemy import select
 from test_token_truth import *  # noqa: F403 - what holds for the embedded engine holds here
 from test_token_truth import _ask as ask
 from test_token_truth import _turn as stored
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from vllm_live import make_adapter, serve_policy
 
 from clawrl_trl.ledger import Ledger
@@ -123,6 +124,28 @@ def test_a_server_that_can_not_start_says_why_in_a_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "max_model_len" in done.stderr.splitlines()[-1]
+
+
+def test_a_context_that_the_memory_can_not_hold_is_shortened(tmp_path: Path) -> None:
+    config = Qwen3Config(
+        vocab_size=2304, hidden_size=64, intermediate_size=64, num_hidden_layers=8, num_attention_heads=16,
+        num_key_value_heads=16, head_dim=128, max_position_embeddings=40960, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = tmp_path / "wide"
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(model)
+    AutoTokenizer.from_pretrained(MODEL_PATH).save_pretrained(model)
+    # 128 KiB a token: 32,768 tokens need 4 GiB, the cache of a CPU has 1
+    process, server = start_engine(tmp_path / "run", VLLM, model_name_or_path=str(model), vllm_max_lora_rank=0)
+    try:
+        with server.http() as http:
+            context = http.get("/v1/models").json()["data"][0]["max_model_len"]
+            assert 4096 < context < 32768
+            answer = http.post("/v1/completions", json={"model": "base", "prompt": [5] * 4000, "max_tokens": 1})
+            assert answer.status_code == 200
+    finally:
+        stop_engine(process)
+    assert "started again with the longest that it holds" in (tmp_path / "run" / "engine.log").read_text()
 
 
 def test_a_lesson_trains_what_vllm_serves(tmp_path: Path) -> None:

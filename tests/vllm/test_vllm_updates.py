@@ -25,6 +25,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, events, policies, schema
 from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher
+from clawrl_trl.policies.checksums import digest, weight_files
 
 pytestmark = pytest.mark.vllm
 
@@ -129,11 +130,13 @@ def rig(own: Server, tmp_path: Path) -> Iterator[Rig]:
             http.post("/v1/unload_lora_adapter", json={"lora_name": name})
 
 
-def publish(ledger: Ledger, version: int, folder: Path, kind: str = "full") -> None:
-    """Let a version serve, as far as the ledger is concerned."""
+def publish(ledger: Ledger, version: int, folder: Path, kind: str = "full", *, written_as: Path | None = None) -> None:
+    """Let a version serve, as far as the ledger is concerned; its weights are noted as those of `written_as`."""
+    sha256 = digest(*weight_files(written_as or folder))
     with ledger.transaction() as tx:
         if policies.get(tx, version) is None:
-            policies.add(tx, schema.Policy(version=version, parent=0, path=str(folder), sha256="x", kind=kind))
+            parent = policies.serving(tx).version
+            policies.add(tx, schema.Policy(version=version, parent=parent, path=str(folder), sha256=sha256, kind=kind))
         policies.promote(tx, version)
 
 
@@ -346,13 +349,14 @@ def test_a_folder_that_cannot_be_loaded_leaves_the_old_model(
     broken = tmp_path / "broken"
     shutil.copytree(models[2], broken)
     damage(broken)
-    publish(rig.ledger, 2, broken)
+    publish(rig.ledger, 2, broken, written_as=models[2] if damage in (_no_weights, shutil.rmtree) else None)
 
-    def logged() -> bool:
+    def refused() -> bool:
         with rig.ledger.reader() as tx:
-            return any(event.kind == "policy_load_failed" for event in events.of(tx, "2"))
+            failed = any(event.kind == "policy_load_failed" for event in events.of(tx, "2"))
+            return failed or policies.get(tx, 2).state == "rejected"
 
-    wait_until(logged, patience_s=120)
+    wait_until(refused, patience_s=120)
     assert ask(rig).status_code == 200
     assert models.check(rig.turn()) == {1}
     publish(rig.ledger, 3, models[3])

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -60,7 +61,7 @@ class Policy:
     def layers(self) -> int:
         return int(self.model.config.get_text_config(decoder=True).num_hidden_layers)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
 

@@ -9,17 +9,19 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from clawrl_trl.engines.calls import EMBEDDED
 from clawrl_trl.engines.embedded import errors
 from clawrl_trl.engines.embedded.adapters import Policy
 from clawrl_trl.engines.embedded.engine import Engine, Mailbox
 from clawrl_trl.engines.embedded.errors import RequestError, error_object
 from clawrl_trl.engines.embedded.generation import Generation, Update
+from clawrl_trl.engines.embedded.posted import posted
 from clawrl_trl.engines.embedded.protocol import (
     ChatBody,
     CompletionBody,
@@ -29,8 +31,12 @@ from clawrl_trl.engines.embedded.protocol import (
     UnloadBody,
 )
 from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Json, Piece, ReplyFailed
+from clawrl_trl.request_body import run_beside
 
 router = APIRouter()
+
+MAX_CONTEXTS = 4
+"""Contexts whose tokens may be counted or decoded in one request, which may be more than fits one."""
 
 
 def create_app(engine: Engine, key: str | None) -> FastAPI:
@@ -86,7 +92,7 @@ def _card(policy: Policy, engine: Engine) -> Json:
         "id": policy.name,
         "object": "model",
         "created": policy.created,
-        "owned_by": "clawrl-trl",
+        "owned_by": EMBEDDED,
         "root": policy.path,
         "parent": None if base else engine.policies.base.name,
         "max_model_len": engine.max_model_len,
@@ -105,102 +111,143 @@ async def metrics(request: Request) -> PlainTextResponse:
 
 
 @router.post("/v1/load_lora_adapter")
-async def load_lora_adapter(request: Request, body: LoadBody) -> PlainTextResponse:
+async def load_lora_adapter(
+    request: Request, body: Annotated[LoadBody, Depends(posted(LoadBody))]
+) -> PlainTextResponse:
     """Load a policy folder under a name."""
     await _engine(request).load_policy(body.lora_name, body.lora_path)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 @router.post("/v1/unload_lora_adapter")
-async def unload_lora_adapter(request: Request, body: UnloadBody) -> PlainTextResponse:
+async def unload_lora_adapter(
+    request: Request, body: Annotated[UnloadBody, Depends(posted(UnloadBody))]
+) -> PlainTextResponse:
     """Forget a policy; requests that run on it finish."""
     await _engine(request).unload_policy(body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request, body: TokenizeBody) -> Json:
+async def tokenize(request: Request, body: Annotated[TokenizeBody, Depends(posted(TokenizeBody))]) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
     engine = _engine(request)
     engine.policy(body.model)
-    tokens = await asyncio.to_thread(_tokens, engine, body)
-    return {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": None}
+    return await run_beside(_characters(body), lambda: _tokenized(engine, body))
 
 
-def _tokens(engine: Engine, body: TokenizeBody) -> list[int]:
+def _tokenized(engine: Engine, body: TokenizeBody) -> Response:
+    engine.check_characters(_characters(body), times=MAX_CONTEXTS)
     if body.messages is None:
-        return engine.vocabulary.encode(body.prompt or "", special=body.add_special_tokens is not False)
-    text = engine.chat.render(
-        body.messages,
-        body.tools,
-        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-        continue_final_message=body.continue_final_message,
-        template_arguments=body.chat_template_kwargs,
-    )
-    return engine.vocabulary.encode(text, special=bool(body.add_special_tokens))
+        tokens = engine.vocabulary.encode(body.prompt or "", special=body.add_special_tokens is not False)
+    else:
+        add_generation_prompt = body.add_generation_prompt and not body.continue_final_message
+        text = _render(engine, body, body.messages, add_generation_prompt, times=MAX_CONTEXTS)
+        tokens = engine.vocabulary.encode(text, special=bool(body.add_special_tokens))
+    answer = {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": None}
+    return Response(_encoded(answer), media_type="application/json")
 
 
 @router.post("/detokenize")
-async def detokenize(request: Request, body: DetokenizeBody) -> Json:
+async def detokenize(request: Request, body: Annotated[DetokenizeBody, Depends(posted(DetokenizeBody))]) -> Json:
     """The text of token ids."""
     engine = _engine(request)
     engine.policy(body.model)
-    return {"prompt": engine.vocabulary.decode(body.tokens)}
+    if len(body.tokens) > MAX_CONTEXTS * engine.max_model_len:
+        raise RequestError(f"{len(body.tokens)} tokens are too many.", param="tokens")
+    return {"prompt": await run_beside(len(body.tokens), lambda: engine.vocabulary.decode(body.tokens))}
 
 
 @router.post("/v1/chat/completions")
-async def chat_completions(request: Request, body: ChatBody) -> Response:
+async def chat_completions(request: Request, body: Annotated[ChatBody, Depends(posted(ChatBody))]) -> Response:
     """Continue a conversation."""
     engine = _engine(request)
     policy = engine.policy(body.model)
-    tools = None if body.tool_choice == "none" else body.tools
-    prompt, prompt_ids = await asyncio.to_thread(_rendered, engine, body)
     mailbox = Mailbox(eager=body.stream)
+    writer = await run_beside(_characters(body), lambda: _chat_writer(engine, policy, body, mailbox))
+    return await _answer(request, writer, mailbox)
+
+
+def _chat_writer(engine: Engine, policy: Policy, body: ChatBody, mailbox: Mailbox) -> ChatWriter:
+    prompt = _render(engine, body, body.messages, body.add_generation_prompt)
     generation = engine.generation(
         policy,
-        prompt_ids,
+        engine.vocabulary.encode(prompt, special=False),
         body,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         deliver=mailbox.put,
         chat=True,
     )
+    tools = None if body.tool_choice == "none" else body.tools
     readers = [engine.chat.reader(prompt, tools) for _ in range(body.n)]
-    writer = ChatWriter(body, body.model or policy.name, engine.vocabulary, generation, readers)
-    return await _answer(request, writer, mailbox)
+    return ChatWriter(body, body.model or policy.name, engine.vocabulary, generation, readers)
 
 
-def _rendered(engine: Engine, body: ChatBody) -> tuple[str, list[int]]:
-    prompt = engine.chat.render(
-        body.messages,
+def _render(
+    engine: Engine, body: ChatBody | TokenizeBody, messages: list[Json], generation_prompt: bool, times: int = 1
+) -> str:
+    """The prompt text, refused before and after rendering if it can't fit."""
+    # A template may leave out what the assistant said or thought before, but nothing that it was told.
+    engine.check_characters(sum(_length(one) for one in messages if one.get("role") != "assistant"), times=times)
+    text = engine.chat.render(
+        messages,
         body.tools,
-        add_generation_prompt=body.add_generation_prompt,
+        add_generation_prompt=generation_prompt,
         continue_final_message=body.continue_final_message,
         template_arguments=body.chat_template_kwargs,
     )
-    return prompt, engine.vocabulary.encode(prompt, special=False)
+    engine.check_characters(len(text), times=times)
+    return text
+
+
+def _characters(body: ChatBody | CompletionBody | TokenizeBody) -> int:
+    """Length of what a request says, in characters or token ids."""
+    if isinstance(body, CompletionBody):
+        return sum(map(len, body.prompts()))
+    if isinstance(body, TokenizeBody) and body.messages is None:
+        return len(body.prompt or "")
+    return sum(map(_length, body.messages or ())) + len(str(body.tools or ""))
+
+
+def _length(message: Json) -> int:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts)
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 @router.post("/v1/completions")
-async def completions(request: Request, body: CompletionBody) -> Response:
+async def completions(request: Request, body: Annotated[CompletionBody, Depends(posted(CompletionBody))]) -> Response:
     """Continue one or several prompts, given as text or token ids."""
     engine = _engine(request)
     policy = engine.policy(body.model)
     mailbox = Mailbox(eager=body.stream)
+    writer = await run_beside(_characters(body), lambda: _completion_writer(engine, policy, body, mailbox))
+    return await _answer(request, writer, mailbox)
+
+
+def _completion_writer(engine: Engine, policy: Policy, body: CompletionBody, mailbox: Mailbox) -> CompletionWriter:
     generations = [
         engine.generation(
             policy,
-            engine.vocabulary.encode(one, special=body.add_special_tokens) if isinstance(one, str) else one,
+            _prompt_ids(engine, body, prompt),
             body,
             max_tokens=body.max_tokens,
             top_logprobs=body.logprobs,
             deliver=mailbox.put,
             chat=False,
         )
-        for one in body.prompts()
+        for prompt in body.prompts()
     ]
-    writer = CompletionWriter(body, body.model or policy.name, engine.vocabulary, generations)
-    return await _answer(request, writer, mailbox)
+    return CompletionWriter(body, body.model or policy.name, engine.vocabulary, generations)
+
+
+def _prompt_ids(engine: Engine, body: CompletionBody, prompt: str | list[int]) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    engine.check_characters(len(prompt))
+    return engine.vocabulary.encode(prompt, special=body.add_special_tokens)
 
 
 async def _answer(request: Request, writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> Response:

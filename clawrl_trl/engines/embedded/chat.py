@@ -16,8 +16,18 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers.utils.chat_parsing import ResponseParser
 
+from clawrl_trl.engines.chat_template import find_variables
+from clawrl_trl.engines.embedded.deadline import OutOfTimeError, call_within
+
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 CONTENT_FIELD = "content"
+RENDER_LIMIT_S = 10.0
+"""Longest time that a chat template may take. The largest request that fits a context takes some tens of ms."""
+
+TEMPLATE_FAULTS = (
+    TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError
+)  # fmt: skip
+"""What a template's code may raise over messages that it was not written for."""
 TOOLS_FIELD = "tool_calls"
 
 
@@ -57,17 +67,26 @@ class ChatFormat:
     Args:
         tokenizer (`PreTrainedTokenizerBase`): With a chat template, else chat requests are refused.
         response_template (`dict`, *optional*): How replies are parsed; `None` leaves them as plain text.
+        limit_s (`float`, defaults to 10): Longest time that rendering may take, seconds.
     """
 
-    def __init__(self, tokenizer: Any, response_template: dict[str, Any] | None) -> None:
+    def __init__(
+        self, tokenizer: Any, response_template: dict[str, Any] | None, limit_s: float = RENDER_LIMIT_S
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = response_template
+        self._limit_s = limit_s
 
     @cached_property
     def delimiters(self) -> str:
         """Every text that the response template may look for outside plain content."""
         fields = (self._template or {}).get("fields", {}).items()
         return json.dumps([one for name, one in fields if name != CONTENT_FIELD]).replace("\\", "")
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The variables of the chat template that a client may set."""
+        return find_variables(self._tokenizer.chat_template)
 
     def render(
         self,
@@ -81,22 +100,40 @@ class ChatFormat:
         """The prompt text of a conversation.
 
         Raises:
-            PromptError: If there is no chat template or it refuses these messages.
+            PromptError: If there is no chat template, it has no such variable, refuses these messages, or takes too
+                long over them.
         """
         if not self._tokenizer.chat_template:
-            raise PromptError("The model has no chat template, use /v1/completions.")
-        try:
+            raise PromptError(
+                "The model has no chat template: serve a chat (instruct) model, or put a chat_template.jinja into the "
+                "model's folder. /v1/completions takes plain prompts."
+            )
+        self._check_arguments(template_arguments or {})
+        plain = [self._normalised(message) for message in messages]
+
+        def apply() -> str:
             text: str = self._tokenizer.apply_chat_template(
-                [self._normalised(message) for message in messages],
+                plain,
                 tools=tools or None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 **(template_arguments or {}),
             )
-        except (TemplateError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return text
+
+        try:
+            return call_within(self._limit_s, apply)
+        except OutOfTimeError:
+            raise PromptError(f"The chat template took longer than {self._limit_s:g} s over these messages.") from None
+        except TEMPLATE_FAULTS as error:
             raise PromptError(f"The chat template can't render these messages: {error}") from error
-        return text
+
+    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+        for name in arguments:
+            if name not in self.variables:
+                accepted = ", ".join(sorted(self.variables))
+                raise PromptError(f"chat_template_kwargs.{name[:100]}: the model's template has only {accepted}.")
 
     def _normalised(self, message: dict[str, Any]) -> dict[str, Any]:
         plain = {key: value for key, value in message.items() if value is not None}

@@ -28,13 +28,21 @@ class Vocabulary:
         special = {index: str(token) for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.special_ids = frozenset(special)
         self.silent_ids = frozenset(index for index, text in special.items() if text not in delimiters)
+        longest = max(map(len, self.backend.get_vocab()))
+        # Canonical composition makes at most four characters one before they are tokenised.
+        self.characters_per_token = longest * (4 if self.backend.normalizer is not None else 1)
         self.token_text = lru_cache(maxsize=None)(self._token_text)
 
     def _token_text(self, token_id: int) -> str:
         return str(self.backend.decode([token_id], skip_special_tokens=False))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text, with the tokenizer's own beginning and end tokens or without."""
+        """Token ids of a text, with the tokenizer's own beginning and end tokens or without.
+
+        Raises:
+            UnicodeError: If the text holds half a surrogate pair, which no encoding can write.
+        """
+        text.encode("utf-8")
         return list(self.backend.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: list[int], *, skip_special: bool = False) -> str:

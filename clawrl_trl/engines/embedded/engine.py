@@ -5,14 +5,17 @@ Routes only translate between this and JSON.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
+from clawrl_trl.engines.context import embedded_context
 from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, Policies, Policy, load_base
 from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
 from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
@@ -22,6 +25,8 @@ from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
 from clawrl_trl.errors import UserError
 from clawrl_trl.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
 
 
 class Mailbox:
@@ -91,7 +96,7 @@ class Engine:
             chat=chat,
             policies=Policies(base),
             scheduler=Scheduler(settings.max_running, settings.max_waiting),
-            max_model_len=_longest_context(model.config.get_text_config(decoder=True), settings.max_model_len),
+            max_model_len=served_context(model, settings.max_model_len),
         )
 
     def policy(self, name: str | None) -> Policy:
@@ -152,22 +157,39 @@ class Engine:
     def _check_prompt(self, prompt_ids: list[int], policy: Policy, max_tokens: int | None) -> None:
         if not prompt_ids:
             raise RequestError("The prompt cannot be empty.", param="prompt")
-        self._check_ids(prompt_ids, policy, "prompt")
         longest = self.max_model_len - (0 if max_tokens == 0 else 1)
         if len(prompt_ids) > longest:
-            raise RequestError(
-                f"This model's maximum context length is {self.max_model_len} tokens. However, your request has "
-                f"{len(prompt_ids)} input tokens. Please reduce the length of the input messages.",
-                param="input_tokens",
-            )
+            raise self._too_long(str(len(prompt_ids)))
+        self._check_ids(prompt_ids, policy, "prompt")
+
+    def check_characters(self, characters: int, *, times: int = 1) -> None:
+        """Refuse a text that can't fit the context, whatever it says, before any work is done on it.
+
+        Args:
+            characters (`int`): Length of the text.
+            times (`int`, defaults to 1): Contexts that it may fill.
+
+        Raises:
+            RequestError: If each token would have to stand for more characters than the longest one does.
+        """
+        least = -(-characters // self.vocabulary.characters_per_token)
+        if least > times * self.max_model_len:
+            raise self._too_long(f"at least {least}")
+
+    def _too_long(self, tokens: str) -> RequestError:
+        return RequestError(
+            f"This model's maximum context length is {self.max_model_len} tokens. However, your request has "
+            f"{tokens} input tokens. Please reduce the length of the input messages.",
+            param="input_tokens",
+        )
 
     @staticmethod
     def _check_ids(ids: Any, policy: Policy, param: str) -> None:
-        wrong = [token for token in ids if not 0 <= token < policy.vocab_size]
-        if wrong:
-            raise RequestError(
-                f"Token id {wrong[0]} is out of vocabulary (0 to {policy.vocab_size - 1}).", param=param
-            )
+        wrong = next(
+            (token for token in (min(ids, default=0), max(ids, default=0)) if not _is_id(token, policy)), None
+        )
+        if wrong is not None:
+            raise RequestError(f"Token id {wrong} is out of vocabulary (0 to {policy.vocab_size - 1}).", param=param)
 
     async def load_policy(self, name: str, path: str) -> None:
         """Load an adapter or a full model without holding up the event loop or running requests.
@@ -208,16 +230,24 @@ class Engine:
         await mailbox.take()
 
 
-def _longest_context(config: Any, wanted: int) -> int:
-    """The longest context served: at most the model's own, and at most its attention window, because the cache
-    attends to everything it holds."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if other := kinds - {"full_attention", "sliding_attention"}:
+def _is_id(token: int, policy: Policy) -> bool:
+    return 0 <= token < policy.vocab_size
+
+
+def served_context(model: Any, wanted: int | None) -> int:
+    """The longest context served.
+
+    Raises:
+        UserError: If the model has layers whose state the engine's cache does not hold.
+    """
+    config = model.config.get_text_config(decoder=True)
+    if other := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
         raise UserError(f"The embedded engine can't serve layers of type {other.pop()}: use --engine vllm.")
-    limits = [wanted, getattr(config, "max_position_embeddings", None)]
-    if "sliding_attention" in kinds or not kinds:
-        limits.append(getattr(config, "sliding_window", None))
-    return min(limit for limit in limits if limit)
+    free = torch.cuda.mem_get_info()[0] if model.device.type == "cuda" else psutil.virtual_memory().available
+    context = embedded_context(config, wanted, itemsize=model.dtype.itemsize, free=free)
+    if wanted is None:
+        logger.info("serving a context of %d tokens", context)
+    return context
 
 
 def _eos_ids(config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:

@@ -1,10 +1,10 @@
 """Errors in OpenAI's shape: `{"error": {message, type, param, code}}` with the right status."""
 
+import json
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from clawrl_trl.engines.embedded.chat import PromptError
@@ -46,6 +46,7 @@ def register(app: FastAPI) -> None:
     """Answer every exception that a route may raise in this shape."""
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(PromptError, _prompt_error)
+    app.add_exception_handler(UnicodeError, _no_text)
     app.add_exception_handler(QueueFull, _queue_full)
     app.add_exception_handler(ReplyFailed, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -53,8 +54,10 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _failed)
 
 
-def _answer(message: str, status: int, param: str | None = None) -> JSONResponse:
-    return JSONResponse(error_object(message, status, param), status_code=status)
+def _answer(message: str, status: int, param: str | None = None) -> Response:
+    # In ASCII: a message may quote text that no other encoding can write.
+    content = json.dumps(error_object(message, status, param))
+    return Response(content, status, media_type="application/json")
 
 
 async def _request_error(_: Request, error: Exception) -> Response:
@@ -64,6 +67,10 @@ async def _request_error(_: Request, error: Exception) -> Response:
 
 async def _prompt_error(_: Request, error: Exception) -> Response:
     return _answer(str(error), 400, "messages")
+
+
+async def _no_text(_: Request, error: Exception) -> Response:
+    return _answer("The request holds text that is not valid Unicode (half a surrogate pair).", 400)
 
 
 async def _queue_full(_: Request, error: Exception) -> Response:

@@ -121,9 +121,11 @@ class Row:
         released = text.push(token_id)
         if text.stopped is not None:
             return released, "stop", text.stopped
-        if len(self.output_ids) >= sampling.max_tokens:
+        loops = sampling.loops(self.output_ids)
+        if loops or len(self.output_ids) >= sampling.max_tokens:
             released += text.flush()
-            return released, "stop" if text.stopped is not None else "length", text.stopped
+            cut = "repetition" if loops else "length"
+            return released, "stop" if text.stopped is not None else cut, text.stopped
         return released, None, None
 
     def fail(self, message: str) -> Update:

@@ -1,22 +1,31 @@
 """The bodies of requests: the part of vLLM's and OpenAI's protocol that the embedded engine serves.
 
 Unknown keys are ignored, as vLLM ignores them. What is known but can't be honoured (constrained decoding) is refused
-by name rather than ignored: a reply that only looks as if it obeyed a schema would be worse.
+by name rather than ignored: a reply that only looks as if it obeyed a schema would be worse. Types are strict (true
+is no number) and numbers are bounded by what float32 arithmetic on logits bears.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.engines.embedded.sampling import Sampling
+from clawrl_trl.limits import MAX_CHOICES
 
-MAX_CHOICES = 128
+T = TypeVar("T")
+
+Items = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose check ends at the first wrong item: collecting them all takes seconds for a large body."""
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Body(BaseModel):
     """Base of all request bodies."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", strict=True)
 
 
 UNSUPPORTED = (
@@ -36,6 +45,27 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class RepetitionDetection(Body):
+    """vLLM's `repetition_detection`: a reply ends once a pattern of tokens stands `min_count` times in a row."""
+
+    max_pattern_size: Annotated[int, Field(ge=0, le=64)] = 0
+    min_pattern_size: Annotated[int, Field(ge=0, le=64)] = 0
+    min_count: Annotated[int, Field(ge=0, le=1000)] = 0
+
+    @model_validator(mode="after")
+    def _counts(self) -> "RepetitionDetection":
+        if self.min_pattern_size > self.max_pattern_size:
+            raise ValueError("min_pattern_size can't be above max_pattern_size")
+        if self.max_pattern_size and self.min_count < 2:
+            raise ValueError("min_count must be at least 2")
+        return self
+
+    @property
+    def sizes(self) -> range:
+        """Lengths of the patterns looked for; empty when there is nothing to look for."""
+        return range(max(1, self.min_pattern_size), self.max_pattern_size + 1)
+
+
 class SamplingBody(Body):
     """What chat and plain completions have in common."""
 
@@ -43,20 +73,21 @@ class SamplingBody(Body):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | Items[str] | None = None
+    stop_token_ids: Items[TokenId] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    min_tokens: Annotated[int, Field(ge=0)] = 0
-    logit_bias: dict[int, float] | None = None
+    min_tokens: Count = 0
+    logit_bias: dict[Annotated[TokenId, Field(strict=False)], Bias] | None = None
+    repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
     prompt_logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
     return_token_ids: bool = False
@@ -95,7 +126,10 @@ class SamplingBody(Body):
     def sampling(self, *, max_tokens: int, eos_ids: frozenset[int], top_logprobs: int | None) -> Sampling:
         """The engine's form of these settings."""
         stop_ids = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else eos_ids)
+        loops = self.repetition_detection or RepetitionDetection()
         return Sampling(
+            loop_sizes=loops.sizes,
+            loop_count=max(2, loops.min_count),
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(self.top_k or 0, 0),
@@ -115,11 +149,12 @@ class SamplingBody(Body):
 class Conversation(Body):
     """Messages and how to render them."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    tools: list[dict[str, Any]] | None = None
+    messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
+    tools: Items[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: Refused = None
+    chat_template_kwargs: TemplateArguments = None
 
     @field_validator("messages")
     @classmethod
@@ -134,6 +169,8 @@ class Conversation(Body):
             calls = message.get("tool_calls") or []
             if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
                 raise ValueError(f"messages[{index}].tool_calls must be a list of objects")
+            if not all(isinstance(call.get("function") or {}, dict) for call in calls):
+                raise ValueError(f"messages[{index}].tool_calls: function must be an object")
         return messages
 
     @field_validator("tools")
@@ -149,8 +186,8 @@ class Conversation(Body):
 class ChatBody(SamplingBody, Conversation):
     """`POST /v1/chat/completions`."""
 
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
@@ -173,8 +210,8 @@ class ChatBody(SamplingBody, Conversation):
 class CompletionBody(SamplingBody):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
-    max_tokens: Annotated[int, Field(ge=0)] | None = 16
+    prompt: str | Items[int] | Items[str] | Items[Items[int]]
+    max_tokens: Count | None = 16
     logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
     add_special_tokens: bool = True
 
@@ -192,12 +229,13 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Items[dict[str, Any]] | None = None
+    tools: Items[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: Refused = None
+    chat_template_kwargs: TemplateArguments = None
 
     @model_validator(mode="after")
     def _one_of(self) -> "TokenizeBody":
@@ -212,7 +250,7 @@ class DetokenizeBody(Body):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: Items[TokenId]
 
 
 class LoadBody(Body):

@@ -34,6 +34,8 @@ class Sampling:
         stop_token_ids (`frozenset[int]`): Tokens that end the reply, the model's own included unless ignored.
         logit_bias (`dict[int, float]`): Added to logits.
         top_logprobs (`int`, *optional*): Alternatives to report per token. `None`: report no log-probabilities.
+        loop_sizes (`range`): Lengths of a pattern, in tokens, whose repetition ends the reply; empty is off.
+        loop_count (`int`): So many times in a row.
     """
 
     temperature: float = 1.0
@@ -49,6 +51,18 @@ class Sampling:
     stop_token_ids: frozenset[int] = frozenset()
     logit_bias: dict[int, float] = field(default_factory=dict)
     top_logprobs: int | None = None
+    loop_sizes: range = range(0)
+    loop_count: int = 2
+
+    def loops(self, output_ids: list[int]) -> bool:
+        """Whether a reply ends with a pattern that stands `loop_count` times in a row."""
+        for size in self.loop_sizes:
+            span = size * self.loop_count
+            if span > len(output_ids):
+                return False
+            if output_ids[-span:-size] == output_ids[size - span :]:
+                return True
+        return False
 
     @property
     def greedy(self) -> bool:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, inspect, text
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
+from clawrl_trl.run import PRIVATE_FILE, make_private
 
 if TYPE_CHECKING:
     from clawrl_trl.ledger.store import Ledger
@@ -48,6 +49,7 @@ def upgrade(ledger: "Ledger") -> None:
             return
         _refuse_foreign(ledger, current)
         if ledger.path is not None:
+            ledger.path.touch(mode=PRIVATE_FILE)  # SQLite gives its log the modes of the file
             _write_ahead(ledger)
         with ledger.writer_engine.begin() as connection:
             if ledger.path is None:
@@ -94,8 +96,8 @@ def _alone(ledger: "Ledger") -> Iterator[None]:
         yield
         return
     try:
-        ledger.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{ledger.path}.lock", timeout=ledger.busy_timeout_s):
+        make_private(ledger.path.parent)
+        with FileLock(f"{ledger.path}.lock", timeout=ledger.busy_timeout_s, mode=PRIVATE_FILE):
             yield
     except Timeout:
         raise UserError(

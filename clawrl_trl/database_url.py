@@ -1,0 +1,54 @@
+"""Database URLs and their passwords.
+
+A password belongs into the environment of the processes that need it: never into a file of the run, a command line or
+a message. It is looked up in `CLAWRL_LEDGER_URL`, and a PostgreSQL client finds it in `PGPASSWORD` or `~/.pgpass` too.
+"""
+
+import logging
+import os
+import sys
+
+LEDGER_URL = "CLAWRL_LEDGER_URL"
+"""Environment variable with the ledger's URL."""
+_SECRETS = ("password", "sslpassword")
+
+logger = logging.getLogger(__name__)
+
+
+def without_password(url: str | None) -> str | None:
+    """A database URL as it may be written down: without password; `None` for one that can't be read, or for none.
+
+    Args:
+        url (`str`, *optional*): A URL, or the path of a file, which has none.
+    """
+    if url is None or "://" not in url:
+        return url
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url).difference_update_query(_SECRETS)
+    except (ArgumentError, ValueError):
+        return None
+    bare = URL.create(
+        parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query
+    )
+    return bare.render_as_string(hide_password=False)
+
+
+def with_known_password(url: str | None) -> str | None:
+    """A database URL with the password that the environment has for it; without one there, as it is."""
+    known = os.environ.get(LEDGER_URL)
+    matches = known is not None and url is not None and without_password(known) == without_password(url) == url
+    return known if matches else url
+
+
+def share_password(url: str | None) -> None:
+    """Hand a URL with a password to the processes that are started from now on, by the environment."""
+    if url is None or without_password(url) == url:
+        return
+    os.environ[LEDGER_URL] = url
+    if any(url in word for word in sys.argv):
+        logger.warning(
+            "--ledger_url shows its password to every user of this machine (ps): set %s instead", LEDGER_URL
+        )

@@ -1,0 +1,94 @@
+"""How long a context is served when nobody says: what the model takes and the memory holds, 32,768 tokens at most.
+
+Both engines ask here, and what an engine then really takes is what it says under `max_model_len` on `/v1/models`:
+the gateway, the provider block and `clawrl doctor` repeat that, never a setting.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clawrl_trl.engines.families import read_json
+from clawrl_trl.settings import AGENT_CONTEXT, DEFAULT_CONTEXT, ServeSettings
+
+STEP = 1024
+"""Contexts that memory cuts short are a multiple of this."""
+CACHE_SHARE = 0.5
+"""Share of the free memory that one conversation's keys and values may take."""
+
+
+def own_context(model: str) -> int | None:
+    """Longest context that a model's `config.json` states, in tokens; `None` if it states none.
+
+    Args:
+        model (`str`): Folder or hub id.
+    """
+    config = read_json(model, "config.json")
+    for part in (config, config.get("text_config")):
+        stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
+        if isinstance(stated, int) and stated > 0:
+            return stated
+    return None
+
+
+def vllm_context(settings: ServeSettings, model: str, *, fit_memory: bool) -> str:
+    """Value of vLLM's `--max-model-len`.
+
+    `auto` is the model's own limit, cut to what the KV cache holds. It has no upper bound of its own, so a model that
+    takes more than the default is started with the default first, and with `auto` once that has not fitted.
+
+    Args:
+        settings (`ServeSettings`): The run's settings.
+        model (`str`): Folder or hub id.
+        fit_memory (`bool`): The default was tried and the memory did not hold it.
+    """
+    if settings.max_model_len is not None:
+        return str(settings.max_model_len)
+    own = own_context(model)
+    return "auto" if fit_memory or own is None or own <= DEFAULT_CONTEXT else str(DEFAULT_CONTEXT)
+
+
+def embedded_context(config: Any, wanted: int | None, *, itemsize: int, free: int) -> int:
+    """Longest context of the embedded engine, in tokens.
+
+    Args:
+        config: The decoder's transformers config.
+        wanted (`int`, *optional*): What was asked for; memory does not cut that short, the model's own limit does.
+        itemsize (`int`): Bytes of a number in the cache.
+        free (`int`): Bytes of memory that are free beside the weights.
+    """
+    limits = [wanted or DEFAULT_CONTEXT, getattr(config, "max_position_embeddings", None)]
+    kinds = set(getattr(config, "layer_types", None) or ())
+    # The cache attends to everything it holds, so a sliding window bounds the context.
+    if "sliding_attention" in kinds or not kinds:
+        limits.append(getattr(config, "sliding_window", None))
+    length = min(limit for limit in limits if limit)
+    if wanted is not None:
+        return length
+    held = int(CACHE_SHARE * free / (cached_token(config) * itemsize))
+    return length if held >= length else max(STEP, held // STEP * STEP)
+
+
+def cached_token(config: Any) -> int:
+    """Numbers that a token's keys and values have, over all layers."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * key_heads * head_dim)
+
+
+def find_shortage(context: int | None, model: str | None) -> tuple[str, str] | None:
+    """Why an agent does not fit into a context and what to do about it; `None` if it fits, or the context is unknown.
+
+    Args:
+        context (`int`, *optional*): What the engine takes, in tokens.
+        model (`str`, *optional*): The model that is named; `None` is the bundled one.
+    """
+    if context is None or context >= AGENT_CONTEXT:
+        return None
+    fault = (
+        f"The engine takes {context:,} tokens; agents such as OpenClaw send 7,000 to 30,000 and stop with "
+        f'"Context overflow"'
+    )
+    if model is None:
+        return fault, "the bundled model is for the tour, name a model of your own with --model_name_or_path"
+    return fault, "raise --max_model_len, or name a model with a longer context"

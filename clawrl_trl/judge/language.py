@@ -1,0 +1,104 @@
+"""Language of the owner's words: decides which messages the English classifier may read.
+
+Detection is py3langid's, offline from its wheel. Very short messages ("no", "ok", "super") belong to many languages
+and detection can't tell them apart: they count as English in words that the classifier was trained on, and only where
+the request before them isn't in another language; after such a request a message must be clearly English. What is
+undecided is not read. Nothing is loaded before the first message with letters.
+"""
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+from clawrl_trl.judge import examples, words
+
+LEAST = 0.1
+"""Least P(English) of a message that is read; 139 languages share the rest."""
+CLEAR = 0.7
+"""The same after a request in another language."""
+FOREIGN = 0.5
+"""Least probability of one other language with which a text counts as written in it."""
+MAX_CHARACTERS = 1000
+
+_NO_PROSE = re.compile(
+    r"""```.*?(?:```|\Z) | `[^`\n]*`                       # code
+    | "[^"\n]*" | “[^”\n]*” | (?<!\w)'[^'\n]*'(?!\w)     # quotations
+    | \w+://\S+ | \S*[\\/_=<>{}\[\]@\#$]\S*             # addresses, paths, identifiers""",
+    re.S | re.X,
+)
+_WORD = re.compile(r"[^\W\d_]+")
+_CLAUSE = re.compile(r"[.!?,;:\n()]+")
+
+
+def is_english(text: str, request: str = "") -> bool:
+    """Decide if a message is English, and nothing but English.
+
+    Code, quotations, paths and addresses don't count unless there is nothing else; a message without letters (an
+    emoji, a number) has no language and passes.
+
+    Args:
+        text: The message.
+        request: What was asked before; it decides about words that several languages share.
+    """
+    prose = plain(text)
+    if _has_other_script(prose):
+        return False
+    said = _WORD.findall(prose)
+    if not said:
+        return True
+    if _is_foreign(plain(request)):
+        return _probabilities(prose)["en"] >= CLEAR
+    if all(_is_known(word) for word in said):
+        return True
+    return _probabilities(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _clauses(prose))
+
+
+def plain(text: str) -> str:
+    """The prose of a text in lower case, or all of it where there is no prose; at most `MAX_CHARACTERS`."""
+    whole = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).lower()[:MAX_CHARACTERS]
+    prose = _NO_PROSE.sub(" ", whole)
+    return prose if _WORD.search(prose) else whole
+
+
+def _clauses(prose: str) -> list[str]:
+    return [clause for clause in _CLAUSE.split(prose) if len(_WORD.findall(clause)) > 1]
+
+
+def _has_other_script(prose: str) -> bool:
+    return any(not _is_latin(word) for word in _WORD.findall(prose))
+
+
+def _is_latin(word: str) -> bool:
+    """Decide if a word is written in Latin letters; a lone Greek letter is a symbol."""
+    names = [unicodedata.name(letter, "") for letter in word]
+    return all("LATIN" in name or "MODIFIER" in name for name in names) or (
+        len(names) == 1 and names[0].startswith("GREEK")
+    )
+
+
+def _is_foreign(prose: str) -> bool:
+    probabilities = _probabilities(prose)
+    return probabilities["en"] < LEAST and max(probabilities.values()) >= FOREIGN
+
+
+def _probabilities(prose: str) -> dict[str, float]:
+    return dict(_identifier().rank(prose))
+
+
+def _is_known(word: str) -> bool:
+    return word in _vocabulary() or any(words.CUES[name].fullmatch(word) for name in ("approval", "no_first", "wrong"))
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> frozenset[str]:
+    messages = json.loads(examples.TRAINING.read_text())["messages"]
+    return frozenset(word for message in messages for word in _WORD.findall(plain(message["text"])))
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

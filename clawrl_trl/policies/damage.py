@@ -1,0 +1,47 @@
+"""The way back from a damaged policy version to the last good one."""
+
+import logging
+
+from clawrl_trl.ledger import Ledger, events, policies
+from clawrl_trl.ledger.schema import Policy
+from clawrl_trl.policies.checksums import find_damage
+from clawrl_trl.policies.versions import PolicyStore
+
+logger = logging.getLogger(__name__)
+
+
+def reject_damaged(ledger: Ledger, store: PolicyStore, version: int, damage: str) -> None:
+    """Reject a damaged version; if it serves, the nearest whole one that it was trained from serves in its place.
+
+    Args:
+        ledger: The run's ledger.
+        store: The run's policy folders.
+        version: The damaged one.
+        damage: What `find_damage` says.
+
+    Raises:
+        LedgerWriteError: If the ledger takes no writes.
+    """
+    with ledger.reader() as tx:
+        target = _nearest_whole({policy.version: policy for policy in policies.all(tx)}, store, version)
+    with ledger.transaction() as tx:
+        policy = policies.get(tx, version)
+        if policy is None or policy.state == "rejected":
+            return
+        if policy.state == "serving":
+            events.log(tx, "rollback", str(target), before=version, damage=damage)
+            policies.promote(tx, target)
+            logger.warning("policy version %d is damaged (%s): version %d serves again", version, damage, target)
+        else:
+            logger.warning("policy version %d is damaged (%s) and not used any more", version, damage)
+        policies.reject(tx, version, f"damaged: {damage}")
+
+
+def _nearest_whole(rows: dict[int, Policy], store: PolicyStore, version: int) -> int:
+    parent = rows[version].parent
+    while parent:
+        row = rows[parent]
+        if row.state == "retired" and row.path and find_damage(store.locate(row.path), row.sha256) is None:
+            return parent
+        parent = row.parent
+    return 0

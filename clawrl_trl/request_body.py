@@ -1,0 +1,66 @@
+"""Reading the body of an HTTP request within bounds of size and time, and working on it beside the event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+READ_TIMEOUT_S = 120.0
+SILENCE_TIMEOUT_S = 20.0
+"""Longest wait for the next bytes of a body."""
+
+LARGE_BYTES = 2**16
+"""Work on less is done on the event loop's own threads at once; on more, in one line after the other."""
+
+
+class BodyTooLarge(Exception):
+    """The body is longer than allowed."""
+
+
+class Streamed(Protocol):
+    """A request whose body arrives in parts (starlette's)."""
+
+    def stream(self) -> AsyncIterator[bytes]: ...
+
+
+async def read_body(request: Streamed, declared: str | None, limit: int) -> bytes:
+    """Return the raw body.
+
+    Args:
+        request (`Streamed`): The request.
+        declared (`str`, *optional*): Its Content-Length header.
+        limit (`int`): Most bytes to take.
+
+    Raises:
+        BodyTooLarge: As soon as the body is known to be longer than `limit`.
+        TimeoutError: If it takes longer than `READ_TIMEOUT_S`, or pauses for `SILENCE_TIMEOUT_S`.
+    """
+    if declared and declared.isdecimal() and int(declared) > limit:
+        raise BodyTooLarge
+    parts: list[bytes] = []
+    size = 0
+    loop = asyncio.get_running_loop()
+    end = loop.time() + READ_TIMEOUT_S
+    async with asyncio.timeout(SILENCE_TIMEOUT_S) as patience:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise BodyTooLarge
+            parts.append(part)
+            patience.reschedule(min(loop.time() + SILENCE_TIMEOUT_S, end))
+    return b"".join(parts)
+
+
+_large_work = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-request")
+
+
+async def run_beside(size: int, function: Callable[[], T]) -> T:
+    """Run work on a request of `size` bytes or characters on a thread and return its result.
+
+    Large requests share one thread, so that however many there are, small ones find a free one.
+    """
+    if size < LARGE_BYTES:
+        return await asyncio.to_thread(function)
+    return await asyncio.get_running_loop().run_in_executor(_large_work, function)

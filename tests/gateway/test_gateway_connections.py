@@ -1,0 +1,111 @@
+"""Connections that send no complete request can't keep the others out."""
+
+import contextlib
+import json
+import resource
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from gateway_rig import ScriptedEngine, ServerThread, wait_until
+from test_gateway_process import HELLO, configured, serving
+
+from clawrl_trl.run import RunFolder
+
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+SLOW_BODY = HALF + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    server = ServerThread(ScriptedEngine().app()).start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+@contextlib.contextmanager
+def serving_with_few_files(run: RunFolder) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway started under the usual limit of 1,024 open files, which it may raise."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+        try:
+            process, url = stack.enter_context(serving(run))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        yield process, url
+
+
+@contextlib.contextmanager
+def connected(url: str, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that sent these bytes and wait."""
+    address = httpx.URL(url)
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            sockets.append(stack.enter_context(socket.create_connection((address.host, address.port or 0), 60)))
+            with contextlib.suppress(OSError):
+                sockets[-1].sendall(sent)
+        yield sockets
+
+
+def chat(url: str) -> int:
+    return httpx.post(f"{url}/chat/completions", json={"messages": HELLO}, timeout=60).status_code
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, SLOW_BODY], ids=["nothing", "half a head", "half a body"])
+def test_1200_half_open_connections_stop_nobody(tmp_path: Path, engine: str, sent: bytes) -> None:
+    run = configured(tmp_path, engine=engine)
+    with serving_with_few_files(run) as (process, url), connected(url, 1200, sent):
+        assert [chat(url) for _ in range(5)] == [200] * 5
+        process.kill()
+        log = process.communicate()[0]
+    assert len(log) < 200_000, log[:2000]
+
+
+def test_without_files_left_the_log_stays_short(tmp_path: Path, engine: str) -> None:
+    run = configured(tmp_path, engine=engine)
+    with serving(run) as (process, url):
+        used = psutil.Process(process.pid).num_fds()
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
+        with connected(url, 60, HALF):
+            wait_until(lambda: psutil.Process(process.pid).num_fds() >= used + 20)
+            threading.Event().wait(3)  # the server tries to accept again each second
+        wait_until(lambda: chat(url) == 200)
+        process.kill()
+        log = process.communicate()[0]
+    assert "ulimit -n" in log and len(log) < 20_000, log[:2000]
+
+
+@pytest.mark.timeout(120)
+def test_a_head_that_never_ends_is_cut(tmp_path: Path, engine: str) -> None:
+    run = configured(tmp_path, engine=engine)
+    with serving(run) as (_, url), connected(url, 1, HALF) as (half,):
+        half.settimeout(60)
+        assert half.recv(1000) in (b"", b"HTTP/1.1 408 ")
+
+
+def test_a_kept_connection_may_pause_between_requests(tmp_path: Path, engine: str) -> None:
+    run = configured(tmp_path, engine=engine)
+    request = json.dumps({"messages": HELLO}).encode()
+    whole = HALF + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(request) + request
+    with serving(run) as (_, url), connected(url, 1, whole) as (kept,):
+        kept.settimeout(60)
+        assert answered(kept) == 200
+        with connected(url, 5, HALF):
+            kept.sendall(whole)
+            assert answered(kept) == 200
+
+
+def answered(connection: socket.socket) -> int:
+    """Read a whole answer; returns its status."""
+    response = HTTPResponse(connection)
+    response.begin()
+    response.read()
+    return response.status

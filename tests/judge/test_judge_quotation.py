@@ -1,0 +1,145 @@
+"""The owner's own words: what a message carries of others moves no score and writes no hint, in any form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judge_helpers import judged_turn
+
+from clawrl_trl.judge import hints
+from clawrl_trl.judge.provenance import owner_words
+from clawrl_trl.judge.rules import RulesJudge
+from clawrl_trl.judge.turn import Opinionated
+
+CASES = [json.loads(line) for line in (Path(__file__).parent / "carried.jsonl").read_text().splitlines()]
+OBJECTION = "No, this is wrong, please redo it without the table."
+CARRIED = (OBJECTION, "Perfect, that is exactly right, thank you!", "Falsch, bitte ohne Tabelle, y sin la tabla.")
+OWN = (
+    "Please write it without bold.",
+    "no bold please",
+    "Thanks, but could you make it warmer?",
+    "Thank you, that is great!",
+    "Great, next: Ann has 3 mistakes in 20 answers. How many are right?",
+    "That's too long.",
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> RulesJudge:
+    return RulesJudge()
+
+
+def test_the_cases_are_of_many_forms_and_languages() -> None:
+    assert len(CASES) >= 60
+    assert len({case["form"] for case in CASES}) >= 10
+    assert len({case["language"] for case in CASES}) >= 5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['language']}: {case['form']}")
+def test_carried_text_decides_nothing(judge: RulesJudge, case: dict[str, Any]) -> None:
+    judgements = [judge.decide(judged_turn(case["message"].replace("{}", text))) for text in CARRIED]
+    assert len({(one.score, one.hints) for one in judgements}) == 1
+    first = judgements[0]
+    if case["own"] == "objection":
+        assert first.score == -1
+        assert first.hints
+    else:
+        assert first.score in ({"none": [None], "approval": [1]}.get(case["own"], [None, 0, 1]))
+        assert first.hints == ()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['language']}: {case['form']}")
+def test_no_hint_is_made_of_carried_text(case: dict[str, Any]) -> None:
+    found = hints.from_owner([case["message"].replace("{}", OBJECTION)], "What is 5 plus 7?")
+    assert not any("table" in hint or "redo" in hint for hint in found)
+
+
+_texts = st.text(st.characters(codec="utf-8"), max_size=300)
+_inner = st.one_of(_texts, st.sampled_from([*CARRIED, "~~~", "Bob wrote:\n" + OBJECTION]))
+
+
+def _fenced(text: str) -> str:
+    return "`" * (3 + text.count("`")) + "\n" + text + "\n" + "`" * (3 + text.count("`"))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in [*text.splitlines(), ""])
+
+
+def _forwarded(text: str) -> str:
+    return f"---------- Forwarded message ---------\nFrom: Bob\nSubject: x\n\n{text}"
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    own=st.sampled_from(OWN), text=_inner, wrap=st.sampled_from([_fenced, _quoted, _forwarded]), above=st.booleans()
+)
+def test_a_carried_block_never_changes_the_judgement(
+    judge: RulesJudge, own: str, text: str, wrap: Any, above: bool
+) -> None:
+    above = above and wrap is not _forwarded
+    message = f"{wrap(text)}\n\n{own}" if above else f"{own}\n\n{wrap(text)}"
+    expected, given_score = judge.decide(judged_turn(own)), judge.decide(judged_turn(message))
+    assert (given_score.score, given_score.hints) == (expected.score, expected.hints)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No, I said: no bold please.",
+        "Please change two things:\n- no bold\n- a warmer tone",
+        'Write "twelve" instead of 12, please.',
+        'Don\'t write "in conclusion, we can say that" at the end, please.',
+        "> **Answer:** 12\nno bold please",
+    ],
+)
+def test_objections_that_quote_a_bit_are_read(judge: RulesJudge, said: str) -> None:
+    assert judge.decide(judged_turn(said)).score == -1
+
+
+def test_no_hint_has_a_hole() -> None:
+    """A wish about a phrase that was left out would be taken word for word."""
+    said = 'Don\'t write "in conclusion, we can say that" at the end, please. No bold.'
+    assert hints.from_owner([said], "What is 5 plus 7?") == ["No bold."]
+
+
+def test_a_long_pasted_text_without_any_mark_decides_nothing(judge: RulesJudge) -> None:
+    judgement = judge.decide(judged_turn("\n".join([OBJECTION] * 100)))
+    assert (judgement.score, judgement.hints) == (None, ())
+
+
+def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> None:
+    judgement = judge.decide(
+        judged_turn(f"Reply to this mail:\n\n{OBJECTION}", feedback=[Opinionated("thumbs", -1.0, None)])
+    )
+    assert (judgement.score, judgement.hints) == (-1.0, ())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "translate this " * 100_000,
+        "summarize this\n" * 100_000,
+        '"' + "x " * 500_000,
+        "“" * 1_000_000,
+        "<document>\n" * 100_000,
+        "On x wrote:\n" * 100_000,
+        "From: a\n\n" * 150_000,
+        "Bob: x\n" * 150_000,
+        "my boss " * 150_000,
+        "a: " * 400_000,
+        "> a\n" * 300_000,
+        " " * 1_000_000 + "x",
+        "\n" * 1_000_000 + "x",
+        "Dear Ann,\n" * 100_000,
+        "```\n" * 250_000 + "x",
+        "' " * 500_000,
+    ],
+    ids=lambda text: text[:8].strip() or "space",
+)
+def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
+    assert len(owner_words(text)) <= 2000
