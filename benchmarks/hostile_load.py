@@ -11,6 +11,7 @@ engine is killed and the time until the next reply is measured, with the stages 
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -93,26 +94,30 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
 }
 
 
+def post(url: str, kind: str, halt: Any, statuses: Any) -> None:
+    """Post one body again and again, in a process of its own: the chats' clients shall not wait for it."""
+    content, seen = HOSTILE[kind][1](), Counter[int]()
+    headers = {"content-type": "application/json"}
+    with httpx.Client(timeout=300, trust_env=False) as client:
+        while not halt.wait(0.05):
+            with contextlib.suppress(httpx.HTTPError):
+                seen[client.post(url, content=content, headers=headers).status_code] += 1
+    statuses.put(seen)
+
+
 @contextlib.contextmanager
-def posting(base_url: str, path: str, content: bytes) -> Iterator[Counter[int]]:
-    """Post one body again and again; yields the statuses that came."""
-    statuses: Counter[int] = Counter()
-    halt = threading.Event()
-
-    def post() -> None:
-        headers = {"content-type": "application/json"}
-        with httpx.Client(timeout=300, trust_env=False) as client:
-            while not halt.wait(0.05):
-                with contextlib.suppress(httpx.HTTPError):
-                    statuses[client.post(f"{base_url}/{path}", content=content, headers=headers).status_code] += 1
-
-    thread = threading.Thread(target=post, daemon=True)
-    thread.start()
+def posting(base_url: str, kind: str) -> Iterator[Counter[int]]:
+    """Post a hostile body again and again; the statuses that came are there at the end."""
+    context = multiprocessing.get_context("spawn")
+    halt, statuses, seen = context.Event(), context.Queue(), Counter[int]()
+    process = context.Process(target=post, args=(f"{base_url}/{HOSTILE[kind][0]}", kind, halt, statuses), daemon=True)
+    process.start()
     try:
-        yield statuses
+        yield seen
     finally:
         halt.set()
-        thread.join(300)
+        seen.update(statuses.get(timeout=300))
+        process.join(10)
 
 
 @contextlib.contextmanager
@@ -149,7 +154,7 @@ def beside(base_url: str, chatters: list[Chatter], kind: str, seconds: float, ro
     quiet, loud = [phase(seconds / 2)], []
     statuses: Counter[int] = Counter()
     for _ in range(rounds):
-        hostile = half_open(base_url) if kind not in HOSTILE else posting(base_url, *_request(kind))
+        hostile = half_open(base_url) if kind not in HOSTILE else posting(base_url, kind)
         with hostile as seen:
             loud.append(phase(seconds))
         statuses += seen
@@ -158,11 +163,6 @@ def beside(base_url: str, chatters: list[Chatter], kind: str, seconds: float, ro
     without, under = summarise(chatters, quiet), summarise(chatters, loud)
     ratio = under["p99_ms"] / without["p99_ms"]
     return {"kind": kind, "quiet": without, "hostile": under, "ratio": ratio, "statuses": dict(statuses)}
-
-
-def _request(kind: str) -> tuple[str, bytes]:
-    path, make = HOSTILE[kind]
-    return path, make()
 
 
 def recovery(folder: RunFolder, base_url: str) -> dict[str, Any]:

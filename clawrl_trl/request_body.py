@@ -1,9 +1,12 @@
 """Reading the body of an HTTP request within bounds of size and time, and working on it beside the event loop."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -64,3 +67,29 @@ async def run_beside(size: int, function: Callable[[], T]) -> T:
     if size < LARGE_BYTES:
         return await asyncio.to_thread(function)
     return await asyncio.get_running_loop().run_in_executor(_large_work, function)
+
+
+def decode_json(raw: bytes) -> Any:
+    """Decode JSON in UTF-8, quickly: a decoder lets no other thread run, and json takes 70 ms for 31 MB of text.
+
+    Lone surrogates, which msgspec does not read, are decoded by json.
+
+    Raises:
+        ValueError: If it is no JSON; so is a number that is not finite. `UnicodeDecodeError` if it is not UTF-8.
+        RecursionError: If it is nested too deep for this process.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError):
+        return json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is out of range")
+    return number
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")

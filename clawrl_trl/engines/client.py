@@ -60,6 +60,9 @@ __all__ = [
     "unavailable",
 ]
 
+PIECE_BYTES = 2**18
+"""How much of a long body is handed to the transport at once."""
+
 
 class EngineClient(Addressed):
     """Asynchronous client of one engine.
@@ -224,6 +227,9 @@ class EngineClient(Addressed):
         """
         arguments = self.arguments(Call(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
+        if isinstance(content, bytes) and len(content) > PIECE_BYTES:
+            arguments["headers"]["content-length"] = str(len(content))
+            content = _pieces(content)
         try:
             return await self._http.send(self._http.build_request(content=content, **arguments), stream=True)
         except httpx.TransportError as error:
@@ -235,3 +241,9 @@ class EngineClient(Addressed):
         except httpx.TransportError as error:
             raise unavailable(error) from error
         return decoded(response)
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    """A long body bit by bit: a transport that is given the whole copies what is left of it after every write."""
+    for begin in range(0, len(content), PIECE_BYTES):
+        yield content[begin : begin + PIECE_BYTES]

@@ -4,15 +4,14 @@ After `read_json` a body is a JSON object of bounded size and depth, with finite
 kinds of characters that databases and tokenizers choke on (NUL and lone surrogates become U+FFFD).
 """
 
-import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import Request
 
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.limits import excess_of_bytes
-from clawrl_trl.request_body import LARGE_BYTES, BodyTooLarge, read_body, run_beside
+from clawrl_trl.request_body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
 
 MAX_DEPTH = 100
 
@@ -47,16 +46,14 @@ async def parsed(raw: bytes) -> dict[str, Any]:
 
 def parse(raw: bytes) -> dict[str, Any]:
     """Parse bytes into a JSON object; see `read_json`."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise invalid(f"The body is not valid UTF-8 (byte {error.start}).") from None
     if reason := excess_of_bytes(raw):
         raise invalid(reason)
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = decode_json(raw)
     except RecursionError:
         raise _too_deep() from None
+    except UnicodeDecodeError as error:
+        raise invalid(f"The body is not valid UTF-8 (byte {error.start}).") from None
     except ValueError as error:
         raise invalid(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -91,17 +88,6 @@ def _is_safe(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{text} is out of range")
-    return number
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _too_large(limit: int) -> Exception:

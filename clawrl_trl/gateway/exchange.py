@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from clawrl_trl.engines.calls import with_thoughts
-from clawrl_trl.engines.client import EngineUnavailable, encode
+from clawrl_trl.engines.client import EngineUnavailable
 from clawrl_trl.gateway import sampling, stream
 from clawrl_trl.gateway.capture import Capture
 from clawrl_trl.gateway.errors import ApiError, any_error
@@ -21,7 +23,6 @@ from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions import strip_identity
 from clawrl_trl.gateway.upstream import Upstream
 from clawrl_trl.gateway.whole import Whole, streamable
-from clawrl_trl.request_body import LARGE_BYTES, run_beside
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
 """What a client that is still there hears when the gateway shuts down under its reply."""
@@ -41,16 +42,15 @@ class Exchange:
     Args:
         gateway (`Gateway`): The gateway.
         asked (`Asked`): The request.
-        size (`int`): Length of its body, bytes.
 
     Raises:
         ApiError: 404 if its model does not exist.
     """
 
-    def __init__(self, gateway: Gateway, asked: Asked, size: int) -> None:
+    def __init__(self, gateway: Gateway, asked: Asked) -> None:
         self.ready: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
         self.whole: dict[str, Any] = {}
-        self._gateway, self._asked, self._size = gateway, asked, size
+        self._gateway, self._asked = gateway, asked
         self._version = gateway.policies.resolve(asked.body.get("model"))
         self._record = Record(
             asked,
@@ -111,8 +111,8 @@ class Exchange:
             self._fail(any_error(failure))
 
     async def _relay(self) -> None:
-        body = self._upstream_body()
-        content = encode(body) if self._size < LARGE_BYTES else await run_beside(self._size, lambda: encode(body))
+        # Its numbers are finite: those of the request were read by `body.parse`.
+        content = msgspec.json.encode(self._upstream_body())
         gateway = self._gateway
         upstream = Upstream(gateway.engine, gateway.policies, self._version, self._asked.wire.path, gateway.patience_s)
         if self._asked.streamed:

@@ -1,14 +1,17 @@
 """What goes into the index of conversations and what comes out: a request, and where it belongs.
 
-Plain values without behaviour, so that what places requests and what writes them to the ledger need to agree on
-nothing else.
+Plain values, so that what places requests and what writes them to the ledger need to agree on nothing else.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from clawrl_trl.gateway.messages import Message
+from clawrl_trl.gateway.identity import identify
+from clawrl_trl.gateway.kinds import setting_of
+from clawrl_trl.gateway.messages import Message, read
+from clawrl_trl.gateway.search import Request
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,17 @@ class Incoming:
     path_session: str | None
     now: float
     follows: str | None = None
+
+    @cached_property
+    def request(self) -> Request:
+        """The request prepared for the search: pure, and what costs time when it is long. Any thread may ask first.
+
+        Raises:
+            ApiError: 400 for a session's name that is too long.
+        """
+        reading = read(_messages(self.body))
+        identity = identify(self.headers, self.body, self.path_session, reading)
+        return Request(self.owner, reading, identity, setting_of(reading, self.body.get("tools")), self.now)
 
 
 @dataclass(frozen=True)
@@ -74,3 +88,11 @@ class Placement:
     retry_of: str | None = None
     owner: str = field(default="local", repr=False)
     request_key: bytes = field(default=b"", repr=False)
+
+
+def _messages(body: Mapping[str, Any]) -> list[Message]:
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        return [message if isinstance(message, dict) else {} for message in messages]
+    prompt = body.get("prompt")
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []

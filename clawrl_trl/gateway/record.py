@@ -6,6 +6,7 @@ All of it is one transaction. It may run more than once or not at all, so it mak
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy.orm import Session as Transaction
@@ -43,6 +44,21 @@ class Asked:
     at: float = field(default_factory=time.time)
     api: dict[str, Any] = field(default_factory=dict)
     follows: str | None = None
+
+    @cached_property
+    def incoming(self) -> list[Incoming]:
+        """Its conversations, one for each prompt, as the sessions take them."""
+        return [
+            Incoming(
+                self.owner, self.headers, {**self.body, "messages": one}, self.path_session, self.at, self.follows
+            )
+            for one in self.wire.conversations(self.body)
+        ]
+
+    def read(self) -> None:
+        """Read all messages now: what is costly of placing a long request, and may be done on any thread."""
+        for incoming in self.incoming:
+            _ = incoming.request
 
     @property
     def streamed(self) -> bool:
@@ -87,8 +103,8 @@ class Record:
         self._group = identity.group(asked.headers)
         self.id = schema.new_id("turn")
         self.completion_id = asked.wire.id_prefix + self.id
-        self.conversations = asked.wire.conversations(asked.body)
-        self.placements = [self._place(messages) for messages in self.conversations]
+        self.conversations: list[list[Message]] = [incoming.body["messages"] for incoming in asked.incoming]
+        self.placements = [sessions.place(incoming) for incoming in asked.incoming]
         self._per_prompt: int = asked.body.get("n") or 1
         self._choices: list[Choice] = []
         self._timings: dict[str, Any] = {}
@@ -149,12 +165,6 @@ class Record:
         """Tell the sessions that the request got no reply."""
         for placement in self.placements:
             self.sessions.failed(placement)
-
-    def _place(self, messages: list[Message]) -> Placement:
-        asked = self.asked
-        body = {**asked.body, "messages": messages}
-        incoming = Incoming(asked.owner, asked.headers, body, asked.path_session, asked.at, asked.follows)
-        return self.sessions.place(incoming)
 
     def _prompt_of(self, choice: Choice) -> int:
         return min(choice.index // self._per_prompt, len(self.placements) - 1)

@@ -23,6 +23,7 @@ from clawrl_trl.gateway.record import Asked
 from clawrl_trl.gateway.requests import check
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.wire import CHAT, COMPLETIONS, Wire
+from clawrl_trl.request_body import LARGE_BYTES, run_beside
 
 router = APIRouter()
 
@@ -89,7 +90,9 @@ async def answer(request: Request, asked: Asked, size: int, reply: Reply | None 
     gateway: Gateway = request.app.state.gateway
     if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
         raise too_many(gateway.in_flight)
-    exchange = Exchange(gateway, asked, size)
+    if size >= LARGE_BYTES:
+        await run_beside(size, asked.read)
+    exchange = Exchange(gateway, asked)
     gateway.spawn(exchange.run(), exchange.end)
     if not await _ready(exchange, request):
         return Response(status_code=CLIENT_GONE)

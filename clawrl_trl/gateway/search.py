@@ -29,7 +29,7 @@ class Request:
         path: `(index of the message, link)` of what later history keeps.
         link: The chain it ends with.
         before: The chain up to the last user message.
-        text: That message's cleaned text, if the request ends with it.
+        text: That message's cleaned text, if the request ends with it; `text_digest` is its digest.
         closed: The request ends with a message that history keeps and that a reply can't merge with.
         key: Tells requests of one conversation apart: the chain and the internal events behind it.
     """
@@ -47,6 +47,7 @@ class Request:
         last = notes[self.path[-1][0]].role if self.path else ""
         self.before = self.path[-2][1] if len(self.path) > 1 else start
         self.text = notes[self.path[-1][0]].text if last == "user" else ""
+        self.text_digest = text_digest(self.text)
         trigger = reading.trigger()
         self.closed = last in ("user", "tool") and (trigger is None or trigger.fate is Fate.KEPT)
         events = (note.text for note in notes if note.fate is Fate.EVENT)

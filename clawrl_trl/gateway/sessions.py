@@ -19,7 +19,7 @@ What it promises where clients leave room for doubt:
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from typing import Any
 
@@ -27,8 +27,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import search
-from clawrl_trl.gateway.chain import Chain, quotation, reply_digest, text_digest, trail
-from clawrl_trl.gateway.identity import Identity, identify, named_session, strip_identity
+from clawrl_trl.gateway.chain import Chain, quotation, reply_digest, trail
+from clawrl_trl.gateway.identity import Identity, named_session, strip_identity
 from clawrl_trl.gateway.index import Anchor, Asked, Conversation, Index, Outcome
 from clawrl_trl.gateway.kinds import kind_of, setting_of
 from clawrl_trl.gateway.messages import Message, read
@@ -74,11 +74,8 @@ class Sessions:
 
     def place(self, incoming: Incoming) -> Placement:
         """Decide where a request belongs. Call it when the request arrives, before it is forwarded."""
-        headers, body = incoming.headers, incoming.body
-        reading = read(_messages(body))
-        identity = identify(headers, body, incoming.path_session, reading)
-        setting = setting_of(reading, body.get("tools"))
-        request = Request(incoming.owner, reading, identity, setting, incoming.now)
+        headers, body, request = incoming.headers, incoming.body, incoming.request
+        reading = request.reading
         self._index.expire(incoming.now)
 
         kind, reason = kind_of(headers, body, reading, None)
@@ -136,7 +133,7 @@ class Sessions:
             key=request.key,
             link=request.link,
             before=request.before,
-            text=text_digest(request.text),
+            text=request.text_digest,
             length=len(request.text),
             closed=request.closed,
             setting=request.setting,
@@ -315,14 +312,6 @@ def _outcome(aborted: bool, stopped: bool) -> Outcome:
     if not aborted:
         return Outcome.DONE
     return Outcome.STOPPED if stopped else Outcome.ABORTED
-
-
-def _messages(body: Mapping[str, Any]) -> list[Message]:
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        return [message if isinstance(message, dict) else {} for message in messages]
-    prompt = body.get("prompt")
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
 
 
 def _main_reason(

@@ -1,6 +1,5 @@
 """Bodies of the engine's requests: read, parsed and validated within bounds, beside the event loop."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.protocol import Body
 from clawrl_trl.limits import excess, excess_of_bytes
-from clawrl_trl.request_body import BodyTooLarge, read_body, run_beside
+from clawrl_trl.request_body import BodyTooLarge, decode_json, read_body, run_beside
 
 B = TypeVar("B", bound=Body)
 
@@ -43,7 +42,7 @@ def _validated(model: type[B], raw: bytes) -> B:
     if reason := excess_of_bytes(raw):
         raise RequestError(reason)
     try:
-        body = json.loads(raw)
+        body = decode_json(raw)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}") from None
     if isinstance(body, dict) and (surplus := excess(body)):
