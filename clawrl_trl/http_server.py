@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 HEAD_TIMEOUT_S = 15.0
 """Longest time for a request's head: far above what a client on a slow line needs for some kilobytes."""
 
-MAX_CONNECTIONS = 1024
+MAX_CONNECTIONS = 512
 """Connections open at once: several times the requests that may run and wait, and some of them are kept alive."""
 
 RESERVED_FILES = 512
 """Open files left for connections to the engine, the ledger and logs."""
 
-ACCEPT_BURST = 128
+ACCEPT_BURST = 32
 """Connections accepted before any is counted. asyncio takes it from the backlog, and logs as many tracebacks when
 there are no files left."""
 
@@ -60,7 +60,6 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().__init__(*arguments, **options)
         if missing := [name for name in _USED_OF_UVICORN if not hasattr(self, name)]:
             raise UserError(f"uvicorn {uvicorn.__version__} has no {missing[0]}: pip install 'uvicorn>=0.35,<0.55'.")
-        self.opened_at = time.monotonic()
         self._head_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -71,6 +70,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection, and close another one if there are too many."""
         super().connection_made(transport)
+        self.config.oldest_first[self] = None
         self._watch_head()
         if len(self.connections) > self.config.max_connections:
             self._make_room()
@@ -83,6 +83,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         super().connection_lost(exc)
+        self.config.oldest_first.pop(self, None)
         self._stop_timer()
 
     def _watch_head(self) -> None:
@@ -102,10 +103,10 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
 
     def _make_room(self) -> None:
-        owing = [one for one in self.connections if isinstance(one, BoundedProtocol) and one.owes and one is not self]
-        if owing:
-            oldest = min(owing, key=lambda connection: connection.opened_at)
+        oldest = next((one for one in self.config.oldest_first if one.owes and one is not self), None)
+        if oldest is not None:
             self.connections.discard(oldest)
+            del self.config.oldest_first[oldest]
             oldest.transport.abort()
         else:
             self.transport.write(_REFUSED)
@@ -119,6 +120,7 @@ class BoundedConfig(uvicorn.Config):
         super().__init__(app, http=BoundedProtocol, ws="none", backlog=ACCEPT_BURST, log_config=None, **options)
         self.access_log = False
         self.max_connections = connection_limit()
+        self.oldest_first: dict[BoundedProtocol, None] = {}
 
 
 class BoundedServer(uvicorn.Server):

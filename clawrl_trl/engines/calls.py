@@ -161,10 +161,16 @@ def base_name(names: Iterable[str]) -> str:
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
-def context_of(models: Mapping[str, Any]) -> int | None:
-    """The context that an answer of `/v1/models` states, in tokens; `None` if it states none."""
+def stated_limit(models: Mapping[str, Any], name: str) -> int | None:
+    """A limit that an answer of `/v1/models` states; `None` if it states none.
+
+    Args:
+        models (`Mapping[str, Any]`): The answer.
+        name (`str`): `"max_model_len"`, the context in tokens, or the embedded engine's `"max_prompt_chars"`, the
+            characters beyond which no prompt can fit it.
+    """
     for model in models.get("data") or ():
-        stated = model.get("max_model_len")
+        stated = model.get(name)
         if isinstance(stated, int) and stated > 0:
             return stated
     return None

@@ -31,7 +31,6 @@ from clawrl_trl.engines.calls import (
     already_loaded,
     base_name,
     check_root,
-    context_of,
     decoded,
     encode,
     exchange_call,
@@ -41,6 +40,7 @@ from clawrl_trl.engines.calls import (
     scores,
     scoring_call,
     serving,
+    stated_limit,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
@@ -108,9 +108,9 @@ class EngineClient(Addressed):
         """Names of the base model and of each loaded adapter."""
         return model_names(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
-    async def context(self) -> int | None:
-        """Longest prompt plus completion that it takes, in tokens; `None` if it doesn't say."""
-        return context_of(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+    async def limit(self, name: str) -> int | None:
+        """A limit that it states, by its name; see `stated_limit`."""
+        return stated_limit(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
 
     async def base_name(self) -> str:
         """What the engine calls its base model, remembered for its address; `base` if it lists no models."""

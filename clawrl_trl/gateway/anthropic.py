@@ -24,7 +24,7 @@ async def create(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     headers = dict(request.headers)
     owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
+    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
     content = await body.parsed(raw)
     check(MessagesRequest, content)
     check_media(content, gateway.settings.media_domains)
@@ -39,7 +39,7 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a request's prompt has, as the engine renders it."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
-    content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
+    content = await body.read_json(request, await gateway.body_limit(request.headers.get("content-length")))
     check(CountRequest, content)
     check_media(content, gateway.settings.media_domains)
     chat = anthropic_request.to_chat(content)

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from clawrl_trl.gateway.errors import ApiError, invalid
-from clawrl_trl.limits import excess_of_bytes
+from clawrl_trl.limits import excess, excess_of_bytes
 from clawrl_trl.request_body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
 
 MAX_DEPTH = 100
@@ -58,6 +58,9 @@ def parse(raw: bytes) -> dict[str, Any]:
         raise invalid(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.")
+    if surplus := excess(value):
+        param, reason = surplus
+        raise invalid(reason, param=param, code="too_many")
     cleaned: dict[str, Any] = _clean(value, MAX_DEPTH)
     return cleaned
 

@@ -109,7 +109,7 @@ async def forward(request: Request) -> Response:
         gateway.keys.check_admin(headers, request.client.host if request.client else None)
     else:
         gateway.keys.chat_owner(headers)
-    content = await body.read(request, gateway.settings.max_body_mb * 2**20)
+    content = await body.read(request, await gateway.body_limit(request.headers.get("content-length", "0")))
     version = None
     if _is_json(request.headers.get("content-type", "")):
         content, version = await _checked(gateway, content)

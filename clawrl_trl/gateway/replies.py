@@ -68,7 +68,7 @@ async def _answer(request: Request, wire: Wire) -> Response:
     gateway: Gateway = request.app.state.gateway
     headers = dict(request.headers)
     owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
+    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
     content = await body.parsed(raw)
     check(wire.request, content)
     check_media(content, gateway.settings.media_domains)
@@ -91,6 +91,7 @@ async def answer(request: Request, asked: Asked, size: int, reply: Reply | None 
     if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
         raise too_many(gateway.in_flight)
     if size >= LARGE_BYTES:
+        await gateway.check_length(asked.body)
         await run_beside(size, asked.read)
     exchange = Exchange(gateway, asked)
     gateway.spawn(exchange.run(), exchange.end)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.gateway.errors import ApiError, invalid
-from clawrl_trl.limits import MAX_CHOICES, excess
+from clawrl_trl.limits import MAX_CHOICES
 
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
@@ -148,11 +148,8 @@ def check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
     """Check a body against a model.
 
     Raises:
-        ApiError: 400 that names the first field at fault, or the first that exceeds a bound.
+        ApiError: 400 that names the first field at fault.
     """
-    if surplus := excess(body):
-        param, reason = surplus
-        raise invalid(reason, param=param, code="too_many")
     try:
         model.model_validate(body)
     except ValidationError as error:

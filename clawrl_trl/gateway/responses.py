@@ -39,7 +39,7 @@ async def create(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     headers = dict(request.headers)
     owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, gateway.settings.max_body_mb * 2**20)
+    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
     content = await body.parsed(raw)
     check(ResponsesRequest, content)
     check_media(content, gateway.settings.media_domains)

@@ -8,7 +8,7 @@ and expiring silent sessions.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,10 +16,13 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
+from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.messages import text_of
 from clawrl_trl.gateway.policies import Policies
 from clawrl_trl.gateway.sessions import Sessions
 from clawrl_trl.ledger import Ledger, LedgerWriter, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
+from clawrl_trl.request_body import LARGE_BYTES
 from clawrl_trl.run import RunFolder
 from clawrl_trl.settings import ServeSettings
 
@@ -30,6 +33,12 @@ T = TypeVar("T")
 LAST_WRITES_S = 5.0
 FAULT_MEMORY_S = 5.0
 EXPIRY_PERIOD_S = 60.0
+
+ALWAYS_READ_BYTES = 2**23
+"""A body up to this length is read, so that its client hears what is wrong with it."""
+
+LONGEST_ESCAPE = 12
+"""Bytes of the longest way to write a character in JSON, two escaped surrogates."""
 
 
 class Gateway:
@@ -96,8 +105,42 @@ class Gateway:
     async def context(self) -> int | None:
         """Longest prompt plus completion in tokens, as the engine says; while it is away, as it last said."""
         with suppress(EngineError):
-            self._context = await self.engine.context() or self._context
+            self._context = await self.engine.limit("max_model_len") or self._context
         return self._context
+
+    async def body_limit(self, declared: str | None) -> int:
+        """Most bytes to read of a request that carries a prompt.
+
+        Args:
+            declared (`str`, *optional*): Its Content-Length header.
+        """
+        limit = self.settings.max_body_mb * 2**20
+        if declared and declared.isdecimal() and int(declared) <= ALWAYS_READ_BYTES:
+            return limit
+        most = await self._max_prompt_chars()
+        return limit if most is None else min(limit, max(ALWAYS_READ_BYTES, most * LONGEST_ESCAPE))
+
+    async def check_length(self, body: Mapping[str, Any]) -> None:
+        """Refuse a text that fits no context of this engine, before more is done with it than to parse it.
+
+        Raises:
+            ApiError: 400.
+        """
+        characters = sum(len(text) for text in _prompt_texts(body))
+        most = await self._max_prompt_chars() if characters >= LARGE_BYTES else None
+        if most is not None and characters > most:
+            raise invalid(
+                f"This model's maximum context length is {await self.context()} tokens. However, your request has "
+                f"{characters} characters, more than {most}, which no context of that length can hold. Please reduce "
+                "the length of the input messages.",
+                param="input_tokens",
+            )
+
+    async def _max_prompt_chars(self) -> int | None:
+        """What the engine states: the embedded one does, which reads text alone; `None` for one that doesn't."""
+        with suppress(EngineError):
+            return await self.engine.limit("max_prompt_chars")
+        return None
 
     @property
     def in_flight(self) -> int:
@@ -151,3 +194,11 @@ class Gateway:
             else:
                 if expired:
                     logger.info("%d turns expired without a next state", expired)
+
+
+def _prompt_texts(body: Mapping[str, Any]) -> Iterator[str]:
+    """The texts that any template shows: it may leave out what the assistant said, but nothing that it was told."""
+    yield from (text_of(message) for message in body.get("messages") or () if message.get("role") != "assistant")
+    prompt = body.get("prompt")
+    if isinstance(prompt, str):
+        yield prompt

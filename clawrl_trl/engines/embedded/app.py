@@ -96,6 +96,7 @@ def _card(policy: Policy, engine: Engine) -> Json:
         "root": policy.path,
         "parent": None if base else engine.policies.base.name,
         "max_model_len": engine.max_model_len,
+        "max_prompt_chars": engine.max_model_len * engine.vocabulary.characters_per_token,
     }
 
 
