@@ -84,6 +84,7 @@ class ScriptedEngine:
     refuse_load: bool = False
     raw_logprobs: bool = False
     healthy: bool = True
+    states: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     hung_up: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -115,7 +116,12 @@ class ScriptedEngine:
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse(
-            {"data": [{"id": name, "root": self.root(name), "owned_by": self.owner} for name in self.names()]}
+            {
+                "data": [
+                    {"id": name, "root": self.root(name), "owned_by": self.owner, **self.states}
+                    for name in self.names()
+                ]
+            }
         )
 
     async def _load(self, request: Request) -> Response:

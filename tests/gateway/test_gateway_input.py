@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from clawrl_trl.gateway.messages import MOST_READ, read
 from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
+from clawrl_trl.gateway.service import ALWAYS_READ_BYTES
+from clawrl_trl.request_body import decode_json
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -159,6 +162,25 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
+
+
+@given(values, st.booleans())
+def test_json_is_decoded_as_json_does(value: Any, ascii_only: bool) -> None:
+    raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    assert decode_json(raw) == json.loads(raw)
+
+
+@given(st.text(st.sampled_from('{}[]",:0123456789.eE+-truefalsnNaIity\\ud8\t ')) | st.text())
+def test_what_json_refuses_is_refused(text: str) -> None:
+    try:
+        expected = json.loads(text, parse_constant=lambda name: float(name + "?"))
+    except (ValueError, RecursionError):
+        with pytest.raises((ValueError, RecursionError)):
+            decode_json(text.encode("utf-8", "surrogatepass"))
+    else:
+        assert decode_json(text.encode("utf-8", "surrogatepass")) == expected
+
+
 roles = st.sampled_from(["user", "assistant", "system", "tool", "developer", "", "x"])
 known_roles = st.sampled_from(["user", "assistant", "system", "tool", "developer", "function"])
 parts = st.fixed_dictionaries(
@@ -288,6 +310,56 @@ def test_many_values_are_not_parsed(http: httpx.Client, tmp_path: Path) -> None:
     with running(tmp_path) as rig, rig.client() as roomy:
         raw = b'{"messages": [' + b"1," * 3_000_000 + b"1]}"
         assert "values" in refused(roomy.post(CHAT, content=raw), 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 20_000}]}),
+        ("/v1/completions", {"prompt": "word " * 20_000}),
+        ("/v1/responses", {"input": "word " * 20_000}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "word " * 20_000}], "max_tokens": 5}),
+    ],
+)
+def test_a_text_that_fits_no_context_does_not_reach_the_engine(rig: Rig, path: str, body: dict[str, Any]) -> None:
+    rig.engine.states = {"max_model_len": 1000, "max_prompt_chars": 90_000}
+    with rig.client() as http:
+        answer = http.post(path, json=body)
+        assert answer.status_code == 400
+        assert "maximum context length is 1000 tokens" in answer.json()["error"]["message"]
+        assert not rig.engine.requests
+        rig.engine.states = {"max_model_len": 1000, "max_prompt_chars": 200_000}
+        assert http.post(path, json=body).status_code == 200
+
+
+def test_what_the_assistant_said_may_be_left_out_by_a_template(rig: Rig) -> None:
+    rig.engine.states = {"max_model_len": 1000, "max_prompt_chars": 90_000}
+    said = {"role": "assistant", "content": "word " * 20_000}
+    with rig.client() as http:
+        assert http.post(CHAT, json={"messages": [*HELLO, said, *HELLO]}).status_code == 200
+
+
+def test_a_body_longer_than_any_prompt_is_not_read(rig: Rig) -> None:
+    rig.engine.states = {"max_prompt_chars": 90_000}
+
+    def undeclared() -> Iterator[bytes]:
+        for _ in range(ALWAYS_READ_BYTES // 2**16 + 1):
+            yield b" " * 2**16
+
+    with rig.client() as http:
+        answer = http.post(CHAT, content=b" " * (ALWAYS_READ_BYTES + 1))
+        assert "8 MiB" in refused(answer, 413)["message"]
+        refused(http.post(CHAT, content=undeclared()), 413)
+        rig.engine.states = {}
+        assert "JSON" in refused(http.post(CHAT, content=b" " * (ALWAYS_READ_BYTES + 1)), 400)["message"]
+
+
+def test_a_client_is_not_looked_for_in_a_very_long_message() -> None:
+    marked = "<system-reminder>be brief</system-reminder>hello"
+    assert read([{"role": "user", "content": marked}]).notes[0].text == "hello"
+    long = marked + " " + "word " * (MOST_READ // 5)
+    note = read([{"role": "user", "content": long}]).notes[0]
+    assert (note.text, note.provenance) == (long.strip(), "owner")
 
 
 def test_the_first_wrong_item_ends_the_check() -> None:
