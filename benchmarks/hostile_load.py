@@ -230,7 +230,18 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(place).make()
-        command = [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", place, "--port", "0", "--judge", "off"]
+        command = [
+            sys.executable,
+            "-m",
+            "clawrl_trl.cli.main",
+            "serve",
+            "--run",
+            place,
+            "--port",
+            "0",
+            "--judge",
+            "off",
+        ]
         with (folder.logs / "serve.log").open("ab") as log:
             serving = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
         try:

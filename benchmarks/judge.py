@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clawrl_trl.judge import classifier, examples, words
+from clawrl_trl.judge import words
+from clawrl_trl.judge.classifier import examples, model
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 
@@ -57,7 +58,7 @@ def own_cases() -> list[Case]:
 
 def persona_cases(count: int = 100) -> list[Case]:
     """Objections, approvals and next tasks in the personas' words."""
-    from clawrl_trl.envs.personas import PERSONAS
+    from clawrl_trl.envs.chat.personas import PERSONAS
 
     rng = random.Random(7)
     found: list[Case] = []
@@ -80,7 +81,7 @@ def persona_cases(count: int = 100) -> list[Case]:
     return found
 
 
-def by_words(request: str, response: str, message: str) -> classifier.Opinion:
+def by_words(request: str, response: str, message: str) -> model.Opinion:
     """Word lists alone: more approving than objecting cues, or the other way round."""
     first = (words.sentences(message) or [""])[0]
 
@@ -90,7 +91,7 @@ def by_words(request: str, response: str, message: str) -> classifier.Opinion:
     plus = count("approval approval_first next_first new_task_first task happy_emoji")
     minus = count("change_first wish contrast no_first degree redo wrong raw_error sad_emoji")
     score = 1 if plus > minus else -1 if minus > plus else None
-    return classifier.Opinion(score, (0.0, 0.0, 0.0))
+    return model.Opinion(score, (0.0, 0.0, 0.0))
 
 
 def by_vader() -> Classify:
@@ -98,9 +99,9 @@ def by_vader() -> Classify:
 
     analyzer = SentimentIntensityAnalyzer()
 
-    def classify(request: str, response: str, message: str) -> classifier.Opinion:
+    def classify(request: str, response: str, message: str) -> model.Opinion:
         compound = analyzer.polarity_scores(message)["compound"]
-        return classifier.Opinion(1 if compound >= 0.05 else -1 if compound <= -0.05 else None, (0.0, 0.0, 0.0))
+        return model.Opinion(1 if compound >= 0.05 else -1 if compound <= -0.05 else None, (0.0, 0.0, 0.0))
 
     return classify
 
@@ -108,16 +109,16 @@ def by_vader() -> Classify:
 def by_linear_head() -> Classify:
     """The encoder without the adapter: logistic regression on its embeddings and the cues."""
     torch.set_num_threads(1)
-    tokenizer, encoder = classifier.load_tokenizer(), classifier.load_encoder()
+    tokenizer, encoder = model.load_tokenizer(), model.load_encoder()
     data = examples.load()
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = classifier.pooled(encoder, classifier.tokenised(tokenizer, [message]))[0].numpy()
-        return np.concatenate([embedding * classifier.EMBEDDING_WEIGHT, words.cues(request, response, message)])
+            embedding = model.pooled(encoder, model.tokenised(tokenizer, [message]))[0].numpy()
+        return np.concatenate([embedding * model.EMBEDDING_WEIGHT, words.cues(request, response, message)])
 
     x = torch.tensor(np.stack([row(*one.texts) for one in data]))
-    y = torch.tensor([classifier.LABELS.index(one.label) for one in data])
+    y = torch.tensor([model.LABELS.index(one.label) for one in data])
     share = torch.tensor([one.weight for one in data])
     head = torch.nn.Linear(x.shape[1], 3)
     torch.nn.init.zeros_(head.weight)
@@ -132,7 +133,7 @@ def by_linear_head() -> Classify:
 
     optimizer.step(closure)
     weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
-    return lambda *texts: classifier.decide(weight @ row(*texts) + bias)
+    return lambda *texts: model.decide(weight @ row(*texts) + bias)
 
 
 def measure(classify: Classify, cases: Sequence[Case]) -> dict[str, float]:
@@ -178,7 +179,7 @@ def main() -> None:
         "word lists": lambda: by_words,
         "VADER": by_vader,
         "encoder + linear head": by_linear_head,
-        "shipped classifier": classifier.Classifier,
+        "shipped classifier": model.Classifier,
     }
     results = {}
     for name, make in ways.items():

@@ -24,7 +24,7 @@ from typing import Any
 import openai
 from personas import machine
 
-from clawrl_trl.envs.personas import persona
+from clawrl_trl.envs.chat.personas import persona
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.run import RunFolder
 
@@ -154,7 +154,7 @@ def main() -> int:
         folder = RunFolder(place).make()
         with (folder.logs / "serve.log").open("ab") as log:
             serving = subprocess.Popen(
-                [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", place, "--port", "0"],
+                [sys.executable, "-m", "clawrl_trl.cli.main", "serve", "--run", place, "--port", "0"],
                 stdout=log,
                 stderr=log,
                 process_group=0,

@@ -24,7 +24,7 @@ from personas import machine
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, Effect, Rollout, Start, TerminalEnv
-from clawrl_trl.envs.actor import Reply
+from clawrl_trl.envs.base.actor import Reply
 
 ROOT = Path(__file__).parents[1]
 TASKS = ROOT / "examples" / "tasks" / "terminal" / "train.jsonl"

@@ -22,9 +22,9 @@ from personas import machine
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
-from clawrl_trl.envs.gui_oracle import solve
-from clawrl_trl.envs.gui_tasks import read_tasks
-from clawrl_trl.envs.swe_tasks import SENTINEL
+from clawrl_trl.envs.gui.oracle import solve
+from clawrl_trl.envs.gui.tasks import read_tasks
+from clawrl_trl.envs.swe.tasks import SENTINEL
 
 ROOT = Path(__file__).parents[1]
 TASKS = ROOT / "examples" / "tasks"

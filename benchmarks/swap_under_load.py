@@ -34,6 +34,7 @@ from latency import wait_for
 from personas import machine
 from sqlalchemy import select
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.sync_client import SyncEngineClient
@@ -41,7 +42,6 @@ from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Event, Policy, Turn
 from clawrl_trl.policies import Candidate, PolicyStore, Publisher
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 from clawrl_trl.tiny.problems import problems
 
@@ -372,7 +372,17 @@ def page(row: dict[str, Any], options: argparse.Namespace) -> str:
 def serving(folder: RunFolder, *flags: str, timeout: float = 300.0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`clawrl serve` on a folder; the gateway's URL and the process."""
     with (folder.logs / "serve.log").open("ab") as log:
-        command = [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", str(folder.path), "--port", "0", *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "clawrl_trl.cli.main",
+            "serve",
+            "--run",
+            str(folder.path),
+            "--port",
+            "0",
+            *flags,
+        ]
         process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
     try:
         wait_for(lambda: folder.announced("gateway") or process.poll() is not None, timeout)

@@ -1,77 +1,77 @@
 """Environments: worlds that talk to the model through the gateway like anyone else.
 
-Names are imported on first use, so that `clawrl_trl.envs.personas` costs no torch.
+Names are imported on first use, so that `clawrl_trl.envs.chat.personas` costs no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clawrl_trl.envs.actor import GatewayPolicy
-    from clawrl_trl.envs.agent import AgentEnv, Effect, Start, WorldBroken
-    from clawrl_trl.envs.chat import ChatEnv
-    from clawrl_trl.envs.code_interpreter import CodeInterpreter
-    from clawrl_trl.envs.evaluate import EvalReport, interactions_to_hold
-    from clawrl_trl.envs.gui import GUIEnv
-    from clawrl_trl.envs.gui_tasks import WebTask
-    from clawrl_trl.envs.ledger_env import LedgerEnv, recorded, trajectories
-    from clawrl_trl.envs.llm_persona import LLMPersona
-    from clawrl_trl.envs.mcp_tools import McpServer
-    from clawrl_trl.envs.miniwob_tasks import miniwob_names, miniwob_tasks
-    from clawrl_trl.envs.persona_file import read_persona
-    from clawrl_trl.envs.personas import Persona, PersonaGone, Student, Teacher, persona
-    from clawrl_trl.envs.plot import learning_curve
-    from clawrl_trl.envs.rollout import Rollout
-    from clawrl_trl.envs.sandbox import Bind, Limits, Sandbox
-    from clawrl_trl.envs.swe import SWEEnv
-    from clawrl_trl.envs.swe_tasks import SweTask, read_swe_tasks
-    from clawrl_trl.envs.terminal import TerminalEnv
-    from clawrl_trl.envs.toolcall import ToolCallEnv
-    from clawrl_trl.envs.toolcall_tasks import ToolTask, read_tool_tasks
-    from clawrl_trl.envs.tools import FunctionTools
-    from clawrl_trl.envs.tools_config import load_tools
-    from clawrl_trl.envs.user_model import UserModel
+    from clawrl_trl.envs.base.actor import GatewayPolicy
+    from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
+    from clawrl_trl.envs.chat.env import ChatEnv
+    from clawrl_trl.envs.chat.evaluation import EvalReport, interactions_to_hold
+    from clawrl_trl.envs.chat.ledger_env import LedgerEnv, recorded, trajectories
+    from clawrl_trl.envs.chat.llm_persona import LLMPersona
+    from clawrl_trl.envs.chat.persona_file import read_persona
+    from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Student, Teacher, persona
+    from clawrl_trl.envs.chat.user_model import UserModel
+    from clawrl_trl.envs.gui.env import GUIEnv
+    from clawrl_trl.envs.gui.miniwob_tasks import miniwob_names, miniwob_tasks
+    from clawrl_trl.envs.gui.tasks import WebTask
+    from clawrl_trl.envs.rollout.rollout import Rollout
+    from clawrl_trl.envs.runs.learning_curve import learning_curve
+    from clawrl_trl.envs.sandbox.sandbox import Bind, Limits, Sandbox
+    from clawrl_trl.envs.swe.env import SWEEnv
+    from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
+    from clawrl_trl.envs.terminal.env import TerminalEnv
+    from clawrl_trl.envs.toolcall.code_interpreter import CodeInterpreter
+    from clawrl_trl.envs.toolcall.env import ToolCallEnv
+    from clawrl_trl.envs.toolcall.mcp_tools import McpServer
+    from clawrl_trl.envs.toolcall.tasks import ToolTask, read_tool_tasks
+    from clawrl_trl.envs.toolcall.tools import FunctionTools
+    from clawrl_trl.envs.toolcall.tools_config import load_tools
 
 _HOME = {
-    "AgentEnv": "agent",
-    "Bind": "sandbox",
-    "ChatEnv": "chat",
-    "CodeInterpreter": "code_interpreter",
-    "Effect": "agent",
-    "EvalReport": "evaluate",
-    "FunctionTools": "tools",
-    "GUIEnv": "gui",
-    "GatewayPolicy": "actor",
-    "LLMPersona": "llm_persona",
-    "LedgerEnv": "ledger_env",
-    "Limits": "sandbox",
-    "McpServer": "mcp_tools",
-    "Persona": "personas",
-    "PersonaGone": "personas",
-    "Rollout": "rollout",
-    "SWEEnv": "swe",
-    "Sandbox": "sandbox",
-    "Start": "agent",
-    "Student": "personas",
-    "SweTask": "swe_tasks",
-    "Teacher": "personas",
-    "TerminalEnv": "terminal",
-    "ToolCallEnv": "toolcall",
-    "ToolTask": "toolcall_tasks",
-    "UserModel": "user_model",
-    "WebTask": "gui_tasks",
-    "WorldBroken": "agent",
-    "interactions_to_hold": "evaluate",
-    "learning_curve": "plot",
-    "load_tools": "tools_config",
-    "miniwob_names": "miniwob_tasks",
-    "miniwob_tasks": "miniwob_tasks",
-    "persona": "personas",
-    "read_persona": "persona_file",
-    "read_swe_tasks": "swe_tasks",
-    "read_tool_tasks": "toolcall_tasks",
-    "recorded": "ledger_env",
-    "trajectories": "ledger_env",
+    "AgentEnv": "base.agent",
+    "Bind": "sandbox.sandbox",
+    "ChatEnv": "chat.env",
+    "CodeInterpreter": "toolcall.code_interpreter",
+    "Effect": "base.agent",
+    "EvalReport": "chat.evaluation",
+    "FunctionTools": "toolcall.tools",
+    "GUIEnv": "gui.env",
+    "GatewayPolicy": "base.actor",
+    "LLMPersona": "chat.llm_persona",
+    "LedgerEnv": "chat.ledger_env",
+    "Limits": "sandbox.sandbox",
+    "McpServer": "toolcall.mcp_tools",
+    "Persona": "chat.personas",
+    "PersonaGone": "chat.personas",
+    "Rollout": "rollout.rollout",
+    "SWEEnv": "swe.env",
+    "Sandbox": "sandbox.sandbox",
+    "Start": "base.agent",
+    "Student": "chat.personas",
+    "SweTask": "swe.tasks",
+    "Teacher": "chat.personas",
+    "TerminalEnv": "terminal.env",
+    "ToolCallEnv": "toolcall.env",
+    "ToolTask": "toolcall.tasks",
+    "UserModel": "chat.user_model",
+    "WebTask": "gui.tasks",
+    "WorldBroken": "base.agent",
+    "interactions_to_hold": "chat.evaluation",
+    "learning_curve": "runs.learning_curve",
+    "load_tools": "toolcall.tools_config",
+    "miniwob_names": "gui.miniwob_tasks",
+    "miniwob_tasks": "gui.miniwob_tasks",
+    "persona": "chat.personas",
+    "read_persona": "chat.persona_file",
+    "read_swe_tasks": "swe.tasks",
+    "read_tool_tasks": "toolcall.tasks",
+    "recorded": "chat.ledger_env",
+    "trajectories": "chat.ledger_env",
 }
 
 __all__ = [

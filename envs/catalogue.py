@@ -100,10 +100,10 @@ class Setting:
 
 
 SETTINGS = {
-    "terminal": Setting("terminal:TerminalEnv", "task_folder:load_tasks", 10),
-    "gui": Setting("gui:GUIEnv", "gui_tasks:read_tasks", 30, hints=True),
-    "swe": Setting("swe:SWEEnv", "swe_tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
-    "toolcall": Setting("toolcall:ToolCallEnv", "toolcall_tasks:read_tool_tasks", 16, tools=True),
+    "terminal": Setting("terminal.env:TerminalEnv", "terminal.task_folder:load_tasks", 10),
+    "gui": Setting("gui.env:GUIEnv", "gui.tasks:read_tasks", 30, hints=True),
+    "swe": Setting("swe.env:SWEEnv", "swe.tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
+    "toolcall": Setting("toolcall.env:ToolCallEnv", "toolcall.tasks:read_tool_tasks", 16, tools=True),
 }
 """Limits are the reference system's (arXiv 2603.10165)."""
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from tensordict import TensorDict
 
-from clawrl_trl.envs.agent import AgentEnv, WorldBroken
+from clawrl_trl.envs.base.agent import AgentEnv, WorldBroken
 from clawrl_trl.errors import UserError
 
 
@@ -93,9 +93,9 @@ def _kind_of_file(file: Path) -> str | None:
 
 
 def _terminal(path: Path) -> Iterator[Checked]:
-    from clawrl_trl.envs.sandbox import default_backend
-    from clawrl_trl.envs.task_folder import TaskFolder, load_tasks
-    from clawrl_trl.envs.task_world import TaskWorld
+    from clawrl_trl.envs.sandbox.sandbox import default_backend
+    from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
+    from clawrl_trl.envs.terminal.task_world import TaskWorld
 
     default_backend()
 
@@ -151,8 +151,8 @@ def _checked(name: str, path: Path, solved: tuple[float, str], untouched: tuple[
 
 
 def _toolcall(path: Path) -> Iterator[Checked]:
-    from clawrl_trl.envs.toolcall import ToolCallEnv
-    from clawrl_trl.envs.toolcall_tasks import read_tool_tasks
+    from clawrl_trl.envs.toolcall.env import ToolCallEnv
+    from clawrl_trl.envs.toolcall.tasks import read_tool_tasks
 
     tools = path.parent / "tools.json"
     if not tools.is_file():
@@ -162,17 +162,17 @@ def _toolcall(path: Path) -> Iterator[Checked]:
 
 
 def _swe(path: Path) -> Iterator[Checked]:
-    from clawrl_trl.envs.swe import SWEEnv
-    from clawrl_trl.envs.swe_tasks import read_swe_tasks
+    from clawrl_trl.envs.swe.env import SWEEnv
+    from clawrl_trl.envs.swe.tasks import read_swe_tasks
 
     tasks = read_swe_tasks(path)
     yield from _played(SWEEnv(tasks), tasks, path)
 
 
 def _gui(path: Path) -> Iterator[Checked]:
-    from clawrl_trl.envs.gui import GUIEnv
-    from clawrl_trl.envs.gui_oracle import act, solve
-    from clawrl_trl.envs.gui_tasks import WebTask, read_tasks
+    from clawrl_trl.envs.gui.env import GUIEnv
+    from clawrl_trl.envs.gui.oracle import act, solve
+    from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 
     by_size: dict[Any, list[WebTask]] = defaultdict(list)
     for task in read_tasks(path):

@@ -19,19 +19,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.arguments import CHAT, ScriptArguments, parse
-from clawrl_trl.attach import foreground, served, stop_on_signals, trainer_of
+from clawrl_trl.config.script import CHAT, ScriptArguments, parse
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.catalogue import setting, task_folder
-from clawrl_trl.envs.course import PracticeRun
-from clawrl_trl.envs.lesson import Lesson, PersonaRun
-from clawrl_trl.envs.personas import persona as persona_named
-from clawrl_trl.envs.practice import Practice
-from clawrl_trl.envs.taught import TaughtRun, print_table
+from clawrl_trl.envs.chat.personas import persona as persona_named
+from clawrl_trl.envs.runs.measured_run import TaughtRun, print_table
+from clawrl_trl.envs.runs.persona_run import Lesson, PersonaRun
+from clawrl_trl.envs.runs.practice_run import PracticeRun
+from clawrl_trl.envs.runs.practice_worker import Practice
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.serving.attach import foreground, served, stop_on_signals, trainer_of
 
 SHIPPED_TASKS = Path(__file__).parent / "tasks"
 NICE = 10
@@ -115,7 +115,7 @@ def make_trainer(
     from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
     from clawrl_trl.tiny import MODEL_PATH
     from clawrl_trl.trainers import AsyncGRPOTrainer, CombineTrainer, OPDTrainer
-    from clawrl_trl.trainers.update_lines import UpdateLines
+    from clawrl_trl.trainers.update_log import UpdateLines
 
     folder = RunFolder(settings.run)
     config.model_init_kwargs = {
@@ -186,9 +186,9 @@ def main() -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    from clawrl_trl.connection import connection_help
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
+    from clawrl_trl.serving.connection import connection_help
     from clawrl_trl.trainers.process_group import leave_process_group
 
     state = PartialState()

@@ -36,11 +36,11 @@ from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.collate import Inputs, collate
 from clawrl_trl.trainers.divergence import kl_to_base
-from clawrl_trl.trainers.exact_kl import BasePull
 from clawrl_trl.trainers.hub import HubGRPOTrainer
-from clawrl_trl.trainers.importance import reweigh
-from clawrl_trl.trainers.line import PolicyLine
 from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
+from clawrl_trl.trainers.policy_line import PolicyLine
+from clawrl_trl.trainers.terms.importance import reweigh
+from clawrl_trl.trainers.terms.kl import BasePull
 from clawrl_trl.trainers.vision import Vision, adapting_language
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from transformers.utils import PushInProgress
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weights
-from clawrl_trl.trainers.line import PolicyLine
+from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.record import describe_training
 from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
 

@@ -11,11 +11,11 @@ from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, o
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
-from clawrl_trl.trainers.averaging import averaged
 from clawrl_trl.trainers.collate import Inputs
-from clawrl_trl.trainers.head import bare
 from clawrl_trl.trainers.opd_config import OPDConfig
-from clawrl_trl.trainers.topk import CandidateLogProbs, partition_kl
+from clawrl_trl.trainers.terms.averaging import averaged
+from clawrl_trl.trainers.terms.lm_head import bare
+from clawrl_trl.trainers.terms.topk import CandidateLogProbs, partition_kl
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from clawrl_trl.trainers.collate import Inputs
-from clawrl_trl.trainers.head import bare
-from clawrl_trl.trainers.logprobs import RowTemperatures, plain_logps
+from clawrl_trl.trainers.terms.lm_head import bare
+from clawrl_trl.trainers.terms.logprobs import RowTemperatures, plain_logps
 from clawrl_trl.trainers.vision import seen_by_model, shown
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.patient import Patient
-from clawrl_trl.judge.prm import LLMJudge
+from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
 
 CASES = Path(__file__).with_name("cases.json")
@@ -55,7 +55,7 @@ class Tally:
 
 async def rules(patient: Patient) -> Finding:
     """The rules judge, offline; it also decides explicit feedback for the other judges."""
-    from clawrl_trl.judge.classifier import MARGIN
+    from clawrl_trl.judge.classifier.model import MARGIN
     from clawrl_trl.judge.rules import RulesJudge
 
     cases = load()

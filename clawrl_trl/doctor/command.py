@@ -16,6 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
+from clawrl_trl.config.flags import read_flags
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import adapters, calibration, logprobs, machine, sampling, template, tokens
 from clawrl_trl.doctor.finding import Finding, Skip, exit_code
 from clawrl_trl.doctor.patient import Patient
@@ -23,10 +25,8 @@ from clawrl_trl.doctor.report import Page, as_json
 from clawrl_trl.engines.client import EngineClient, EngineError, locate
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import UserError
-from clawrl_trl.flags import read_flags
 from clawrl_trl.run import RunFolder
-from clawrl_trl.serve import engine_only
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.serving.serve import engine_only
 
 TIMEOUT_S = 300.0
 """Longest wait for the engine's next byte."""

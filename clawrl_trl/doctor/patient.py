@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from clawrl_trl.config.serving import DEFAULT_CONTEXT, LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.replies import call, chat
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError
 from clawrl_trl.engines.launch import model_path
-from clawrl_trl.engines.vllm import on_cpu
+from clawrl_trl.engines.vllm.server import on_cpu
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import DEFAULT_CONTEXT, LOOPBACK_HOSTS, ServeSettings
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from clawrl_trl.engines.client import EngineClient, EngineError, encode, error_of, unavailable
-from clawrl_trl.gateway import stream as sse
+from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.sampling import PLAIN
 

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import httpx
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.calls import Call, encode
 from clawrl_trl.engines.errors import EngineUnavailable
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 5.0

@@ -7,8 +7,8 @@ the gateway, the provider block and `clawrl doctor` repeat that, never a setting
 from collections.abc import Mapping
 from typing import Any
 
+from clawrl_trl.config.serving import AGENT_CONTEXT, DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.engines.families import read_json
-from clawrl_trl.settings import AGENT_CONTEXT, DEFAULT_CONTEXT, ServeSettings
 
 STEP = 1024
 """Contexts that memory cuts short are a multiple of this."""

@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+from clawrl_trl.config.serving import ServingArguments
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServingArguments
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALL = "CLAWRL_VISIBLE_DEVICES"

@@ -27,8 +27,8 @@ _UNADAPTABLE = re.compile(r"(^|\.)(lm_head|embed_tokens|visual|vision\w*)(\.|$)"
 
 CANT_EXCHANGE = (
     "this vLLM server can't exchange its model: train an adapter, or start the server with "
-    "--middleware clawrl_trl.engines.vllm_policy.PolicyInPlace "
-    "--worker-extension-cls clawrl_trl.engines.worker.WorkerExtension"
+    "--middleware clawrl_trl.engines.vllm.policy.PolicyInPlace "
+    "--worker-extension-cls clawrl_trl.engines.vllm.worker.WorkerExtension"
 )
 
 

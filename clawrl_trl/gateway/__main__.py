@@ -11,15 +11,15 @@ import signal
 import socket
 import sys
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.http_server import BACKLOG, BoundedConfig, BoundedServer
+from clawrl_trl.http.server import BACKLOG, BoundedConfig, BoundedServer
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import PRIVATE_UMASK, RunFolder
-from clawrl_trl.settings import ServeSettings
 
 GRACE_S = 8
 """How long requests in flight may go on after the signal to end, seconds."""

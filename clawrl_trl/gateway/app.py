@@ -12,8 +12,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from clawrl_trl import __version__
-from clawrl_trl.gateway import anthropic, episodes, errors, feedback, forward, health, models, replies, responses
-from clawrl_trl.gateway.front import Front
+from clawrl_trl.gateway import errors
+from clawrl_trl.gateway.middleware import Front
+from clawrl_trl.gateway.routes import anthropic, chat, episodes, feedback, forward, health, models, responses
 from clawrl_trl.gateway.service import Gateway
 
 
@@ -45,6 +46,6 @@ def make_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     errors.install(app)
-    for part in (replies, responses, anthropic, models, feedback, episodes, health, forward):
+    for part in (chat, responses, anthropic, models, feedback, episodes, health, forward):
         app.include_router(part.router)
     return app

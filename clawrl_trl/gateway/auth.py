@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.errors import ApiError
-from clawrl_trl.settings import LOOPBACK_HOSTS, api_key
 
 LOCAL = "local"
 """The owner of everything said without a key."""

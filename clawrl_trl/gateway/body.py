@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import Request
 
 from clawrl_trl.gateway.errors import ApiError, invalid
-from clawrl_trl.limits import excess, excess_of_bytes
-from clawrl_trl.request_body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
+from clawrl_trl.http.body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
+from clawrl_trl.http.limits import excess, excess_of_bytes
 
 MAX_DEPTH = 100
 

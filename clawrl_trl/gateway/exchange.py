@@ -15,14 +15,14 @@ import msgspec
 
 from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineUnavailable
-from clawrl_trl.gateway import sampling, stream
+from clawrl_trl.gateway import sampling, sse
 from clawrl_trl.gateway.capture import Capture
+from clawrl_trl.gateway.collect_reply import Whole, streamable
 from clawrl_trl.gateway.errors import ApiError, any_error
 from clawrl_trl.gateway.record import Asked, Record
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.gateway.sessions import strip_identity
+from clawrl_trl.gateway.sessions.sessions import strip_identity
 from clawrl_trl.gateway.upstream import Upstream
-from clawrl_trl.gateway.whole import Whole, streamable
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
 """What a client that is still there hears when the gateway shuts down under its reply."""
@@ -177,9 +177,9 @@ class Exchange:
         closing = not choices or any(choice.get("finish_reason") for choice in choices)
         if self._present(event):
             if closing:
-                self._withheld.append(stream.encode(event))
+                self._withheld.append(sse.encode(event))
             else:
-                self._events.put_nowait(stream.encode(event))
+                self._events.put_nowait(sse.encode(event))
 
     async def _keep(self) -> None:
         stopped = self._left and self._relaying is not None and self._relaying.cancelled()
@@ -200,7 +200,7 @@ class Exchange:
         if self._asked.streamed:
             for event in self._withheld:
                 self._events.put_nowait(event)
-            self._events.put_nowait(stream.DONE)
+            self._events.put_nowait(sse.DONE)
             self._events.put_nowait(None)
         elif self.whole:
             self._present(self.whole)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.gateway.errors import ApiError, invalid
-from clawrl_trl.limits import MAX_CHOICES
+from clawrl_trl.http.limits import MAX_CHOICES
 
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.messages import text_of
 from clawrl_trl.gateway.policies import Policies
-from clawrl_trl.gateway.sessions import Sessions
+from clawrl_trl.gateway.sessions.reading import text_of
+from clawrl_trl.gateway.sessions.sessions import Sessions
+from clawrl_trl.http.body import LARGE_BYTES
 from clawrl_trl.ledger import Ledger, LedgerWriter, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
-from clawrl_trl.request_body import LARGE_BYTES
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 

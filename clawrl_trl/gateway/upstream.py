@@ -23,7 +23,7 @@ from clawrl_trl.engines.client import (
     error_of,
     unavailable,
 )
-from clawrl_trl.gateway import stream
+from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.policies import Policies, Version
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class Upstream:
         response = await self._send(content)
         begun: list[Event] = []
         try:
-            source = stream.events(response.aiter_bytes())
+            source = sse.events(response.aiter_bytes())
             while not begun or "policy_versions" in begun[-1]:
                 event = await _next(source)
                 if event is None:

@@ -5,13 +5,13 @@ import json
 import re
 from typing import Any
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.hub.base_model import BaseModel
 from clawrl_trl.hub.publication import Publication, staged_policy
 from clawrl_trl.hub.repository import Repository, check_name
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.policies import PolicyStore
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

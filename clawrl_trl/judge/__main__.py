@@ -12,17 +12,17 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import run_main
 from clawrl_trl.judge.custom import CustomJudge
+from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.loop import JudgeLoop
-from clawrl_trl.judge.prm import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import PRIVATE_UMASK, RunFolder
-from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 

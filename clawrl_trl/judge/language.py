@@ -12,7 +12,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from clawrl_trl.judge import examples, words
+from clawrl_trl.judge import words
+from clawrl_trl.judge.classifier import examples
 
 LEAST = 0.1
 """Least P(English) of a message that is read; 139 languages share the rest."""

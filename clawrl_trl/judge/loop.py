@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session as Transaction
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.judge.teacher import NoTeacher, Taught, Teacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
 from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, episodes, schema, turns
-from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 

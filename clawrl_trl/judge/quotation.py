@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clawrl_trl.gateway.senders import LABEL, ORDINARY_LABELS
+from clawrl_trl.gateway.sessions.senders import LABEL, ORDINARY_LABELS
 from clawrl_trl.judge import carried_forms as forms
 
 LONGEST_OWN = 2000

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from clawrl_trl.judge import classifier, hints, language, tools
+from clawrl_trl.judge import hints, language, tools
+from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.provenance import owner_words, tool_names, unwrap
 from clawrl_trl.judge.quotation import OwnWords, own_words
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
-Classify = Callable[[str, str, str], classifier.Opinion]
+Classify = Callable[[str, str, str], model.Opinion]
 
 
 class RulesJudge:
@@ -28,7 +29,7 @@ class RulesJudge:
     name = "rules"
 
     def __init__(self, classify: Classify | None = None) -> None:
-        self._classify = classify or (lambda *texts: classifier.shared()(*texts))
+        self._classify = classify or (lambda *texts: model.shared()(*texts))
         self._one_at_a_time = asyncio.Lock()
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
@@ -67,7 +68,7 @@ class RulesJudge:
         found = hints.from_owner(objections, turn.request, tool_names(turn.tools))
         return Judgement(self.name, score, tuple(found), "owner message" if found else None, detail=detail)
 
-    def _read(self, turn: JudgedTurn, message: OwnWords) -> classifier.Opinion:
+    def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
         """The opinion on one message: a request about a text that came along objects to nothing."""
         opinion = self._classify(turn.request, turn.reply, message.text)
         if opinion.score != -1 or message.remarks == message.text:

@@ -17,9 +17,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, sessionmaker
 
-from clawrl_trl.database_url import without_password
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
+from clawrl_trl.ledger.database_url import without_password
 from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, given_up
 from clawrl_trl.run import take_from_others
 

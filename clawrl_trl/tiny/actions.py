@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from clawrl_trl.envs.computer_use import tool_schema
-from clawrl_trl.envs.screen import Element
-from clawrl_trl.envs.swe import SYSTEM
-from clawrl_trl.envs.swe_tasks import SENTINEL
+from clawrl_trl.envs.gui.computer_use import tool_schema
+from clawrl_trl.envs.gui.screen import Element
+from clawrl_trl.envs.swe.env import SYSTEM
+from clawrl_trl.envs.swe.tasks import SENTINEL
 from clawrl_trl.envs.taskgen import gui, swe, terminal, toolcall
-from clawrl_trl.envs.terminal import SCHEMAS
+from clawrl_trl.envs.terminal.env import SCHEMAS
 
 Message = dict[str, Any]
 RIGHT = 0.35

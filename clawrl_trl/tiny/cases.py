@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clawrl_trl.envs.message import read_action
+from clawrl_trl.envs.base.message import read_action
 from clawrl_trl.tiny import actions, dialogues, small_talk
 from clawrl_trl.tiny.dialogues import HINT, Dialogue, Task
 from clawrl_trl.tiny.instructions import FRESH

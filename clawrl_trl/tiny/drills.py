@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from itertools import groupby
 
-from clawrl_trl.envs.screen import Element
+from clawrl_trl.envs.gui.screen import Element
 from clawrl_trl.tiny import actions, calculator
 from clawrl_trl.tiny.dialogues import Dialogue
 from clawrl_trl.tiny.problems import draw

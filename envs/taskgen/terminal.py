@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.envs.task_folder import TaskFolder, save_tasks
 from clawrl_trl.envs.taskgen.splits import SEED, SPLITS, TRIES
+from clawrl_trl.envs.terminal.task_folder import TaskFolder, save_tasks
 
 STEPS = ("easy", "medium", "hard")
 

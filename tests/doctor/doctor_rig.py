@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.command import Check, asked
 from clawrl_trl.doctor.finding import Finding
 from clawrl_trl.doctor.patient import Patient
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 KEY = "doctor-test-key"

@@ -22,7 +22,7 @@ GROUPS = {"Machine", "Engine", "Model", "Judge"}
 
 def _doctor(*words: Any, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "clawrl_trl.cli", "doctor", *map(str, words)],
+        [sys.executable, "-m", "clawrl_trl.cli.main", "doctor", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=250,

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from doctor_rig import examined
 
+from clawrl_trl.config.serving import KEY_ENVIRONMENT
 from clawrl_trl.doctor import machine
 from clawrl_trl.doctor.command import BEFORE
 from clawrl_trl.doctor.finding import Finding
-from clawrl_trl.settings import KEY_ENVIRONMENT
 
 CHECKS = {check.name: check for check in BEFORE}
 Usage = namedtuple("Usage", "total used free")

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import openai
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 KEY = "test-engine-key"
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from engine_checks import logprobs_of, reference_logits, reference_model
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import embedded_context
 from clawrl_trl.engines.embedded.batch import Batch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine, served_context
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ import pytest
 from engine_server import start_engine, stop_engine
 from gateway_rig import publish, running, serves
 
-from clawrl_trl.connection import connection_help, describe_model
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.engines.context import cached_token, embedded_context, find_shortage, own_context, vllm_context
-from clawrl_trl.engines.server_log import ServerLog
-from clawrl_trl.engines.vllm import Server
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.engines.vllm.server import Server
+from clawrl_trl.engines.vllm.server_log import ServerLog
+from clawrl_trl.serving.connection import connection_help, describe_model
 from clawrl_trl.tiny import MODEL_PATH
 
 PLENTY = 2**40

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.embedded import scheduler as scheduling
 from clawrl_trl.engines.embedded.batch import Batch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
-from clawrl_trl.settings import ServeSettings
 
 PATIENCE_S = 60
 

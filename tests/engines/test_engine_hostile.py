@@ -7,13 +7,13 @@ import httpx
 import pytest
 from engine_server import Server
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.embedded.adapters import Policy
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.posted import _validated
 from clawrl_trl.engines.embedded.protocol import ChatBody, CompletionBody, SamplingBody
-from clawrl_trl.settings import ServeSettings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.engines import launch, vllm
+from clawrl_trl.config.serving import ENVIRONMENT, ServeSettings
+from clawrl_trl.engines import launch
 from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, deal, narrow_trainer
-from clawrl_trl.engines.server_log import ServerLog
+from clawrl_trl.engines.vllm import server as vllm
+from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ENVIRONMENT, ServeSettings
 
 
 @pytest.fixture(autouse=True)

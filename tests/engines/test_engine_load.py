@@ -10,7 +10,7 @@ import httpx
 import pytest
 from engine_server import Server, start_engine
 
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.config.serving import ServeSettings
 
 CHAT = "/v1/chat/completions"
 LONG = {"model": "base", "messages": [{"role": "user", "content": "go on"}], "ignore_eos": True, "max_tokens": 800}

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from transformers import Qwen3Config
 
-from clawrl_trl.engines.vllm_notes import Flights
-from clawrl_trl.engines.vllm_policy import Holder, PolicyInPlace, Refusal
+from clawrl_trl.engines.vllm.policy import Holder, PolicyInPlace, Refusal
+from clawrl_trl.engines.vllm.version_notes import Flights
 
 
 def model_folder(path: Path, **changes: Any) -> Path:

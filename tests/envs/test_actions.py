@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clawrl_trl.envs import GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
-from clawrl_trl.envs.agent import AgentEnv
-from clawrl_trl.envs.gui_tasks import read_tasks
+from clawrl_trl.envs.base.agent import AgentEnv
+from clawrl_trl.envs.gui.tasks import read_tasks
 from clawrl_trl.envs.taskgen.terminal import folder_of
 from clawrl_trl.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
 from clawrl_trl.tiny.dialogues import acting

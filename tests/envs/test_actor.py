@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from scripted_server import BOLD, PLAIN
 
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.chat import ChatEnv
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.chat.env import ChatEnv
 from clawrl_trl.errors import UserError
 
 ASK = [{"role": "user", "content": "5 + 7?"}]

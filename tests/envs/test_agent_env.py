@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.envs.utils import check_env_specs
 
-from clawrl_trl.envs.agent import MAX_FAULTS, MAX_SILENCES, AgentEnv, Effect, Start, WorldBroken
-from clawrl_trl.envs.message import Action, read_action, tool_results
+from clawrl_trl.envs.base.agent import MAX_FAULTS, MAX_SILENCES, AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.base.message import Action, read_action, tool_results
 
 
 @dataclass(frozen=True)

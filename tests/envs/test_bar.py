@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from clawrl_trl.envs.bar import bar
+from clawrl_trl.envs.runs.progress import bar
 
 
 def test_other_end_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

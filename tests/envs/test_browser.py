@@ -9,12 +9,12 @@ import psutil
 import pytest
 import torch
 
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.browser import Browser
-from clawrl_trl.envs.gui import Backend, GUIEnv
-from clawrl_trl.envs.gui_oracle import act
-from clawrl_trl.envs.gui_tasks import read_tasks
-from clawrl_trl.envs.stage import BACKENDS
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.gui.browser import Browser
+from clawrl_trl.envs.gui.browser_pool import BACKENDS
+from clawrl_trl.envs.gui.env import Backend, GUIEnv
+from clawrl_trl.envs.gui.oracle import act
+from clawrl_trl.envs.gui.tasks import read_tasks
 from clawrl_trl.errors import UserError
 
 pytestmark = pytest.mark.browser

@@ -7,8 +7,16 @@ from types import ModuleType
 
 import pytest
 
-from clawrl_trl.envs.canaries import Canaries, Phase, function_of, functions_in, make_canaries, read_phases, spoil
-from clawrl_trl.envs.links import remove_links
+from clawrl_trl.envs.sandbox.canaries import (
+    Canaries,
+    Phase,
+    function_of,
+    functions_in,
+    make_canaries,
+    read_phases,
+    spoil,
+)
+from clawrl_trl.envs.terminal.links import remove_links
 
 SPOILABLE = {
     "a number": "assert 1 + 1 == 2",

@@ -8,8 +8,8 @@ import torch
 from tensordict import NonTensorStack, TensorDictBase
 from torchrl.envs import AsyncEnvPool, EnvBase, ParallelEnv, RewardSum, StepCounter, TransformedEnv, check_env_specs
 
-from clawrl_trl.envs.chat import MAX_SILENCES, ChatEnv
-from clawrl_trl.envs.personas import PERSONAS
+from clawrl_trl.envs.chat.env import MAX_SILENCES, ChatEnv
+from clawrl_trl.envs.chat.personas import PERSONAS
 
 LIKED = {
     "student": "Tom has 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12.",

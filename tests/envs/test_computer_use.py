@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.computer_use import (
+from clawrl_trl.envs.gui.computer_use import (
     ACTIONS,
     CLICKS,
     Gesture,
@@ -17,7 +17,7 @@ from clawrl_trl.envs.computer_use import (
     relative,
     tool_schema,
 )
-from clawrl_trl.envs.screen import ScreenError
+from clawrl_trl.envs.gui.screen import ScreenError
 
 
 class Recorder:

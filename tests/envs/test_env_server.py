@@ -21,12 +21,12 @@ from tensordict import TensorDict
 from torchrl.data import Composite, NonTensor, Unbounded
 from torchrl.envs.utils import check_env_specs
 
-from clawrl_trl.envs.agent import AgentEnv, Effect, Start
-from clawrl_trl.envs.message import Action
-from clawrl_trl.envs.pool import EnvPool, NoSuchLease, OutOfTurn, PoolFull, TooSlow
-from clawrl_trl.envs.remote import RemoteEnv
-from clawrl_trl.envs.server import make_app
-from clawrl_trl.envs.wire import describe, pack, spec_of, unpack
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
+from clawrl_trl.envs.base.message import Action
+from clawrl_trl.envs.pool.pool import EnvPool, NoSuchLease, OutOfTurn, PoolFull, TooSlow
+from clawrl_trl.envs.pool.remote import RemoteEnv
+from clawrl_trl.envs.pool.server import make_app
+from clawrl_trl.envs.pool.wire import describe, pack, spec_of, unpack
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.auth import Keys
 
@@ -298,7 +298,7 @@ def test_specs_arrive_as_they_were() -> None:
 
 def test_the_command_lends_until_it_is_told_to_stop() -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "clawrl_trl.cli", "env-server", "--env", "toolcall", "--difficulty", "1"]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "toolcall", "--difficulty", "1"]
     process = subprocess.Popen(
         [*command, "--port", "0", "--size", "1"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -324,6 +324,6 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
     ],
 )
 def test_mistakes_of_the_command_are_one_line(flags: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "clawrl_trl.cli", "env-server", *flags]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1

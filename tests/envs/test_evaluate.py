@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import BOLD, PLAIN
 
-from clawrl_trl.envs.evaluate import HOLD, evaluate, interactions_to_hold
+from clawrl_trl.envs.chat.evaluation import HOLD, evaluate, interactions_to_hold
 from clawrl_trl.errors import UserError
 
 

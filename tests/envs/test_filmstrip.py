@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from clawrl_trl.envs.filmstrip import main
+from clawrl_trl.envs.gui.filmstrip import main
 
 TASKS = Path(__file__).parents[2] / "examples" / "tasks" / "gui" / "train.jsonl"
 

@@ -15,11 +15,11 @@ from tensordict import TensorDict
 from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
-from clawrl_trl.envs.computer_use import relative
-from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
-from clawrl_trl.envs.gui_oracle import act, said
-from clawrl_trl.envs.gui_tasks import WebTask, read_tasks
-from clawrl_trl.envs.stage import BACKENDS
+from clawrl_trl.envs.gui.browser_pool import BACKENDS
+from clawrl_trl.envs.gui.computer_use import relative
+from clawrl_trl.envs.gui.env import KEPT_IMAGES, GUIEnv
+from clawrl_trl.envs.gui.oracle import act, said
+from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 from clawrl_trl.errors import UserError
 
 pytestmark = pytest.mark.browser

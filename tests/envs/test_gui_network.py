@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_tasks import WebTask
-from clawrl_trl.envs.stage import BACKENDS
+from clawrl_trl.envs.gui.browser_pool import BACKENDS
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.tasks import WebTask
 
 pytestmark = pytest.mark.browser
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_oracle import solve
-from clawrl_trl.envs.gui_tasks import read_tasks, resolve
-from clawrl_trl.envs.screen import Element, ScreenError
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.oracle import solve
+from clawrl_trl.envs.gui.screen import Element, ScreenError
+from clawrl_trl.envs.gui.tasks import read_tasks, resolve
 from clawrl_trl.envs.taskgen import gui as generator
 from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.errors import UserError

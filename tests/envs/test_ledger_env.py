@@ -15,12 +15,12 @@ from sqlalchemy import text
 from torchrl.data import LazyStackStorage, ReplayBuffer, SliceSampler
 from torchrl.envs import AsyncEnvPool, check_env_specs
 
-from clawrl_trl.envs.ledger_env import LedgerEnv, recorded, trajectories
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.chat.ledger_env import LedgerEnv, recorded, trajectories
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, episodes, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 
 def said(role: str, text: str) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from clawrl_trl.envs.evaluate import evaluate
-from clawrl_trl.envs.play import PlaySettings, find_gateway, play
-from clawrl_trl.envs.user_model import ATTEMPTS
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.chat.evaluation import evaluate
+from clawrl_trl.envs.chat.user_model import ATTEMPTS
+from clawrl_trl.envs.runs.persona_worker import PlaySettings, find_gateway, play
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Session
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
-from clawrl_trl.supervisor import end_with_parent
+from clawrl_trl.serving.supervisor import end_with_parent
 
 pytestmark = pytest.mark.xdist_group("live")
 

@@ -15,12 +15,12 @@ from scripted_server import BOLD, PLAIN, ScriptedServer, user_says
 from tensordict import NonTensorStack, TensorDictBase
 from torchrl.envs import ParallelEnv, check_env_specs
 
-from clawrl_trl.envs.chat import ChatEnv
-from clawrl_trl.envs.evaluate import evaluate
-from clawrl_trl.envs.llm_persona import LLMPersona
-from clawrl_trl.envs.personas import PersonaGone, Student, persona
-from clawrl_trl.envs.play import PlaySettings, play
-from clawrl_trl.envs.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
+from clawrl_trl.envs.chat.env import ChatEnv
+from clawrl_trl.envs.chat.evaluation import evaluate
+from clawrl_trl.envs.chat.llm_persona import LLMPersona
+from clawrl_trl.envs.chat.personas import PersonaGone, Student, persona
+from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
+from clawrl_trl.envs.runs.persona_worker import PlaySettings, play
 from clawrl_trl.errors import UserError
 
 GOAL = "A name for a new bakery."

@@ -6,11 +6,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs import math_answer
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.math_answer import final_answer, is_right
-from clawrl_trl.envs.message import Json
-from clawrl_trl.envs.worker import Worker
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.sandbox.worker import Worker
+from clawrl_trl.envs.toolcall import math_answer
+from clawrl_trl.envs.toolcall.math_answer import final_answer, is_right
 
 
 @pytest.mark.parametrize(

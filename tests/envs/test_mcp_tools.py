@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.mcp_tools import McpServer, _untitled
-from clawrl_trl.envs.tools_config import load_tools
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.toolcall.mcp_tools import McpServer, _untitled
+from clawrl_trl.envs.toolcall.tools_config import load_tools
 
 SERVER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall" / "server.py"
 ODD = """

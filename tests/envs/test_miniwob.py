@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_oracle import act, solve
-from clawrl_trl.envs.miniwob_oracles import ORACLES
-from clawrl_trl.envs.miniwob_tasks import FLIGHT_SIZE, SIZE, miniwob_names, miniwob_tasks
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.miniwob_oracles import ORACLES
+from clawrl_trl.envs.gui.miniwob_tasks import FLIGHT_SIZE, SIZE, miniwob_names, miniwob_tasks
+from clawrl_trl.envs.gui.oracle import act, solve
 from clawrl_trl.errors import UserError
 
 FLIGHTS = [name for name in miniwob_names() if name.startswith("flight.")]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.answers import stated_answer
-from clawrl_trl.envs.personas import PERSONAS, Student, Teacher, hand_in, persona
+from clawrl_trl.envs.chat.answers import stated_answer
+from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in, persona
 from clawrl_trl.errors import UserError
 from clawrl_trl.tiny.problems import problems
 
@@ -116,6 +116,6 @@ def test_unknown_persona_is_a_clear_error() -> None:
 
 
 def test_importing_personas_costs_no_torch() -> None:
-    code = "import sys, clawrl_trl.envs.personas, clawrl_trl.envs.actor, clawrl_trl.envs.evaluate\n"
+    code = "import sys, clawrl_trl.envs.chat.personas, clawrl_trl.envs.base.actor, clawrl_trl.envs.chat.evaluation\n"
     code += "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,16 +16,16 @@ from PIL import Image
 from real_engine import RealEngine
 
 from clawrl_trl import pictures
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_tasks import WebTask
-from clawrl_trl.envs.practice import Practice, practise
-from clawrl_trl.envs.rollout import Episode, Rollout
-from clawrl_trl.envs.screen import to_tensor
-from clawrl_trl.envs.screenshots import Screenshots
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.screen import to_tensor
+from clawrl_trl.envs.gui.tasks import WebTask
+from clawrl_trl.envs.rollout.rollout import Episode, Rollout
+from clawrl_trl.envs.rollout.screenshots import Screenshots
+from clawrl_trl.envs.runs.practice_worker import Practice, practise
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 TASKS = Path(__file__).parents[2] / "examples" / "tasks" / "gui"
@@ -34,7 +34,7 @@ onclick='document.body.style.background = ["red", "green", "blue"][window.n = (w
 
 
 def clawrl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clawrl_trl.cli", *map(str, words)]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import BOLD, PLAIN
 
-from clawrl_trl.envs.interactions import Interactions
-from clawrl_trl.envs.play import PlaySettings, play
+from clawrl_trl.envs.runs.interactions import Interactions
+from clawrl_trl.envs.runs.persona_worker import PlaySettings, play
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
 
@@ -22,7 +22,9 @@ QUICK = PlaySettings(interactions=5, think_time=0.0)
 def start(run: Path, base_url: str, *more: str) -> subprocess.Popen[bytes]:
     flags = ["--run", str(run), "--base_url", base_url, "--persona", "student", *more]
     return subprocess.Popen(
-        [sys.executable, "-m", "clawrl_trl.envs.play", *flags], stderr=subprocess.PIPE, preexec_fn=hear_interrupts
+        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", *flags],
+        stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     )
 
 
@@ -112,7 +114,8 @@ def test_a_run_nobody_serves_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clawrl serve --run"):
         play(tmp_path, "student", PlaySettings(patience=0.0))
     done = subprocess.run(
-        [sys.executable, "-m", "clawrl_trl.envs.play", "--run", str(tmp_path), "--patience", "0"], capture_output=True
+        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(tmp_path), "--patience", "0"],
+        capture_output=True,
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(b"error: ")

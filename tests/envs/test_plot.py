@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.evaluate import EvalReport
-from clawrl_trl.envs.plot import WINDOW, learning_curve, rolling_mean
+from clawrl_trl.envs.chat.evaluation import EvalReport
+from clawrl_trl.envs.runs.learning_curve import WINDOW, learning_curve, rolling_mean
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, None]))
 

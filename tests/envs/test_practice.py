@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from clawrl_trl.envs.actor import GatewayPolicy
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
-from clawrl_trl.envs.course import PracticeRun
-from clawrl_trl.envs.practice import FILE_NAME, Pace, Practice, newest, order, practise
-from clawrl_trl.envs.rollout import Episode, Group, Rollout
+from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
+from clawrl_trl.envs.runs.practice_run import PracticeRun
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, Practice, newest, order, practise
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
@@ -122,10 +122,10 @@ def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
     clock = itertools.count()
     now = [0.0]
     monkeypatch.setattr(
-        "clawrl_trl.envs.practice.time",
+        "clawrl_trl.envs.runs.practice_worker.time",
         SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, float(next(clock)))),
     )
-    monkeypatch.setattr("clawrl_trl.envs.practice.newest", lambda run: int(now[0] // 8))
+    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.newest", lambda run: int(now[0] // 8))
     pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
     pace.played(Group("g", [], {"samples": 16}))
     pace.wait()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.agent import AgentEnv, Effect, Start, WorldBroken
-from clawrl_trl.envs.message import Action
-from clawrl_trl.envs.rollout import Group, Rollout, success_rate
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.base.message import Action
+from clawrl_trl.envs.rollout.rollout import Group, Rollout, success_rate
 from clawrl_trl.errors import UserError
 
 

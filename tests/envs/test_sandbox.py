@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.backends import BACKENDS, Docker, Room, bubblewrap_trouble
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.sandbox import Bind, Sandbox, SandboxClosed, default_backend
-from clawrl_trl.envs.watch import descendants, size_of
+from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, Room, bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.sandbox.resource_limits import descendants, size_of
+from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
 from clawrl_trl.errors import UserError
 
 TROUBLE = bubblewrap_trouble()
@@ -160,7 +160,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Sandbox(backend="chroot")
     with pytest.raises(UserError, match="memory_mb"):
         Limits(memory_mb=0)
-    monkeypatch.setattr("clawrl_trl.envs.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--unsafe_no_sandbox"):
         default_backend()
     assert default_backend(unsafe_no_sandbox=True) == "none"

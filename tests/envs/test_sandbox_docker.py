@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.sandbox import Sandbox
-from clawrl_trl.envs.shell import Shell, ShellRoom
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.sandbox.sandbox import Sandbox
+from clawrl_trl.envs.terminal.shell import Shell, ShellRoom
 
 IMAGE = "python:3.11-slim"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.limits import MB, Limits
-from clawrl_trl.envs.sandbox import Completed, Sandbox
-from clawrl_trl.envs.watch import descendants
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import MB, Limits
+from clawrl_trl.envs.sandbox.resource_limits import descendants
+from clawrl_trl.envs.sandbox.sandbox import Completed, Sandbox
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
@@ -353,7 +353,7 @@ def test_there_is_no_terminal_to_type_into(sandbox: Sandbox) -> None:
 def test_nothing_outlives_the_program(tmp_path: Path) -> None:
     """Killed with no chance to tidy up, it takes its sandboxes with it."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom clawrl_trl.envs.sandbox import Sandbox\n"
+        "import sys\nfrom pathlib import Path\nfrom clawrl_trl.envs.sandbox.sandbox import Sandbox\n"
         "process = Sandbox(Path(sys.argv[1])).popen(['bash', '-c', 'sleep 1000 & echo up; wait'])\n"
         "print(process.stdout.readline().decode(), flush=True)\nprocess.wait()"
     )

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from clawrl_trl.envs import backends, sandbox
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.sandbox import Completed, Sandbox
-from clawrl_trl.envs.syscalls import seccomp_filter
+from clawrl_trl.envs.sandbox import backends, sandbox
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.sandbox.sandbox import Completed, Sandbox
+from clawrl_trl.envs.sandbox.seccomp import seccomp_filter
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_oracle import solve
-from clawrl_trl.envs.gui_tasks import read_tasks
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.oracle import solve
+from clawrl_trl.envs.gui.tasks import read_tasks
 
 pytestmark = pytest.mark.browser
 

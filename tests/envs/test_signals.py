@@ -15,19 +15,19 @@ import pytest
 from gateway_rig import Rig, ScriptedEngine, fails, hangs_up, running, says
 from sqlalchemy import select
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import binary
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.agent import AgentEnv, Effect, Start
-from clawrl_trl.envs.course import PracticeRun
-from clawrl_trl.envs.message import Action
-from clawrl_trl.envs.practice import Practice, _parser
-from clawrl_trl.envs.rollout import Group, Rollout
-from clawrl_trl.envs.signals import StepJudge
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
+from clawrl_trl.envs.base.message import Action
+from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.signals import StepJudge
+from clawrl_trl.envs.runs.practice_run import PracticeRun
+from clawrl_trl.envs.runs.practice_worker import Practice, _parser
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.turn import JudgedTurn
 from clawrl_trl.ledger import schema
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 STEPS = 3
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clawrl_trl.envs.answers import numbers_in, stated_answer, stated_verdict
-from clawrl_trl.envs.styles import student_style, teacher_style
+from clawrl_trl.envs.chat.answers import numbers_in, stated_answer, stated_verdict
+from clawrl_trl.envs.chat.styles import student_style, teacher_style
 
 PLAIN = (
     "Tom starts with 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12.",

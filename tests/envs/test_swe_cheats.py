@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.grading import grade
-from clawrl_trl.envs.swe_tasks import SweTask, read_swe_tasks
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.swe.grading import grade
+from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
 from clawrl_trl.envs.taskgen.swe import diff
 
 TROUBLE = bubblewrap_trouble()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import SWEEnv, SweTask
-from clawrl_trl.envs.swe_tasks import SENTINEL, action_of
+from clawrl_trl.envs.swe.tasks import SENTINEL, action_of
 from clawrl_trl.envs.taskgen.swe import diff
 
 FILES = {"calc.py": "def add(a, b):\n    return a - b\n"}

@@ -14,12 +14,12 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import SWEEnv, read_swe_tasks
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.checkout import LIMITS, Checkout
-from clawrl_trl.envs.grading import _restore, _unwritable, grade, paths_of, read_log
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.swe_tasks import SENTINEL, SweTask, action_of
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
+from clawrl_trl.envs.swe.grading import _restore, _unwritable, grade, paths_of, read_log
+from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, action_of
 from clawrl_trl.envs.taskgen.swe import diff
 from clawrl_trl.errors import UserError
 

@@ -8,8 +8,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from clawrl_trl.envs.message import Json
-from clawrl_trl.envs.swe_tasks import read_swe_tasks
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.swe.tasks import read_swe_tasks
 from clawrl_trl.envs.taskgen import swe as taskgen
 from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.errors import UserError

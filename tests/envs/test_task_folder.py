@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.task_folder import TaskFolder, load_tasks, save_tasks
-from clawrl_trl.envs.task_world import TaskWorld
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
+from clawrl_trl.envs.terminal.task_world import TaskWorld
 from clawrl_trl.errors import UserError
 
 TROUBLE = bubblewrap_trouble()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from gateway_rig import wait_until
 
-from clawrl_trl.envs import taught
-from clawrl_trl.envs.taught import TaughtRun
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.runs import measured_run
+from clawrl_trl.envs.runs.measured_run import TaughtRun
 
 STUBBORN = """
 import pathlib, signal, sys
@@ -45,7 +45,7 @@ class StubbornRun(TaughtRun[float]):
 
 
 def test_a_teacher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taught, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(measured_run, "STOP_TIMEOUT", 0.1)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "stubborn_teacher.py").write_text(STUBBORN)
     (tmp_path / "logs").mkdir()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.task_folder import TaskFolder, load_tasks
-from clawrl_trl.envs.task_world import TaskWorld
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
+from clawrl_trl.envs.terminal.task_world import TaskWorld
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]

@@ -12,10 +12,10 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import TerminalEnv
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.task_folder import TaskFolder
-from clawrl_trl.envs.watch import descendants
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.sandbox.resource_limits import descendants
+from clawrl_trl.envs.terminal.task_folder import TaskFolder
 from clawrl_trl.errors import UserError
 
 TROUBLE = bubblewrap_trouble()
@@ -153,8 +153,8 @@ def test_a_broken_world_gives_no_reward() -> None:
 
 
 def test_a_shell_that_cannot_start_drops_the_episode(env: TerminalEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl_trl.envs.shell._PLACE", "/nowhere/else")
-    monkeypatch.setattr("clawrl_trl.envs.shell.ShellRoom.hand_over", lambda *args: None)
+    monkeypatch.setattr("clawrl_trl.envs.terminal.shell._PLACE", "/nowhere/else")
+    monkeypatch.setattr("clawrl_trl.envs.terminal.shell.ShellRoom.hand_over", lambda *args: None)
     state = play(env, call("shell_exec", command="ls"))
     assert state["dropped"] and math.isnan(state["reward"].item())
 
@@ -202,7 +202,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         TerminalEnv(tmp_path / "none")
     with pytest.raises(UserError, match="bubblewrap, docker, none"):
         TerminalEnv([task(7)], backend="chroot")
-    monkeypatch.setattr("clawrl_trl.envs.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--unsafe_no_sandbox"):
         TerminalEnv([task(7)])
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.limits import Limits
-from clawrl_trl.envs.sandbox import Sandbox
-from clawrl_trl.envs.shell import MOST, Shell, ShellBroken, ShellRoom
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.limits import Limits
+from clawrl_trl.envs.sandbox.sandbox import Sandbox
+from clawrl_trl.envs.terminal.shell import MOST, Shell, ShellBroken, ShellRoom
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]

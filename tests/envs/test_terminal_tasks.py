@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import TerminalEnv
-from clawrl_trl.envs.backends import bubblewrap_trouble
 from clawrl_trl.envs.check_tasks import Checked, check_tasks, task_sets
-from clawrl_trl.envs.task_folder import TaskFolder, load_tasks, save_tasks
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.taskgen import terminal
+from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.errors import UserError
 
 TROUBLE = bubblewrap_trouble()
@@ -106,7 +106,7 @@ class TestOracles:
         free = TaskFolder("free", {**good.files, "tests/test.sh": always})
         stuck = TaskFolder("stuck", {k: v for k, v in good.files.items() if not k.startswith("solution")})
         save_tasks([good, free, stuck], tmp_path / "set.jsonl")
-        command = [sys.executable, "-m", "clawrl_trl.cli", "tasks", "check", str(tmp_path)]
+        command = [sys.executable, "-m", "clawrl_trl.cli.main", "tasks", "check", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1, done.stderr
         assert "free: oracle +1, nothing done +1" in done.stdout and "stuck: oracle +nan" in done.stdout

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.terminal_text import TerminalText, resolve
+from clawrl_trl.envs.terminal.text import TerminalText, resolve
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 PIECES = st.lists(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import read_tool_tasks
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.toolcall_tasks import action_of
-from clawrl_trl.envs.tools_config import _SERVER_KEYS
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.toolcall.tasks import action_of
+from clawrl_trl.envs.toolcall.tools_config import _SERVER_KEYS
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,13 +14,13 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.message import Json
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.taskgen import toolcall as taskgen
 from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
-from clawrl_trl.envs.toolcall import outcome_of
-from clawrl_trl.envs.toolcall_tasks import ToolTask, action_of
-from clawrl_trl.envs.tools_config import load_tools
+from clawrl_trl.envs.toolcall.env import outcome_of
+from clawrl_trl.envs.toolcall.tasks import ToolTask, action_of
+from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall"

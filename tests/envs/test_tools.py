@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs import tools as tools_module
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.backends import bubblewrap_trouble
-from clawrl_trl.envs.tools import FunctionTools, routes
-from clawrl_trl.envs.tools_config import load_tools
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.toolcall import tools as tools_module
+from clawrl_trl.envs.toolcall.tools import FunctionTools, routes
+from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
 
 

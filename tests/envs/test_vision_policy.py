@@ -13,9 +13,9 @@ from PIL import Image
 from real_engine import RealEngine
 from tiny_vl import PAD, POINTS, TinyVL
 
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.gui import KEPT_IMAGES, GUIEnv
-from clawrl_trl.envs.gui_tasks import WebTask
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.gui.env import KEPT_IMAGES, GUIEnv
+from clawrl_trl.envs.gui.tasks import WebTask
 from clawrl_trl.pictures import contents
 from clawrl_trl.tiny import MODEL_PATH
 

@@ -16,12 +16,12 @@ from Xlib.display import Display
 from Xlib.error import XError
 from Xlib.xobject.drawable import Window
 
-from clawrl_trl.envs import x11
-from clawrl_trl.envs.agent import WorldBroken
-from clawrl_trl.envs.gui import GUIEnv
-from clawrl_trl.envs.gui_oracle import act, solve
-from clawrl_trl.envs.x11 import X11Screen
-from clawrl_trl.envs.x11_tasks import X11Task
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.gui import x11
+from clawrl_trl.envs.gui.env import GUIEnv
+from clawrl_trl.envs.gui.oracle import act, solve
+from clawrl_trl.envs.gui.x11 import X11Screen
+from clawrl_trl.envs.gui.x11_tasks import X11Task
 
 pytestmark = pytest.mark.browser
 

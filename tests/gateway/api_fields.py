@@ -9,7 +9,9 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from clawrl_trl.engines.embedded import protocol
-from clawrl_trl.gateway import episodes, feedback, fields, requests
+from clawrl_trl.gateway import requests
+from clawrl_trl.gateway.routes import episodes, feedback
+from clawrl_trl.gateway.translate import fields
 
 Json = dict[str, Any]
 

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.gateway import probe
 from clawrl_trl.gateway.__main__ import listen
@@ -30,7 +31,6 @@ from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 Behaviour = Callable[["ScriptedEngine", dict[str, Any]], Awaitable[Response]]
 

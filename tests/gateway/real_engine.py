@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gateway_rig import ENGINE_KEY, wait_until
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 
 class RealEngine:

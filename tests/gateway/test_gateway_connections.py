@@ -17,7 +17,7 @@ import pytest
 from gateway_rig import ScriptedEngine, ServerThread, wait_until
 from test_gateway_process import HELLO, configured, serving
 
-from clawrl_trl.http_server import BoundedConfig, BoundedServer
+from clawrl_trl.http.server import BoundedConfig, BoundedServer
 from clawrl_trl.run import RunFolder
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -16,12 +16,12 @@ from peft import PeftModel
 from real_engine import RealEngine
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.policies.checksums import digest, weight_files
-from clawrl_trl.settings import ServeSettings
 
 SPREAD = [{"role": "user", "content": "tell me something"}]
 Logprobs = Callable[[list[int], list[int], str, float], Any]

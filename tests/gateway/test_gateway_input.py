@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from clawrl_trl.gateway.messages import MOST_READ, read
 from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
 from clawrl_trl.gateway.service import ALWAYS_READ_BYTES
-from clawrl_trl.request_body import decode_json
+from clawrl_trl.gateway.sessions.reading import MOST_READ, read
+from clawrl_trl.http.body import decode_json
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"

@@ -8,8 +8,8 @@ import openai
 import pytest
 from gateway_rig import Rig, publish, running, serves
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 CLAUDE = "claude-sonnet-4-5"

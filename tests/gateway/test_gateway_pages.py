@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from gateway_rig import Rig, running
 
-from clawrl_trl.envs.browser import chromium_path
-from clawrl_trl.envs.file_server import FileServer
+from clawrl_trl.envs.gui.browser import chromium_path
+from clawrl_trl.envs.gui.file_server import FileServer
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser

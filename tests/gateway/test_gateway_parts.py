@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from clawrl_trl.gateway import anthropic_reply, anthropic_request, responses_reply, responses_request
-from clawrl_trl.gateway.parts import Parts
+from clawrl_trl.gateway.translate import anthropic_reply, anthropic_request, responses_reply, responses_request
+from clawrl_trl.gateway.translate.parts import Parts
 
 Json = dict[str, Any]
 

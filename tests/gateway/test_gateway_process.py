@@ -16,9 +16,9 @@ import pytest
 from gateway_rig import ENGINE_KEY, ScriptedEngine, ServerThread, pauses, sse, wait_until
 from sqlalchemy import select
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.ledger import Ledger, schema
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from gateway_rig import ENGINE_KEY, Rig, running
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.auth import Keys, fingerprint
 from clawrl_trl.ledger import schema, turns
-from clawrl_trl.settings import ServeSettings
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.gateway import stream
+from clawrl_trl.gateway import sse
 
 
 async def read(chunks: list[bytes]) -> list[bytes]:
@@ -17,7 +17,7 @@ async def read(chunks: list[bytes]) -> list[bytes]:
         for chunk in chunks:
             yield chunk
 
-    return [event async for event in stream.events(source())]
+    return [event async for event in sse.events(source())]
 
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:
@@ -29,7 +29,7 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5), st.lists(st.integers(0, 300), max_size=20)
 )
 def test_round_trip_in_any_chunks(texts: list[str], places: list[int]) -> None:
-    raw = b"".join(stream.encode({"text": text}) for text in texts) + stream.DONE
+    raw = b"".join(sse.encode({"text": text}) for text in texts) + sse.DONE
     found = asyncio.run(read(cut(raw, places)))
     assert [json.loads(one)["text"] for one in found[:-1]] == texts
     assert found[-1] == b"[DONE]"
@@ -37,7 +37,7 @@ def test_round_trip_in_any_chunks(texts: list[str], places: list[int]) -> None:
 
 @given(st.text())
 def test_an_event_is_one_line_for_every_reader(text: str) -> None:
-    line = stream.encode({"text": text})
+    line = sse.encode({"text": text})
     assert len(line.decode().splitlines()) == 2
 
 
@@ -47,6 +47,6 @@ def test_comments_other_fields_and_line_ends() -> None:
 
 
 def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     with pytest.raises(ValueError, match="no end"):
         asyncio.run(read([b"data: " + b"x" * 200]))

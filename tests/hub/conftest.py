@@ -11,10 +11,10 @@ from hub_server import CANARY, TOKEN, HubServer
 from made_up import fill, make_samples, save_tiny_model
 from sqlalchemy import select
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Turn, Verdict
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def trained(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> Itera
 
 def clawrl(*words: str | Path, token: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({"HF_TOKEN": token} if token else {})}
-    command = [sys.executable, "-m", "clawrl_trl.cli", "push", *map(str, words)]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "push", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
 
 
@@ -158,7 +158,7 @@ def test_hostile_files_of_a_run_folder_stay_where_they_are(hub: HubServer, train
 
 def test_listing_loads_no_torch(trained: RunFolder, hub: HubServer) -> None:
     code = (
-        "import sys; from clawrl_trl.cli import _command; "
+        "import sys; from clawrl_trl.cli.main import _command; "
         f"_command(['push', 'x', '--dry-run', '--run', {str(trained.path)!r}]); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)

@@ -13,16 +13,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.hints import hinted
+from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.loop import JudgeLoop
-from clawrl_trl.judge.prm import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.teacher import NoTeacher, Teacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger, samples, schema, turns
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 MODEL = os.environ.get("CLAWRL_TEST_MODEL", str(MODEL_PATH))

@@ -19,6 +19,7 @@ from judge_helpers import Scripted, put_turn
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import loop as judge_loop
 from clawrl_trl.judge.loop import JudgeLoop, backoff
@@ -26,7 +27,6 @@ from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
 from clawrl_trl.ledger import Ledger, LedgerError, episodes, events, samples, schema, turns
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 
 @dataclass

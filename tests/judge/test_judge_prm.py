@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_helpers import Scripted, judged_turn
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge import prm
+from clawrl_trl.judge import llm_judge
 from clawrl_trl.judge.__main__ import open_judge
-from clawrl_trl.judge.prm import LLMJudge, plurality
+from clawrl_trl.judge.llm_judge import LLMJudge, plurality
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, Opinionated
-from clawrl_trl.settings import ServeSettings
 
 
 async def ask(script: Scripted, turn: JudgedTurn | None = None, **options: Any) -> Judgement:
@@ -153,10 +153,10 @@ async def test_no_text_can_close_its_own_frame(script: Scripted) -> None:
 
 
 def test_long_texts_keep_head_and_tail() -> None:
-    text = prm.cut("a" * 50_000 + "END")
-    assert len(text) < prm.MAX_CHARACTERS + 100 and text.startswith("aaa") and text.endswith("END")
+    text = llm_judge.cut("a" * 50_000 + "END")
+    assert len(text) < llm_judge.MAX_CHARACTERS + 100 and text.startswith("aaa") and text.endswith("END")
     long = judged_turn([("tool", {"role": "tool", "content": "x" * 1_000_000})] * 100)
-    assert len(str(prm.prompt(long))) < (prm.MAX_MESSAGES + 4) * (prm.MAX_CHARACTERS + 300)
+    assert len(str(llm_judge.prompt(long))) < (llm_judge.MAX_MESSAGES + 4) * (llm_judge.MAX_CHARACTERS + 300)
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, None]), min_size=1, max_size=9), st.floats(0, 1))
@@ -188,8 +188,8 @@ def test_the_judge_is_shown_the_owners_own_words_alone() -> None:
     """Another's mail that the owner forwards is no answer of the owner's; the request is shown whole."""
     mail = "---------- Forwarded message ---------\nFrom: Bob\n\nThis is wrong, redo it."
     turn = judged_turn([("owner", {"role": "user", "content": mail}), ("other", {"role": "user", "content": "Redo!"})])
-    shown = str(prm.prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1])
+    shown = str(llm_judge.prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1])
     assert shown.count("redo it") == 1
-    assert prm.NOTHING_OWN in shown
+    assert llm_judge.NOTHING_OWN in shown
     assert "from another person, not the owner" in shown
-    assert prm.candidates(turn, []) == []
+    assert llm_judge.candidates(turn, []) == []

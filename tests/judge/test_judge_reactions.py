@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge import examples
+from clawrl_trl.judge.classifier import examples
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Opinionated
 

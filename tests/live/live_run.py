@@ -41,7 +41,7 @@ class LiveRun:
     def start(self) -> "LiveRun":
         with (self.folder.logs / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", str(self.folder.path), *self.flags],
+                [sys.executable, "-m", "clawrl_trl.cli.main", "serve", "--run", str(self.folder.path), *self.flags],
                 env={**os.environ, **self.environment},
                 stdout=log,
                 stderr=log,

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
 
 
 def _clawrl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clawrl_trl.cli", *map(str, words)]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 

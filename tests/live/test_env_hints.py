@@ -12,11 +12,11 @@ from peft import LoraConfig
 from sqlalchemy import select
 
 from clawrl_trl.credit import LedgerSource
-from clawrl_trl.envs.actor import GatewayPolicy
-from clawrl_trl.envs.agent import AgentEnv, Effect, Start
-from clawrl_trl.envs.message import Action
-from clawrl_trl.envs.rollout import Group, Rollout
-from clawrl_trl.envs.swe import SYSTEM
+from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
+from clawrl_trl.envs.base.message import Action
+from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.swe.env import SYSTEM
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.tiny import MODEL_PATH

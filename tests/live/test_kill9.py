@@ -15,7 +15,7 @@ import pytest
 from live_run import LiveRun, wait_for
 from sqlalchemy import select
 
-from clawrl_trl.envs.actor import TRANSPORT_ERRORS
+from clawrl_trl.envs.base.actor import TRANSPORT_ERRORS
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Batch, Sample
 

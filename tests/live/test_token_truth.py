@@ -10,11 +10,11 @@ from live_run import LiveRun, wait_for
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, batches, policies, turns
 from clawrl_trl.ledger.schema import Policy, Turn
 from clawrl_trl.policies.checksums import digest, weight_files
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 pytestmark = pytest.mark.xdist_group("live")

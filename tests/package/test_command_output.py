@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clawrl_trl import __version__
-from clawrl_trl.cli import _command
+from clawrl_trl.cli.main import _command
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Feedback, Sample, Turn, Verdict
 from clawrl_trl.run import RunFolder
@@ -77,7 +77,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def on_a_terminal(*words: str) -> list[str]:
     """The lines that a person sees on a terminal of 80 columns, without the colours that are ours."""
-    command = ["-m", "clawrl_trl.cli", *words]
+    command = ["-m", "clawrl_trl.cli.main", *words]
     child = pexpect.spawn(sys.executable, command, encoding="utf-8", dimensions=(60, 80), timeout=120)
     child.expect(pexpect.EOF)
     child.close()
@@ -156,7 +156,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reader_that_leaves_ends_it_quietly(run: str) -> None:
-    command = f"{sys.executable} -m clawrl_trl.cli inspect 1b4e28ba --run {run} --json | true"
+    command = f"{sys.executable} -m clawrl_trl.cli.main inspect 1b4e28ba --run {run} --json | true"
     done = subprocess.run(["bash", "-c", command + '; exit "${PIPESTATUS[0]}"'], capture_output=True, text=True)
     assert done.returncode in (0, 141) and done.stderr == ""
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.catalogue import SETTINGS
-from clawrl_trl.envs.course import PracticeRun
+from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.trainers import AsyncGRPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.cli import _command
+from clawrl_trl.cli.main import _command
 from clawrl_trl.ledger import Ledger, store, turns
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.run import RunFolder

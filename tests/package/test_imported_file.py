@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clawrl_trl.cli.imported_file import read_conversations
 from clawrl_trl.errors import UserError
-from clawrl_trl.imported_file import read_conversations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
 

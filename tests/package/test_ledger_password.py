@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl import attach, settings
-from clawrl_trl.cli import open_ledger
+from clawrl_trl.cli.main import open_ledger
+from clawrl_trl.config import serving
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
+from clawrl_trl.serving import attach
 
 PASSWORD = "k9-canary"
 URL = f"postgresql+psycopg://clawrl:{PASSWORD}@127.0.0.1:9/chats"
@@ -68,7 +69,7 @@ def test_the_command_of_a_trainers_server_has_no_password(tmp_path: Path, monkey
 def test_a_server_that_cannot_be_reached_is_told_without_it(tmp_path: Path) -> None:
     """A whole process: its command line is the user's, all else is ours."""
     process = subprocess.run(
-        [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", str(tmp_path), "--ledger_url", URL],
+        [sys.executable, "-m", "clawrl_trl.cli.main", "serve", "--run", str(tmp_path), "--ledger_url", URL],
         capture_output=True,
         text=True,
         timeout=300,
@@ -93,7 +94,7 @@ class TestOlderRuns:
         found = ServeSettings.load(tmp_path)
         assert (found.served_model_name, found.port, found.ledger_url) == ("mine", 1234, URL)
         found.save()
-        assert sorted(path.name for path in tmp_path.iterdir()) == [settings.FILE_NAME]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [serving.FILE_NAME]
 
     def test_a_models_config_is_not_taken_for_settings(self, tmp_path: Path) -> None:
         """A run that trains all weights saves its model into the run folder."""
@@ -104,7 +105,7 @@ class TestOlderRuns:
         assert ServeSettings.load(tmp_path) == saved
         saved.save()
         assert json.loads(model.read_text())["model_type"] == "qwen3"
-        (tmp_path / settings.FILE_NAME).unlink()
+        (tmp_path / serving.FILE_NAME).unlink()
         with pytest.raises(UserError, match="does not exist"):
             ServeSettings.load(tmp_path)
         Ledger.open(RunFolder(tmp_path).ledger).close()

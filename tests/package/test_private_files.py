@@ -13,12 +13,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from tensordict import TensorDict
 
-from clawrl_trl.envs.screenshots import Screenshots
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.ledger import Ledger, events
 from clawrl_trl.policies import PolicyStore
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
-from clawrl_trl.supervisor import Child, Supervisor
+from clawrl_trl.serving.supervisor import Child, Supervisor
 
 
 @pytest.fixture(autouse=True)

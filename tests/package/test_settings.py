@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.attach import _flags
+from clawrl_trl.config.serving import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
 from clawrl_trl.doctor.command import parse
 from clawrl_trl.errors import UserError
-from clawrl_trl.serve import check_bind
-from clawrl_trl.settings import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
+from clawrl_trl.serving.attach import _flags
+from clawrl_trl.serving.serve import check_bind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
@@ -85,7 +85,7 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_flag(name: str, val
     ids=" ".join,
 )
 def test_wrong_flags_of_the_command_are_told_in_one_line(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawrl_trl.cli", *words]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.supervisor import Child, Supervisor
+from clawrl_trl.serving.supervisor import Child, Supervisor
 
 SLEEPER = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
 
@@ -107,8 +107,8 @@ def test_a_child_that_hangs_is_started_again(supervisor: Supervisor, tmp_path: P
 
 
 def test_a_long_log_is_moved_aside(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl_trl.supervisor.LOG_LIMIT", 1000, raising=False)
-    monkeypatch.setattr("clawrl_trl.supervisor.LOG_PERIOD", 0.0, raising=False)
+    monkeypatch.setattr("clawrl_trl.serving.supervisor.LOG_LIMIT", 1000, raising=False)
+    monkeypatch.setattr("clawrl_trl.serving.supervisor.LOG_PERIOD", 0.0, raising=False)
     code = "import time\nwhile True:\n    print('x' * 100, flush=True)\n    time.sleep(0.01)"
     supervisor.start(_child(code))
     stop = threading.Event()
@@ -154,7 +154,7 @@ def test_what_worked_before_is_started_again_whatever_it_says(
         """
     )
     if before == "long up":
-        monkeypatch.setattr("clawrl_trl.supervisor.STABLE_AFTER", 0.0)
+        monkeypatch.setattr("clawrl_trl.serving.supervisor.STABLE_AFTER", 0.0)
     mark = tmp_path / "starts"
     child = supervisor.start(_child(code, str(mark), before))
     stop = threading.Event()
@@ -168,7 +168,7 @@ def test_what_worked_before_is_started_again_whatever_it_says(
 
 
 def test_stopping_ends_stubborn_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl_trl.supervisor.GRACE", 0.2)
+    monkeypatch.setattr("clawrl_trl.serving.supervisor.GRACE", 0.2)
     supervisor = Supervisor(tmp_path)
     code = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(600)"
     mark = tmp_path / "up"
@@ -183,7 +183,7 @@ def test_children_follow_a_killed_supervisor(tmp_path: Path) -> None:
         """
         import sys, threading
         from pathlib import Path
-        from clawrl_trl.supervisor import Child, Supervisor
+        from clawrl_trl.serving.supervisor import Child, Supervisor
         one = Supervisor(Path(sys.argv[1]))
         child = one.start(Child("child", [sys.executable, "-c", "import time; time.sleep(600)"]))
         print(child.process.pid, flush=True)

@@ -38,7 +38,7 @@ def test_the_three_folders_import_under_one_name() -> None:
 
 def test_serving_imports_no_torch() -> None:
     code = (
-        "import sys, clawrl_trl.cli, clawrl_trl.serve, clawrl_trl.ledger, clawrl_trl.gateway.app, "
+        "import sys, clawrl_trl.cli.main, clawrl_trl.serving.serve, clawrl_trl.ledger, clawrl_trl.gateway.app, "
         "clawrl_trl.policies.versions; "
         "print([name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
     )

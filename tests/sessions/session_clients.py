@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
+from clawrl_trl.gateway.sessions.sessions import Incoming, Placement, Sessions
 
 Message = dict[str, Any]
 

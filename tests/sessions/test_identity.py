@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from session_clients import Gateway, OpenClaw, Plain, call, say
 
-from clawrl_trl.gateway.sessions import strip_identity
+from clawrl_trl.gateway.sessions.sessions import strip_identity
 
 UUID = "0f0e0d0c-1111-4222-8333-444455556666"
 

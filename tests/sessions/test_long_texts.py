@@ -6,8 +6,8 @@ With a pattern that looks at the rest of the text from each beginning, each of t
 import pytest
 from session_clients import QUEUED, Gateway, Plain
 
-from clawrl_trl.gateway.chain import spoken
-from clawrl_trl.gateway.messages import read
+from clawrl_trl.gateway.sessions.digest import spoken
+from clawrl_trl.gateway.sessions.reading import read
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from session_clients import TITLE_SYSTEM, Gateway, Plain, call, say
 
-from clawrl_trl.gateway.search import RETRY_S
+from clawrl_trl.gateway.sessions.match import RETRY_S
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from session_clients import FLUSH_TOOLS, Gateway, OpenClaw, Plain, call, say
 
 from clawrl_trl.gateway.sampling import STOPPED
-from clawrl_trl.gateway.sessions import Placement, Sessions
+from clawrl_trl.gateway.sessions.sessions import Placement, Sessions
 from clawrl_trl.ledger import Ledger, schema, turns
 
 Message = dict[str, Any]

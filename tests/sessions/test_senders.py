@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_clients import Gateway, say
 
-from clawrl_trl.gateway.messages import read
-from clawrl_trl.gateway.sessions import Incoming, Sessions
+from clawrl_trl.gateway.sessions.reading import read
+from clawrl_trl.gateway.sessions.sessions import Incoming, Sessions
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 

@@ -19,7 +19,7 @@ from session_clients import (
     say,
 )
 
-from clawrl_trl.gateway.sessions import Incoming, Placement, Sessions
+from clawrl_trl.gateway.sessions.sessions import Incoming, Placement, Sessions
 
 FEW_TEXTS = ["go on", "thanks", "no, shorter", "   why?\n", "go on\n\nand on"]
 FEW_REPLIES = ["ok", "Sure.\n", "  done", "ok\n\nok"]

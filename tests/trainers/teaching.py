@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.hints import hinted
 from clawrl_trl.judge.loop import JudgeLoop
@@ -16,7 +17,6 @@ from clawrl_trl.judge.teacher import Teacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 REQUESTS = (

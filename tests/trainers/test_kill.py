@@ -16,7 +16,7 @@ from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import PolicyStore, Publisher
-from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, checkpoint, line
+from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, checkpoint, policy_line
 
 
 def _die(*args: Any, **kwargs: Any) -> None:
@@ -35,10 +35,10 @@ DEATHS: dict[str, Callable[[Any], None]] = {
     "while the weights are written": lambda patch: patch(checkpoint, "_write_weights", _die),
     "before the state is written": lambda patch: patch(AsyncGRPOTrainer, "_save_rng_state", _die),
     "before the rename": lambda patch: patch(PolicyStore, "finish", _die),
-    "between rename and commit": lambda patch: patch(line.batches, "commit", _die),
+    "between rename and commit": lambda patch: patch(policy_line.batches, "commit", _die),
     "inside the commit": lambda patch: patch(batches, "commit", _then_die(batches.commit)),
     "between commit and publication": lambda patch: patch(Publisher, "publish", _die),
-    "after publication": lambda patch: patch(line.PolicyLine, "_prune", _die),
+    "after publication": lambda patch: patch(policy_line.PolicyLine, "_prune", _die),
     "in the optimizer": lambda patch: patch(torch.optim.AdamW, "step", _then_die(torch.optim.AdamW.step)),
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from clawrl_trl.trainers.topk import CandidateLogProbs, partition_kl
+from clawrl_trl.trainers.terms.topk import CandidateLogProbs, partition_kl
 
 VOCABULARY = 24
 

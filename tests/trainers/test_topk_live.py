@@ -14,13 +14,13 @@ from peft import LoraConfig
 from teaching import REQUESTS, check, judge, log_probs, sample, taught
 from transformers import AutoModelForCausalLM
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import LedgerSource
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 from clawrl_trl.trainers import OPDConfig, OPDTrainer
 

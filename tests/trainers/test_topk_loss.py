@@ -242,7 +242,7 @@ def test_chunks_of_the_head_change_nothing(tiny: Path, tmp_path: Path, monkeypat
     samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(4))]
     found = []
     for chunk in (3, 1000):
-        monkeypatch.setattr("clawrl_trl.trainers.head.CHUNK", chunk)
+        monkeypatch.setattr("clawrl_trl.trainers.terms.lm_head.CHUNK", chunk)
         loss, gradients, _ = computed(build(tiny, tmp_path, "opd", samples, opd_top_k=K))
         found.append((loss, gradients))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)

@@ -23,7 +23,7 @@ from clawrl_trl.trainers import (
     OPDTrainer,
 )
 from clawrl_trl.trainers.divergence import kl_to_base
-from clawrl_trl.trainers.logprobs import plain_logps
+from clawrl_trl.trainers.terms.logprobs import plain_logps
 
 
 def lora() -> LoraConfig:

@@ -42,7 +42,7 @@ def _models(server: Server) -> set[str]:
 def test_a_real_server_passes_and_is_left_as_it_was(server: Server, vllm_run: Path) -> None:
     before = _models(server)
     done = subprocess.run(
-        [sys.executable, "-m", "clawrl_trl.cli", "doctor", "--run", str(vllm_run), "--port", "0", "--json"],
+        [sys.executable, "-m", "clawrl_trl.cli.main", "doctor", "--run", str(vllm_run), "--port", "0", "--json"],
         capture_output=True,
         text=True,
         timeout=550,

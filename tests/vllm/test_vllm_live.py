@@ -17,9 +17,9 @@ from test_token_truth import _turn as stored
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from vllm_live import make_adapter, serve_policy
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Verdict
-from clawrl_trl.settings import ServeSettings
 from clawrl_trl.tiny import MODEL_PATH
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -117,7 +117,7 @@ def test_a_judge_with_devices_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_server_that_can_not_start_says_why_in_a_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawrl_trl.cli", "serve", "--run", str(tmp_path), "--port", "0"]
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "serve", "--run", str(tmp_path), "--port", "0"]
     done = subprocess.run(
         [*command, "--engine", "vllm", "--max_model_len", "100000"], capture_output=True, text=True, timeout=600
     )

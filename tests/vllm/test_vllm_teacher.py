@@ -18,7 +18,7 @@ pytest.register_assert_rewrite("teaching")
 from teaching import REQUESTS, check, judge, log_probs, sample, taught  # noqa: E402
 
 from clawrl_trl.engines.client import EngineClient, EngineError  # noqa: E402
-from clawrl_trl.judge.prm import LLMJudge, plurality  # noqa: E402
+from clawrl_trl.judge.llm_judge import LLMJudge, plurality  # noqa: E402
 from clawrl_trl.judge.rules import RulesJudge  # noqa: E402
 from clawrl_trl.ledger import Ledger, turns  # noqa: E402
 from clawrl_trl.ledger.schema import Turn  # noqa: E402

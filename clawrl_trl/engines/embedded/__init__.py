@@ -1,0 +1,4 @@
+"""The embedded engine: continuous batching on transformers, for small models and machines without vLLM.
+
+`python -m clawrl_trl.engines.embedded --run DIR` runs it. Other packages talk to it over HTTP only.
+"""

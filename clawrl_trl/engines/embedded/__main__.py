@@ -14,11 +14,11 @@ import time
 
 import psutil
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import run_main
-from clawrl_trl.http_server import BoundedConfig, BoundedServer
+from clawrl_trl.http.server import BoundedConfig, BoundedServer
 from clawrl_trl.run import RunFolder
-from clawrl_trl.settings import ServeSettings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported
 

@@ -31,7 +31,7 @@ from clawrl_trl.engines.embedded.protocol import (
     UnloadBody,
 )
 from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Json, Piece, ReplyFailed
-from clawrl_trl.request_body import run_beside
+from clawrl_trl.http.body import run_beside
 
 router = APIRouter()
 

@@ -15,6 +15,7 @@ import psutil
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import embedded_context
 from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, Policies, Policy, load_base
 from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
@@ -24,7 +25,6 @@ from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
 from clawrl_trl.errors import UserError
-from clawrl_trl.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
 

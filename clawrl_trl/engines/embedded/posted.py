@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.protocol import Body
-from clawrl_trl.limits import excess, excess_of_bytes
-from clawrl_trl.request_body import BodyTooLarge, decode_json, read_body, run_beside
+from clawrl_trl.http.body import BodyTooLarge, decode_json, read_body, run_beside
+from clawrl_trl.http.limits import excess, excess_of_bytes
 
 B = TypeVar("B", bound=Body)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.engines.embedded.sampling import Sampling
-from clawrl_trl.limits import MAX_CHOICES
+from clawrl_trl.http.limits import MAX_CHOICES
 
 T = TypeVar("T")
 

@@ -1,0 +1,146 @@
+"""Hand-written conversations become turns of the ledger, for training without a live chat.
+
+Nobody sampled these replies, so their ids come from the engine's tokenizer and their log-probs from scoring
+them under the served policy; the turn says so in its `engine` field. From there on they take the same way as
+a captured chat: the judge reads the next state, a trainer leases the sample.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl.cli.imported_file import read_conversations
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.calls import base_name
+from clawrl_trl.engines.sync_client import SyncEngineClient
+from clawrl_trl.gateway.sessions.reading import other_parts
+from clawrl_trl.ledger import Ledger, policies, turns
+from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.run import RunFolder
+
+ENGINE = "import"
+OWNER = "local"
+
+
+def import_file(path: Path, run: str) -> dict[str, int]:
+    """Read a conversation file into the ledger of a run.
+
+    Args:
+        path (`Path`): JSON or JSON lines, as `read_conversations` takes them.
+        run (`str`): Run folder; made if it does not exist. Its engine is used, or started for the moment.
+
+    Returns:
+        `dict`: How many `sessions` and `turns` are new, and how many of them are `trainable`.
+
+    Raises:
+        UserError: If the file is not of that form.
+    """
+    conversations = read_conversations(path)
+    folder = RunFolder(run).make()
+    settings = ServeSettings.find(run) or ServeSettings(run=str(run))
+    ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    with _engine(folder, settings) as engine, ledger.reader() as tx:
+        version = policies.serving(tx).version
+        served = f"policy-v{version}" if version else base_name(engine.models())
+        prepared = [
+            (conversation, [_turn(one, engine, version, served) for one in conversation["turns"]])
+            for conversation in conversations
+        ]
+    with ledger.transaction() as tx:
+        return _store(tx, prepared)
+
+
+@contextmanager
+def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineClient]:
+    from clawrl_trl.serving.serve import engine_only
+
+    with engine_only(folder, settings), SyncEngineClient.of_run(folder, settings) as client:
+        yield client
+
+
+def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
+    messages, tools = _messages(entry["prompt"]), entry.get("tools") or None
+    response = entry["response"]
+    if isinstance(response, str):
+        response = {"role": "assistant", "content": response}
+    offered = {"tools": tools} if tools else {}
+    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **offered})
+    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **offered})
+    fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
+    completion_ids = whole[len(prompt_ids) :] if fits else None
+    logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
+    reason = _obstacle(entry, messages, fits)
+    return Turn(
+        session_id="",
+        completion_id="",
+        kind=entry.get("type", "main"),
+        kind_reason="said so in the imported file",
+        messages=messages,
+        tools=tools,
+        provenance=_provenance(messages),
+        sampling={"temperature": 1.0},
+        response=response,
+        prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
+        completion_ids=None if completion_ids is None else np.asarray(completion_ids, dtype=np.int32),
+        logprobs=logprobs,
+        trainable=reason is None,
+        untrainable_reason=reason,
+        policy_version=version,
+        model=served,
+        engine=ENGINE,
+    )
+
+
+def _obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool) -> str | None:
+    """Why a turn of the file can't be trained, or `None`."""
+    if not fits:
+        return "no token prefix"
+    if any(map(other_parts, messages)):
+        return "its log-probs can't be had: the engine scores text alone"
+    return None if entry.get("trainable", True) else "marked so in the imported file"
+
+
+def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def _provenance(messages: list[dict[str, Any]]) -> list[str]:
+    return ["owner" if one.get("role") == "user" else str(one.get("role")) for one in messages]
+
+
+def _logprobs(
+    engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], served: str
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=served)
+    return np.asarray(scored.logprobs, dtype=np.float32)
+
+
+def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]]]) -> dict[str, int]:
+    counts = {"sessions": 0, "turns": 0, "trainable": 0}
+    for conversation, prepared in conversations:
+        now = time.time()
+        external_id = conversation["session_id"]
+        session = turns.get_or_create_session(
+            tx, owner=OWNER, external_id=external_id, identity_source=ENGINE, now=now
+        )
+        parent: str | None = None
+        known = {turn.completion_id for turn in turns.of_session(tx, session.id)}
+        for index, (entry, turn) in enumerate(zip(conversation["turns"], prepared, strict=True)):
+            turn.completion_id = f"import-{session.id}-{index}"
+            if turn.completion_id in known:
+                continue
+            turn.session_id, turn.parent_id = session.id, parent
+            turns.add(tx, turn)
+            parent = turn.id
+            if turn.kind == "main" and entry.get("next_state") is not None:
+                following = _messages(entry["next_state"])
+                turns.set_next_state(tx, turn.id, following, _provenance(following), None, now)
+            counts["turns"] += 1
+            counts["trainable"] += turn.trainable
+        counts["sessions"] += not known
+    return counts

@@ -1,0 +1,296 @@
+"""The `clawrl` command: serve a run, look into it, take something back.
+
+Every command but `serve`, `doctor`, `tasks` and `import` only opens the ledger, so it works beside a live run and
+after a crash. `--json` prints the same facts for programs.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from sqlalchemy.orm import Session as Transaction
+
+from clawrl_trl import __version__, pictures
+from clawrl_trl.cli.printer import Printer
+from clawrl_trl.cli.session_view import print_reasons, print_turns
+from clawrl_trl.config.flags import read_flags
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
+from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.hub.command import add_arguments as add_push_arguments
+from clawrl_trl.ledger import Ledger, policies, turns
+from clawrl_trl.run import RunFolder
+from clawrl_trl.visible_text import encode_json
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    own = {"serve": _serve, "tasks": _tasks, "doctor": _doctor, "env-server": _env_server}
+    if len(sys.argv) > 1 and sys.argv[1] in own:
+        sys.exit(run_main(lambda: own[sys.argv[1]](sys.argv[2:])))
+    sys.exit(run_main(lambda: _command(sys.argv[1:])))
+
+
+def _command(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    action: Callable[[argparse.Namespace], int] = arguments.action
+    return action(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("clawrl", description="Reinforcement learning for live agents.")
+    parser.add_argument("--version", action="version", version=f"clawrl {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add_parser("serve", help="serve a run: gateway, engine and judge, without training", add_help=False)
+    commands.add_parser("doctor", help="check an engine, a model and this machine before training", add_help=False)
+    commands.add_parser("env-server", help="lend environments to rollouts on other machines", add_help=False)
+    commands.add_parser("tasks", help="check task sets of the environments", add_help=False)
+
+    def add(name: str, action: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help, description=help)
+        command.add_argument(
+            "--run",
+            default=os.environ.get("CLAWRL_RUN", DEFAULT_RUN),
+            help="run folder (default: %(default)s)",
+        )
+        command.add_argument("--json", action="store_true", help="print JSON")
+        command.set_defaults(action=action)
+        return command
+
+    add("sessions", _sessions, "list the sessions of a run")
+    inspect = add("inspect", _inspect, "show a session turn by turn")
+    inspect.add_argument("session")
+    inspect.add_argument("--pictures", type=Path, metavar="DIR", help="write its pictures there, and a filmstrip")
+    add("explain", _explain, "say why each turn of a session was filed and trained as it was").add_argument("session")
+    forget = add("forget", _forget, "erase a session with its turns, feedback and samples")
+    forget.add_argument("session")
+    add("import", _import, "read hand-written conversations into the ledger").add_argument("file", type=Path)
+    add("policies", _policies, "list the policy versions of a run")
+    add_push_arguments(add("push", _push, "publish a policy on the Hugging Face Hub, and nothing else of the run"))
+    rollback = add("rollback", _rollback, "serve an earlier policy version again")
+    rollback.add_argument("--to", type=int, default=None, help="version (default: the one served before)")
+    return parser
+
+
+def _serve(argv: Sequence[str]) -> int:
+    from transformers import HfArgumentParser
+
+    from clawrl_trl.serving.serve import serve
+
+    parser = HfArgumentParser(ServeSettings, prog="clawrl serve")
+    (settings,) = read_flags(parser, argv)
+    return serve(settings)
+
+
+def _env_server(argv: Sequence[str]) -> int:
+    from clawrl_trl.envs.pool.command import main as lend
+
+    return lend(argv)
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    from clawrl_trl.doctor.command import doctor
+
+    return doctor(argv)
+
+
+def _tasks(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("clawrl tasks", description="Task sets of the environments.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    said = "run every task's oracle, which must succeed, and do nothing, which must fail"
+    check = commands.add_parser("check", help=said, description=said)
+    check.add_argument("path", type=Path, help="a task set, a task, or a folder with such")
+    check.add_argument("--json", action="store_true", help="print JSON, a line for each task")
+    arguments = parser.parse_args(argv)
+
+    from clawrl_trl.envs.check_tasks import check_tasks
+
+    bad = count = 0
+    for checked in check_tasks(arguments.path):
+        count += 1
+        bad += not checked.ok
+        if arguments.json:
+            print(json.dumps({**vars(checked), "ok": checked.ok}), flush=True)
+        elif not checked.ok:
+            outcomes = f"oracle {checked.solved:+g}, nothing done {checked.untouched:+g}"
+            print(f"{checked.place}: {checked.task}: {outcomes}. {checked.reason}".rstrip(), flush=True)
+    if not arguments.json:
+        print(f"{count} tasks, {count - bad} of them sound, {bad} not.")
+    return 1 if bad else 0
+
+
+def open_ledger(run: str) -> Ledger:
+    """The ledger of a run that exists.
+
+    Raises:
+        UserError: If the folder holds no run.
+    """
+    folder = RunFolder(Path(run))
+    settings = ServeSettings.find(run)
+    url = settings and settings.ledger_url
+    if url is None and not folder.ledger.exists():
+        raise UserError(f"{run} holds no run: name its folder with --run, or start one with 'clawrl serve'.")
+    return Ledger.open(url or folder.ledger)
+
+
+def _sessions(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    with ledger.reader() as tx:
+        rows = [dict(row) for row in turns.sessions(tx)]
+    if arguments.json:
+        print(encode_json(rows))
+        return 0
+    short = turns.short_ids(row["session_id"] for row in rows)
+    shown = [
+        {**row, "session": short[row["session_id"]], "started": _day(row["started_at"]), "last": _day(row["last_at"])}
+        for row in rows
+    ]
+    full = {"session": "session_id", "started": "started_at", "last": "last_at"}
+    Printer().table(("session", "turns", "main", "side", "started", "last"), shown, full)
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    with ledger.reader() as tx:
+        session, name = _named_session(tx, arguments)
+        rows = turns.inspect(tx, session)
+    shown = pictures.of_session(arguments.run, name, rows)
+    for number, row in enumerate(rows, 1):
+        row["pictures"] = [picture.described() for picture in shown if picture.turn == number]
+    written = _write_pictures(arguments, rows, shown) if arguments.pictures else []
+    if arguments.json:
+        files = {"files": [str(path) for path in written]} if arguments.pictures else {}
+        print(encode_json({"session_id": name, "turns": rows, **files}))
+        return 0
+    printer = Printer()
+    print_turns(printer, rows, shown)
+    if arguments.pictures:
+        printer.line(f"{len(written)} pictures in {arguments.pictures}")
+    return 0
+
+
+def _named_session(tx: Transaction, arguments: argparse.Namespace) -> tuple[str, str]:
+    """The session that the command line names: its id, and what its client calls it.
+
+    Raises:
+        UserError: If there is none of that name or beginning, or several.
+    """
+    session = turns.resolve_session(tx, arguments.session)
+    if session is None:
+        raise UserError(f"There is no session {arguments.session!r} in {arguments.run}: see 'clawrl sessions'.")
+    return session.id, session.external_id or session.id
+
+
+def _write_pictures(
+    arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], shown: Sequence[pictures.Picture]
+) -> list[Path]:
+    """Write a session's pictures and, where Pillow is there, their filmstrip; returns the files."""
+    kept = [picture for picture in shown if picture.content is not None]
+    if not kept:
+        raise UserError(f"There are no pictures of {arguments.session}: train with --keep_screenshots to have some.")
+    arguments.pictures.mkdir(parents=True, exist_ok=True)
+    written = []
+    for picture in kept:
+        written.append(arguments.pictures / picture.name)
+        written[-1].write_bytes(picture.png())
+    if find_spec("PIL") is not None:
+        from clawrl_trl.envs.gui.filmstrip import of_session
+
+        written.append(arguments.pictures / "filmstrip.png")
+        of_session(rows, kept, written[-1])
+    return written
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    with ledger.reader() as tx:
+        session, name = _named_session(tx, arguments)
+        rows = turns.explain(tx, session)
+    if arguments.json:
+        print(encode_json(rows))
+    elif rows:
+        print_reasons(Printer(), rows)
+    else:
+        Printer().line(f"Session {name} has no turns yet.")
+    return 0
+
+
+def _forget(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    with ledger.transaction() as tx:
+        session, name = _named_session(tx, arguments)
+        count = turns.delete_session(tx, session)
+    rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
+    cleared = ledger.checkpoint()
+    _report(arguments, {"forgotten": name, "turns": count, "gone_from_disk": cleared})
+    if not cleared:
+        print(
+            f"Another process is reading {ledger.where}, so the erased text is still in {ledger.where}-wal: it goes "
+            f"with the next 'clawrl forget', or when the run is stopped.",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from clawrl_trl.cli.importing import import_file
+
+    _report(arguments, import_file(arguments.file, arguments.run))
+    return 0
+
+
+def _policies(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    names = ("version", "parent", "kind", "state", "reason", "path", "sha256", "metrics", "created_at")
+    with ledger.reader() as tx:
+        rows = [{name: getattr(policy, name) for name in names} for policy in policies.all(tx)]
+    if arguments.json:
+        print(encode_json(rows))
+        return 0
+    shown = [{**row, "created": _day(row["created_at"]), "parent": _dash(row["parent"])} for row in rows]
+    shown = [{**row, "reason": _dash(row["reason"])} for row in shown]
+    Printer().table(("version", "parent", "kind", "state", "created", "reason"), shown, {"created": "created_at"})
+    return 0
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    from clawrl_trl.hub.command import push
+
+    return push(arguments, open_ledger(arguments.run))
+
+
+def _rollback(arguments: argparse.Namespace) -> int:
+    from clawrl_trl.policies import PolicyStore, rollback
+
+    ledger = open_ledger(arguments.run)
+    policy = rollback(ledger, to=arguments.to, store=PolicyStore(RunFolder(arguments.run).policies))
+    _report(arguments, {"serving": policy.version})
+    return 0
+
+
+def _report(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> None:
+    if arguments.json:
+        print(encode_json(facts))
+    else:
+        Printer().line(", ".join(f"{name}: {value}" for name, value in facts.items()))
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+
+
+def _dash(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+if __name__ == "__main__":
+    main()

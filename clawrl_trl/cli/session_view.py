@@ -1,0 +1,122 @@
+"""A session as a person reads it: turn by turn with `clawrl inspect`, decision by decision with `clawrl explain`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clawrl_trl import pictures
+from clawrl_trl.cli.printer import Printer
+from clawrl_trl.gateway.sessions import reading
+from clawrl_trl.ledger.turns import short_ids
+
+Row = Mapping[str, Any]
+Message = dict[str, Any]
+
+
+def print_turns(printer: Printer, rows: Sequence[Row], shown: Sequence[pictures.Picture]) -> None:
+    """Print the turns of a session.
+
+    Args:
+        printer (`Printer`): Where to.
+        rows (`Sequence[Mapping]`): Its turns, as `turns.inspect` gives them.
+        shown (`Sequence[Picture]`): Its pictures.
+    """
+    short = short_ids([row["turn_id"] for row in rows])
+    for number, row in enumerate(rows, 1):
+        printer.rule(f"{short[row['turn_id']]}  {row['kind']}  {row['state']}  {_score(row)}")
+        facts = [f"policy {row['policy_version']}", f"finished by {row['finish_reason']}"]
+        facts += [f"{name} {row['detail'][name]:+g}" for name in ("outcome", "signal") if name in row["detail"]]
+        printer.line(", ".join(facts), "dim")
+        for message, provenance in _asked(row["messages"]):
+            _print_message(printer, message, _speaker(message, provenance))
+        for picture in shown:
+            if picture.turn == number:
+                printer.line(f"picture: {picture}")
+        _print_message(printer, row["response"] or {}, "reply")
+        next_turn = row["next_turn_id"]
+        behind = f", in turn {short.get(next_turn, next_turn)}" if next_turn else ""
+        said = zip(row["next_state"] or [], row["next_state_provenance"] or [], strict=False)
+        for message, provenance in said:
+            _print_message(printer, message, f"next state: {_speaker(message, provenance)}{behind}")
+        for feedback in row["feedback"]:
+            value = "" if feedback["value"] is None else f" {feedback['value']:+g}"
+            printer.line(f"feedback ({feedback['kind']}{value})", "bold")
+            if feedback["text"]:
+                printer.indented(feedback["text"])
+        if row["hint"]:
+            printer.line(f"hint ({row['hint_source']})" if row["hint_source"] else "hint", "bold")
+            printer.indented(row["hint"])
+
+
+def print_reasons(printer: Printer, rows: Sequence[Row]) -> None:
+    """Print why each turn of a session was filed, judged and trained as it was.
+
+    Args:
+        printer (`Printer`): Where to.
+        rows (`Sequence[Mapping]`): Its turns, as `turns.explain` gives them; at least one.
+    """
+    printer.line(f"Session {rows[0]['session_id']}: recognised by {describe_identity(rows[0]['identity_source'])}.")
+    short = short_ids([row["turn_id"] for row in rows])
+    for row in rows:
+        sample = f"sample {row['sample']}" if row["sample"] else "no sample"
+        printer.line(f"{short[row['turn_id']]}  {row['kind']}  {row['state']}  {_score(row)}  {sample}", "bold")
+        reasons = [f"filed as {row['kind']}: {row['kind_reason']}" if row["kind_reason"] else ""]
+        reasons += ["trainable" if row["trainable"] else f"not trainable: {row['untrainable_reason']}"]
+        reasons += [row["note"] or ""]
+        reasons += [f"judged by {row['judge']}" if row["judge"] else ""]
+        reasons += [f"hint ({row['hint_source']}): {row['hint']}" if row["hint_source"] else ""]
+        reasons += [f"sample {row['sample']}: {row['sample_reason']}" if row["sample_reason"] else ""]
+        for reason in filter(None, reasons):
+            printer.indented(reason)
+
+
+IDENTITIES = {
+    "header": "the header {}",
+    "body": "the body's field {}",
+    "url": "its name in the URL",
+    "message": "the id that {} writes into its messages",
+    "import": "its name in an imported file",
+    "inferred": "the messages it repeats",
+}
+
+
+def describe_identity(source: str) -> str:
+    """How a session was recognised, in words; `source` is the session's `identity_source`."""
+    kind, _, detail = source.partition(":")
+    return IDENTITIES[kind].format(detail or "for it") if kind in IDENTITIES else source
+
+
+def _score(row: Row) -> str:
+    return "not scored" if row["score"] is None else f"score {row['score']:+g}"
+
+
+def _asked(messages: Sequence[Message]) -> list[tuple[Message, str]]:
+    """What the request brought since the reply before: cleaned messages, each with who it comes from."""
+    if not messages:
+        return []
+    read = reading.read(messages)
+    replies = [index for index, note in enumerate(read.notes) if note.role == "assistant"]
+    brought = list(zip(*read.after(replies[-1] if replies else -1), strict=True))
+    return brought or [(messages[-1], read.provenance[-1])]
+
+
+def _speaker(message: Mapping[str, Any], provenance: str) -> str:
+    role = str(message.get("role"))
+    return role if provenance in (role, "owner") else f"{role} ({provenance})"
+
+
+def _print_message(printer: Printer, message: Mapping[str, Any], heading: str) -> None:
+    printer.line(heading, "bold")
+    printer.indented(_text(message))
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_part(part) for part in content)
+    calls = [f"→ {c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []]
+    return "\n".join([*([str(content)] if content else []), *calls])
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    url = pictures.url_of(part)
+    return str(part.get("text", f"[{part.get('type')}]")) if url is None else f"[{pictures.read_url(url)[0]}]"

@@ -1,0 +1,164 @@
+"""A real vLLM server as the engine of a run: its command and its environment, worked out from the settings.
+
+The server listens on loopback with a random key and is ours alone: it may load adapters and update weights while it
+serves. A judge with devices of its own (`PRM_GPUS`) gets a second server, without adapters, by the same code.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.context import vllm_context
+from clawrl_trl.engines.devices import VISIBLE, deal
+from clawrl_trl.engines.families import family_of
+from clawrl_trl.run import RunFolder
+
+BASE_NAME = "base"
+MAX_LOGPROBS = 128
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM can make room for."""
+DEFAULT_RANK = 32
+"""Room for adapters of this rank when neither a trainer nor a policy of the run says more."""
+SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9
+"""Share of a device's memory for the engine: beside a trainer, and alone."""
+
+NOWHERE = "none.invalid"
+"""A domain that can't exist (RFC 2606): without any allowed domain, vLLM fetches from all."""
+
+OURS = (
+    "--middleware", "clawrl_trl.engines.vllm.policy.PolicyInPlace",
+    "--middleware", "clawrl_trl.engines.vllm.guard.RequireKey",  # the last is the outermost
+    "--worker-extension-cls", "clawrl_trl.engines.vllm.worker.WorkerExtension",
+    "--disable-uvicorn-access-log", "--disable-fastapi-docs",
+)  # fmt: skip
+"""Flags of every server of ours: the key at every door, and policies exchanged in place."""
+
+ENVIRONMENT = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_SERVER_DEV_MODE": "1",  # the routes for updating weights; `guard` asks for the key there too
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # an allowed domain may not lead to another
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "NO_COLOR": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""What the server needs in its environment beside the key; a value the user has set is kept."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server to be started.
+
+    Args:
+        settings (`ServeSettings`): The run's settings, as they apply to this server.
+        model (`str`): Folder or hub id of its model.
+        served_name (`str`, defaults to `"base"`): The model's name in requests.
+        adapters (`bool`, defaults to `True`): Whether it serves adapters too.
+        devices (`str`, *optional*): Its `CUDA_VISIBLE_DEVICES`; `None` leaves it what this process has.
+        fit_memory (`bool`, defaults to `False`): Take the longest context that the memory holds.
+    """
+
+    settings: ServeSettings
+    model: str
+    served_name: str = BASE_NAME
+    adapters: bool = True
+    devices: str | None = None
+    fit_memory: bool = False
+
+    @classmethod
+    def of_run(cls, settings: ServeSettings, model: str) -> "Server":
+        """The run's engine."""
+        return cls(settings, model, devices=deal(settings).engine)
+
+    @classmethod
+    def of_judge(cls, settings: ServeSettings, model: str) -> "Server":
+        """The judge's own engine, over all devices that are the judge's."""
+        alone = replace(
+            settings,
+            rollout_gpus=settings.prm_gpus,
+            vllm_tensor_parallel_size=settings.prm_gpus,
+            vllm_data_parallel_size=1,
+        )
+        name = settings.judge_model or BASE_NAME
+        return cls(alone, settings.judge_model or model, name, adapters=False, devices=deal(settings).judge)
+
+    def command(self, port: int) -> list[str]:
+        """The command line, for a free port on loopback.
+
+        Log-probs come back as processed, sampling defaults are neutral, and there is room for the adapters that the
+        staleness bound allows, the newest, and one on its way in.
+        """
+        settings = self.settings
+        words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
+        words += ["--served-model-name", self.served_name, "--host", "127.0.0.1", "--port", str(port)]
+        context = vllm_context(settings, self.model, fit_memory=self.fit_memory)
+        words += ["--max-model-len", context, "--max-num-seqs", str(settings.max_running)]
+        words += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", str(MAX_LOGPROBS)]
+        words += ["--generation-config", "vllm", "--dtype", _dtype(settings)]
+        words += ["--allowed-media-domains", *(sorted(settings.media_domains) or [NOWHERE])]
+        words += _adapters(settings) if self.adapters else []
+        words += [*_placement(settings), *family_of(self.model).arguments(), *OURS]
+        return [*words, *(settings.vllm_args or "").split()]
+
+    def environment(self, key: str) -> dict[str, str]:
+        """This process's environment, vLLM's switches, the server's devices, and the key."""
+        ours = ENVIRONMENT | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2))}
+        if Path(self.model).is_dir():
+            ours["HF_HUB_OFFLINE"] = "1"
+        # TRL quietens vLLM in whatever process imports it, and a trainer is where this one may come from.
+        level = "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO"
+        fixed = {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": level}
+        return ours | dict(os.environ) | fixed | ({VISIBLE: self.devices} if self.devices is not None else {})
+
+
+def on_cpu() -> bool:
+    """Whether the vLLM that is installed is the one for CPUs."""
+    with suppress(PackageNotFoundError):
+        return bool(version("vllm-cpu"))
+    return False
+
+
+def adapter_rank(settings: ServeSettings) -> int:
+    """The rank to make room for, 0 for none: what was asked for, but no less than the run's policies have."""
+    asked = DEFAULT_RANK if settings.vllm_max_lora_rank is None else settings.vllm_max_lora_rank
+    found = list(_policy_ranks(RunFolder(settings.run)))
+    wanted = max(found, default=asked) if settings.vllm_max_lora_rank is None else max(asked, *found, 0)
+    return next((rank for rank in (0, *LORA_RANKS) if rank >= wanted), wanted)
+
+
+def _policy_ranks(folder: RunFolder) -> Iterator[int]:
+    for path in folder.policies.glob("*/adapter_config.json"):
+        with suppress(OSError, ValueError):
+            config = json.loads(path.read_text())
+            yield max(int(config.get("r", 0)), *map(int, config.get("rank_pattern", {}).values()), 0)
+
+
+def _adapters(settings: ServeSettings) -> list[str]:
+    rank = adapter_rank(settings)
+    if rank == 0:
+        return []
+    room = max(settings.max_staleness, settings.keep_policies) + 2
+    words = ["--enable-lora", "--max-lora-rank", str(rank)]
+    return [*words, "--max-loras", str(room), "--max-cpu-loras", str(2 * room)]
+
+
+def _dtype(settings: ServeSettings) -> str:
+    # vLLM's own choice for a CPU is bfloat16, whose log-probs are further from the trainer's than need be.
+    return "float32" if settings.vllm_dtype == "auto" and on_cpu() else settings.vllm_dtype
+
+
+def _placement(settings: ServeSettings) -> list[str]:
+    if on_cpu():
+        return ["--enforce-eager"]
+    memory = settings.vllm_gpu_memory_utilization or (OWN_MEMORY if settings.rollout_gpus else SHARED_MEMORY)
+    split = settings.vllm_tensor_parallel_size
+    copies = settings.vllm_data_parallel_size or max(1, settings.rollout_gpus // split)
+    words = ["--gpu-memory-utilization", str(memory), "--tensor-parallel-size", str(split)]
+    return [*words, "--data-parallel-size", str(copies)] if copies > 1 else words

@@ -1,0 +1,169 @@
+"""A conversation as a chain of digests, one link for each message that later history keeps.
+
+Two requests of one conversation share the links of what they share, however the client stamped, wrapped or
+serialised it; so a conversation is found by looking a link up, and no history is kept.
+
+What counts as the same message: user text trimmed, without stamps and status lines; tool results by their text;
+assistant messages by their text without any white space and their tool calls by name and parsed arguments, ids,
+reasoning and nulls ignored. Consecutive messages of the assistant count as one, and so do those of the user, because
+clients merge them. Images and other parts count by their digest.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any
+
+from clawrl_trl.gateway.sessions.reading import Fate, Message, Reading, other_parts, text_of
+
+Link = bytes
+"""A digest of everything up to a message, 16 bytes."""
+
+_SPACE = b" \t\n\r\x0b\x0c"
+_THINK = re.compile(r"<(/?)think>", re.IGNORECASE)
+_EXACT = 2**53
+_UNIQUE_BYTES = 48
+
+
+def root(owner: str) -> Link:
+    """The link before the first message; conversations of different owners share no link."""
+    return _link(b"owner", owner.encode("utf-8", "surrogatepass"))
+
+
+def trail(owner: str, reading: Reading) -> list[tuple[int, Link]]:
+    """The chain of a reading: `(index of the message, link)` for each message that later history keeps."""
+    chain = Chain(root(owner))
+    links = []
+    for index, (message, note) in enumerate(zip(reading.messages, reading.notes, strict=True)):
+        if note.fate is Fate.KEPT:
+            chain.add(note.role, message, note.text)
+            links.append((index, chain.link))
+    return links
+
+
+class Chain:
+    """Digests one message after the other; `link` stands for everything so far."""
+
+    def __init__(self, start: Link) -> None:
+        self.link = start
+        self._run: _AssistantRun | _UserRun | None = None
+
+    def add(self, role: str, message: Message, text: str = "") -> Link:
+        """Append a message (`text`: the cleaned text of a user message)."""
+        if role == "assistant":
+            run = self._run if isinstance(self._run, _AssistantRun) else _AssistantRun(self.link)
+            self._run, self.link = run, run.add(message)
+        elif role == "user":
+            said = self._run if isinstance(self._run, _UserRun) else _UserRun(self.link)
+            self._run, self.link = said, said.add(message, text)
+        else:
+            self._run = None
+            self.link = _link(self.link, role.encode(), _bytes(text_of(message).strip()), *_parts(message))
+        return self.link
+
+
+class _AssistantRun:
+    """Consecutive assistant messages, which clients may merge: their texts as one, their calls as one list."""
+
+    def __init__(self, start: Link) -> None:
+        self._text = blake2b(start + b"assistant", digest_size=16)
+        self._calls = blake2b(digest_size=16)
+
+    def add(self, message: Message) -> Link:
+        self._text.update(spoken(message))
+        for call in _calls(message):
+            self._calls.update(call)
+        return _link(self._text.digest(), self._calls.digest())
+
+
+class _UserRun:
+    """Consecutive user messages, which clients merge after a stop: their texts as lines of one."""
+
+    def __init__(self, start: Link) -> None:
+        self._text = blake2b(start + b"user", digest_size=16)
+        self._parts = blake2b(digest_size=16)
+        self._joint = b""
+
+    def add(self, message: Message, text: str) -> Link:
+        self._text.update(self._joint + _bytes(text))
+        self._joint = b"\n"
+        for part in _parts(message):
+            self._parts.update(_link(part))
+        return _link(self._text.digest(), self._parts.digest())
+
+
+def spoken(message: Message) -> bytes:
+    """The text of an assistant message as it is compared: no thoughts, no white space."""
+    text = text_of(message)
+    if "<think>" in text:
+        text = _without_thoughts(text)
+    return _bytes(text).translate(None, _SPACE)
+
+
+def _without_thoughts(text: str) -> str:
+    """A text without what stands in `<think>...</think>`; a thought that nothing closes stays."""
+    said, end, opened = [], 0, -1
+    for mark in _THINK.finditer(text):
+        if not mark[1]:
+            opened = mark.start() if opened < 0 else opened
+        elif opened >= 0:
+            said.append(text[end:opened])
+            end, opened = mark.end(), -1
+    return "".join([*said, text[end:]])
+
+
+def reply_digest(message: Message) -> bytes:
+    """A digest of one assistant message by itself; empty if it says and calls nothing."""
+    text, calls = spoken(message), list(_calls(message))
+    return _link(text, *calls) if text or calls else b""
+
+
+def quotation(owner: str, message: Message) -> Link | None:
+    """The link of a reply by itself, whatever stands before it; `None` if it is too short to be the only one."""
+    text = spoken(message)
+    return _link(root(owner), b"quoted", text) if len(text) >= _UNIQUE_BYTES else None
+
+
+def text_digest(text: str) -> bytes:
+    """A digest of a user message's cleaned text."""
+    return _link(_bytes(text))
+
+
+def _calls(message: Message) -> Iterable[bytes]:
+    calls = message.get("tool_calls")
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        calls = [{"function": legacy}]
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield _link(_bytes(str(function.get("name") or "")), _arguments(function.get("arguments")))
+
+
+def _arguments(arguments: Any) -> bytes:
+    """Tool arguments as canonical JSON; numbers as JavaScript would write them again."""
+    try:
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        parsed = json.loads(written or "{}", parse_float=_number, parse_int=_number)
+        return json.dumps(parsed, sort_keys=True).encode()
+    except (ValueError, TypeError, RecursionError):
+        return _bytes(str(arguments)).translate(None, _SPACE)
+
+
+def _number(literal: str) -> float | int:
+    value = float(literal)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+
+
+def _parts(message: Message) -> list[bytes]:
+    return [_bytes(json.dumps(part, sort_keys=True, default=str)) for part in other_parts(message)]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _link(*parts: bytes) -> Link:
+    framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
+    return blake2b(b"".join(framed), digest_size=16).digest()

@@ -1,0 +1,97 @@
+"""Main or side: whether a request is the conversation itself or a client's own business beside it.
+
+What the client states wins. Else a request is main unless something speaks against it: its content (a dialect's
+marks), or that it carries a conversation's history under another system prompt or with a fraction of its tools.
+So a plain chat without any header is main, from its first request on. Each decision comes with a sentence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clawrl_trl.gateway.sessions import clients
+from clawrl_trl.gateway.sessions.identity import turn_type
+from clawrl_trl.gateway.sessions.reading import Fate, Reading
+from clawrl_trl.gateway.sessions.sketch import Sketch, alike, sketch
+
+_ONE_SHOT_SYSTEM = 4000
+_MANY_TOOLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a request is asked under: a sketch of its system prompt and the names of its tools."""
+
+    system: Sketch
+    tools: frozenset[str]
+
+    def prompted_like(self, other: "Setting") -> bool:
+        """Whether the system prompt is the other's but for stamps and small changes."""
+        return alike(self.system, other.system)
+
+    def like(self, other: "Setting") -> bool:
+        """Whether the tools, too, are the other's."""
+        return self.tools == other.tools and self.prompted_like(other)
+
+
+def setting_of(reading: Reading, tools: object) -> Setting:
+    """The setting of a request."""
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in named)
+    names = frozenset(str(function.get("name")) for function in functions)
+    return Setting(sketch(reading.system), names)
+
+
+def kind_of(
+    headers: Mapping[str, str], body: Mapping[str, Any], reading: Reading, main: Setting | None
+) -> tuple[str, str]:
+    """The kind of a request and the reason for it.
+
+    Args:
+        headers (`Mapping[str, str]`): Lower-case names.
+        body (`Mapping[str, Any]`): The request's body.
+        reading (`Reading`): Its messages.
+        main (`Setting`, *optional*): The setting of the conversation that the request extends.
+    """
+    if stated := turn_type(headers, body):
+        return stated[0], f"the client says so ({stated[1]})"
+    if "prompt" in body or "messages" not in body:
+        return "side", "a raw completion, not a chat"
+    if reason := _side_by_content(reading, body):
+        return "side", reason
+    if main is not None and (reason := _side_by_setting(setting_of(reading, body.get("tools")), main)):
+        return "side", reason
+    return "main", ""
+
+
+def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
+    for pattern, reason in clients.SIDE_KEY:
+        if reading.client_key and pattern.search(reading.client_key):
+            return f"{reason}, by the client's session name"
+    trigger = reading.trigger()
+    if trigger is not None:
+        if trigger.fate is Fate.WAKE:
+            return f"{trigger.reason}, by its text"
+        for pattern, reason in clients.SIDE_PROMPT:
+            if pattern.match(trigger.text):
+                return f"{reason}, by its text"
+    if body.get("tools"):
+        return ""
+    alone = not any(note.role == "assistant" for note in reading.notes)
+    if alone and trigger is not None:
+        for pattern, reason in clients.ONE_SHOT:
+            if pattern.match(trigger.text):
+                return f"{reason}, by its text"
+    for pattern, reason in clients.SIDE_SYSTEM if len(reading.system) <= _ONE_SHOT_SYSTEM else ():
+        if (alone or "/btw" in reason) and pattern.search(reading.system):
+            return f"{reason}, by its system prompt"
+    return ""
+
+
+def _side_by_setting(now: Setting, main: Setting) -> str:
+    if main.tools and not now.tools and not now.prompted_like(main):
+        return "the conversation's history under another system prompt and without tools"
+    few = 0 < len(now.tools) <= len(main.tools) / 2
+    if few and len(main.tools) >= _MANY_TOOLS and now.tools < main.tools:
+        return f"the conversation's history with {len(now.tools)} of its {len(main.tools)} tools"
+    return ""

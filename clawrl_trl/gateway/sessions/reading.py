@@ -1,0 +1,279 @@
+"""What a request's messages say, without what the client's habits put around them.
+
+`read` looks at each message once and returns a `Reading`: who wrote the message, what becomes of it in later
+history, and the cleaned text. The habits themselves are data (`dialects`); nothing here knows a client by name.
+Who wrote a message matters beyond stitching: only the owner's words may ever become a hint.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import takewhile
+from typing import Any
+
+from clawrl_trl.gateway.sessions import clients
+from clawrl_trl.gateway.sessions.senders import Names, Sender, choose_owner, label_senders, read_sender
+
+Message = dict[str, Any]
+
+MOST_READ = 2**20
+"""Characters of a user message in which a client's marks are looked for; a longer one is its writer's, as it stands.
+A search holds up every other request for some milliseconds per million characters, on whatever thread it runs."""
+
+_BLANK_LINE = re.compile(r"\n[ \t]*\n")
+_OTHER_VERSIONS = 8
+_NUDGE_PARAGRAPHS = 32
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+class Fate(Enum):
+    """What becomes of a message in the conversation."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"  # system, transient, or a nudge: in no later history
+    EVENT = "event"  # a next state, gone or rewritten in later history
+    WAKE = "wake"  # opens, or belongs to, a run that the client started by itself
+
+
+@dataclass(slots=True)
+class Note:
+    """One message, read. `text` is the cleaned text; `cleaned` says whether it differs from the message's."""
+
+    provenance: str
+    fate: Fate
+    text: str = ""
+    role: str = "user"
+    cleaned: bool = False
+    queued: bool = False
+    nudge: bool = False
+    summary: bool = False
+    runtime: bool = False
+    reason: str = ""
+    sender: Sender | None = None
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Reading:
+    """A request's messages, read; `notes` has one entry per message."""
+
+    messages: Sequence[Message]
+    notes: list[Note] = field(default_factory=list)
+    system: str = ""
+    client_session: str | None = None
+    client_key: str = ""
+    client_name: str = ""
+
+    @property
+    def provenance(self) -> list[str]:
+        """One word per message: who it comes from."""
+        return [note.provenance for note in self.notes]
+
+    def trigger(self) -> Note | None:
+        """The user message that made the client ask: the last one that is neither transient nor a nudge."""
+        written = (note for note in reversed(self.notes) if note.role == "user")
+        return next((note for note in written if note.fate is not Fate.DROPPED), None)
+
+    def name_owner(self, listed: Names = frozenset(), known: Names | None = None) -> Names | None:
+        """Give the messages of other named senders than the owner the provenance `other`.
+
+        Args:
+            listed: Names under which the owner writes. Default: found by `choose_owner`.
+            known: What this returned for an earlier request of the conversation.
+
+        Returns:
+            The owner's names; `None` where no message names its sender.
+        """
+        written = [note for note in self.notes if note.provenance == "owner"]
+        if written and all(note.sender is None for note in written):
+            labelled = label_senders([note.text for note in written], several=bool(known)) or ()
+            for note, sender in zip(written, labelled, strict=False):
+                note.sender = sender
+        if all(note.sender is None for note in written):
+            return known
+        names = listed or known
+        if names is None:
+            whole = not any(note.summary for note in self.notes)
+            names = choose_owner([note.sender for note in written], whole=whole)
+        for note in written:
+            if note.sender is not None and not note.sender.names & names:
+                note.provenance = "other"
+        return names
+
+    def retried(self) -> bool:
+        """Whether the client says that it repeats something that got no answer."""
+        newest = takewhile(lambda note: note.role != "assistant", reversed(self.notes))
+        return any(note.nudge for note in newest)
+
+    def after(self, index: int) -> tuple[list[Message], list[str]]:
+        """What follows message `index` up to the next reply: cleaned messages and their provenance."""
+        messages: list[Message] = []
+        provenance: list[str] = []
+        for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
+            if note.fate in (Fate.DROPPED, Fate.WAKE) or note.summary:
+                continue
+            if note.role == "assistant":
+                break
+            messages.append(_cleaned(message, note))
+            provenance.append(note.provenance)
+        return messages, provenance
+
+
+def role_of(message: Message) -> str:
+    """The message's role, `developer` and `function` under their current names."""
+    role = message.get("role")
+    return _ROLES.get(role, role) if isinstance(role, str) else ""
+
+
+def read(messages: Sequence[Message]) -> Reading:
+    """Read a request's messages."""
+    reading = Reading(messages)
+    first, woken, agents = True, False, False
+    for message in messages:
+        role = role_of(message)
+        if role == "user":
+            follows_tool = bool(reading.notes) and reading.notes[-1].role == "tool"
+            note = _read_user(message, first=first, follows_tool=follows_tool)
+            if first:
+                agents = _first_user(reading, message, note) or agents
+                first = False
+            text = text_of(message)
+            note.sender = read_sender(message, text if len(text) <= MOST_READ else "")
+            if agents and note.provenance == "owner":
+                note.provenance = "event"
+            if note.fate is not Fate.DROPPED:
+                woken = note.fate is Fate.WAKE
+        elif role == "assistant":
+            note = Note("assistant", Fate.WAKE if woken else Fate.KEPT, role="assistant")
+            woken = woken and bool(message.get("tool_calls"))
+        elif role == "tool":
+            note = Note("tool", Fate.WAKE if woken else Fate.KEPT, role="tool")
+        else:
+            note = Note("system", Fate.DROPPED, role=role)
+            if not reading.system:
+                reading.system = text_of(message)
+        reading.notes.append(note)
+    return reading
+
+
+def _first_user(reading: Reading, message: Message, note: Note) -> bool:
+    """Find the client's own session id; says whether the session's user is another agent."""
+    text = text_of(message)
+    for name, pattern in clients.SESSION_ID if len(text) <= MOST_READ else ():
+        for match in pattern.finditer(text):
+            note.runtime = True
+            reading.client_key = (match["key"] or "").strip()
+            reading.client_session = None if clients.FORK_KEY.search(reading.client_key) else match["id"]
+            reading.client_name = name
+    by_key = bool(reading.client_key and clients.AGENT_KEY.search(reading.client_key))
+    return by_key or bool(clients.AGENT.match(note.text))
+
+
+def _read_user(message: Message, *, first: bool, follows_tool: bool) -> Note:
+    """Clean a user message step by step; each step is one habit of the dialect table."""
+    raw = text_of(message)
+    if len(raw) > MOST_READ:
+        return Note("owner", Fate.KEPT, raw.strip())
+    if clients.EVENT.match(raw):
+        return Note("event", Fate.EVENT, raw)
+    text = raw.strip()
+    for needle, pattern in clients.CUTS:
+        if needle in text:
+            text = pattern.sub("", text).strip()
+    text, marked = _peel(text)
+    note = Note("owner", Fate.KEPT, text, cleaned=text != raw.strip())
+    if not text and not other_parts(message):
+        note.fate = Fate.WAKE if marked else Fate.DROPPED
+        note.provenance = "event" if "cron" in marked.lower() else "client"
+        note.reason = "a cron wake" if "cron" in marked.lower() else "a heartbeat" if marked else ""
+        return note
+    if clients.EVENT.match(text):
+        note.provenance, note.fate = "event", Fate.EVENT
+        return note
+    if reason := _wake(text):
+        note.provenance, note.fate = "event" if "cron" in reason else "client", Fate.WAKE
+        note.reason = reason
+        return note
+    if opening := clients.QUEUED.match(text):
+        return _read_queued(note, _peel(text[opening.end() :].strip())[0])
+    if follows_tool and clients.NUDGE.match(text):
+        note.provenance, note.fate, note.nudge = "client", Fate.DROPPED, True
+    elif clients.CARRIED.match(text):
+        note.provenance = "tool"
+    elif first and clients.SUMMARY.match(text):
+        note.provenance, note.summary = "client", True
+    return note
+
+
+def _peel(text: str) -> tuple[str, str]:
+    """Cut stamps and wake marks from the start of a text; also returns the last mark found."""
+    marked, begin = "", 0
+    while True:
+        if mark := clients.WAKE_MARK.match(text, begin):
+            marked, begin = mark[0], mark.end()
+        elif stamp := clients.STAMP.match(text, begin):
+            begin = stamp.end()
+        else:
+            return text[begin:], marked
+
+
+def _wake(text: str) -> str:
+    for pattern, reason in clients.WAKE:
+        if pattern.match(text):
+            return reason
+    return next((reason for word, reason in clients.WAKE_WORDS if word in text), "")
+
+
+def _read_queued(note: Note, text: str) -> Note:
+    """A message that got no answer, repeated: alone (a nudge follows it) or in front of a newer one.
+
+    Later history shows the repeated message in the first case and the newer one in the second; where the newer
+    one starts is not marked, so every ending after a blank line is a version of this message.
+    """
+    note.queued, note.cleaned = True, True
+    cuts = [match.end() for match in _BLANK_LINE.finditer(text)]
+    for cut in reversed(cuts[-_NUDGE_PARAGRAPHS:]):
+        if clients.NUDGE.match(_peel(text[cut:].strip())[0]):
+            note.nudge = True
+            note.text = text[:cut].strip()
+            return note
+    note.text = text
+    endings = (_peel(text[cut:].strip())[0] for cut in cuts[-_OTHER_VERSIONS:])
+    note.versions = tuple(ending for ending in endings if ending)
+    return note
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, parts joined by line breaks; parts that are not text are left out."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
+            texts.append(str(part.get("text") or ""))
+    return "\n".join(texts)
+
+
+def other_parts(message: Message) -> list[Message]:
+    """The parts of a message that are neither text nor thoughts: images, sounds, files."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return []
+    written = ("text", "input_text", "output_text", "thinking", "reasoning")
+    return [part for part in content if isinstance(part, dict) and part.get("type") not in written]
+
+
+def _cleaned(message: Message, note: Note) -> Message:
+    label = note.sender.label if note.sender else ""
+    if not (note.cleaned or label) or note.fate is Fate.EVENT:
+        return message
+    text = note.text.removeprefix(label)
+    others = other_parts(message)
+    content = [{"type": "text", "text": text}, *others] if others else text
+    return {**message, "content": content}

@@ -1,0 +1,4 @@
+"""Translation of the Responses API and Anthropic's Messages API to chat completions and back.
+
+`*_request` modules translate a request, `*_reply` modules a reply; `parts`, `fields` and `chat_messages` are shared.
+"""

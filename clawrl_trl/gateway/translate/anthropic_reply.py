@@ -1,0 +1,117 @@
+"""A chat completion's reply as Anthropic's Messages API gives it: events of a stream, or the whole message.
+
+Pure. Thinking blocks carry an empty signature: there is nothing to verify, and none is asked for when they
+come back.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from clawrl_trl.gateway.errors import anthropic_error
+from clawrl_trl.gateway.translate.parts import Part, Parts, Step
+
+Json = dict[str, Any]
+
+API = "messages"
+PREFIX = "msg_"
+
+UNREADABLE = "unparsed_arguments"
+"""Where the arguments of a call stand whose JSON is broken, as a reply cut by its length leaves it."""
+
+_STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+
+
+class Reply:
+    """The message that answers one request, in the making."""
+
+    def __init__(self) -> None:
+        self._parts = Parts()
+        self._begun = False
+
+    def take(self, chunk: Mapping[str, Any]) -> list[Json]:
+        """The events that follow from an event of the chat completion."""
+        steps = self._parts.take(chunk)
+        events: list[Json] = []
+        if not self._begun:
+            self._begun = True
+            events = [{"type": "message_start", "message": self._message()}, {"type": "ping"}]
+        return events + [_event(step) for step in steps]
+
+    def end(self) -> list[Json]:
+        """The events that end the stream, when the reply is complete."""
+        events = [_event(step) for step in self._parts.end()]
+        over = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
+        return [*events, over, {"type": "message_stop"}]
+
+    def fail(self, error: Mapping[str, Any]) -> list[Json]:
+        """The event that ends the stream, when the reply broke off."""
+        return [anthropic_error(error.get("status") or 500, str(error.get("message")))]
+
+    def whole(self, completion: Mapping[str, Any]) -> Json:
+        """The message, from a whole chat completion."""
+        self._parts.take(completion)
+        self._parts.end()
+        return self._message() | self._stop() | {"content": [_block(part) for part in self._parts.parts]}
+
+    def _message(self) -> Json:
+        return {
+            "id": self._parts.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._parts.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(),
+        }
+
+    def _stop(self) -> Json:
+        parts = self._parts
+        reason = _STOP_REASONS.get(parts.finish_reason or "")
+        if reason is None and parts.called:
+            reason = "tool_use"
+        if reason is None and parts.stop_sequence is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": parts.stop_sequence}
+        return {"stop_reason": reason or "end_turn", "stop_sequence": None}
+
+    def _usage(self) -> Json:
+        parts = self._parts
+        return {
+            "input_tokens": parts.prompt_tokens - parts.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": parts.cached_tokens,
+            "output_tokens": parts.completion_tokens,
+        }
+
+
+def _event(step: Step) -> Json:
+    part = step.part
+    if step.what == "open":
+        return {"type": "content_block_start", "index": part.index, "content_block": _block(part, empty=True)}
+    if step.what == "close":
+        return {"type": "content_block_stop", "index": part.index}
+    if part.kind == "call":
+        delta = {"type": "input_json_delta", "partial_json": step.text}
+    elif part.kind == "reasoning":
+        delta = {"type": "thinking_delta", "thinking": step.text}
+    else:
+        delta = {"type": "text_delta", "text": step.text}
+    return {"type": "content_block_delta", "index": part.index, "delta": delta}
+
+
+def _block(part: Part, *, empty: bool = False) -> Json:
+    said = "" if empty else part.text
+    if part.kind == "call":
+        return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(said)}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": said, "signature": ""}
+    return {"type": "text", "text": said}
+
+
+def _input(arguments: str) -> Json:
+    try:
+        parsed = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {UNREADABLE: arguments}

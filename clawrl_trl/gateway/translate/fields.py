@@ -1,0 +1,118 @@
+"""Reading a request of another API strictly: each value has the type its place asks for, and no field is lost.
+
+A translation that skips what it does not know would answer another question than was asked. So every field of a
+request is named in its API's `Fields`, as translated, passed on, without effect here, or refused with a reason;
+and what is none of these is refused by name, as the APIs themselves do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clawrl_trl.gateway.errors import ApiError, invalid
+from clawrl_trl.gateway.sessions.identity import OWN_FIELDS
+
+Json = dict[str, Any]
+
+ENGINE_FIELDS = frozenset(
+    {
+        "bad_words",
+        "cache_salt",
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "logit_bias",
+        "min_p",
+        "min_tokens",
+        "presence_penalty",
+        "priority",
+        "repetition_penalty",
+        "seed",
+        "skip_special_tokens",
+        "stop_token_ids",
+        "top_k",
+    }
+)
+"""Sampling fields of the engine that a client may add in any API; they mean the same in all of them."""
+
+COMMON_FIELDS = frozenset({*OWN_FIELDS, *ENGINE_FIELDS, "metadata", "model", "stream", "temperature", "top_p"})
+"""Fields that are called the same in a chat completion."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What becomes of the fields of an API's request.
+
+    Args:
+        translated (`frozenset[str]`): Read by the translation.
+        passed (`frozenset[str]`): Copied; beside `COMMON_FIELDS`.
+        idle (`frozenset[str]`): Without effect on a reply: caching, billing, routing.
+        refused (`Mapping[str, str]`): What can't be translated, each with the reason or the remedy.
+    """
+
+    translated: frozenset[str]
+    passed: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def copied(self, body: Mapping[str, Any]) -> Json:
+        """The fields to copy.
+
+        Raises:
+            ApiError: 400 for a field that is refused or unknown, unless it is null (or, refused, false or empty).
+        """
+        passed = self.passed | COMMON_FIELDS
+        for name, value in body.items():
+            if name in self.refused and value:
+                raise unsupported(name, self.refused[name])
+            known = name in passed or name in self.translated or name in self.idle or name in self.refused
+            if value is not None and not known:
+                raise invalid(f"Unknown parameter: {name[:100]!r}.", param=name[:100], code="unknown_parameter")
+        return {name: value for name, value in body.items() if name in passed and value is not None}
+
+
+def unsupported(where: str, why: str) -> ApiError:
+    """A refusal of what can't be translated."""
+    return invalid(f"{where}: {why}", param=where, code="unsupported_value")
+
+
+def text(value: Any, where: str) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise _wrong(where, "a string", value)
+    return value
+
+
+def optional_text(value: Any, where: str) -> str | None:
+    """A string or nothing."""
+    return None if value is None else text(value, where)
+
+
+def mapping(value: Any, where: str) -> Json:
+    """An object."""
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object", value)
+    return value
+
+
+def objects(value: Any, where: str) -> list[tuple[str, Json]]:
+    """A list of objects, each with its own place."""
+    if not isinstance(value, list):
+        raise _wrong(where, "a list", value)
+    places = [f"{where}.{position}" for position in range(len(value))]
+    return [(place, mapping(item, place)) for place, item in zip(places, value, strict=True)]
+
+
+def required(value: Mapping[str, Any], name: str, where: str) -> str:
+    """A string that must be there and not be empty."""
+    if not (found := text(value.get(name), f"{where}.{name}")):
+        raise invalid(f"{where}.{name}: must not be empty", param=f"{where}.{name}", code="invalid_value")
+    return found
+
+
+def _wrong(where: str, wanted: str, value: Any) -> ApiError:
+    given = {type(None): "nothing", bool: "a boolean", dict: "an object", list: "a list", str: "a string"}
+    code = "missing_required_parameter" if value is None else "invalid_type"
+    found = given.get(type(value), "a number")
+    return invalid(f"{where}: expected {wanted}, got {found}", param=where, code=code)

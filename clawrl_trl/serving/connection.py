@@ -1,0 +1,92 @@
+"""What a person is told when a run serves: the model, the version it goes on from, and how to connect a client."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings, api_key, client_key
+from clawrl_trl.engines.calls import base_name, model_names, model_roots
+from clawrl_trl.engines.context import find_shortage
+from clawrl_trl.engines.families import has_chat_template
+from clawrl_trl.engines.launch import model_path
+
+TIMEOUT_S = 10.0
+NO_TEMPLATE = (
+    "The model has no chat template, so chats are refused: name a chat (instruct) model, or put a chat_template.jinja "
+    "into the model's folder. /v1/completions takes plain prompts."
+)
+
+
+def connection_help(settings: ServeSettings, base_url: str) -> str:
+    """What a person pastes into an OpenAI client and into `openclaw.json`, with the context that the engine takes.
+
+    Args:
+        settings (`ServeSettings`): The run's settings.
+        base_url (`str`): The gateway's address, with `/v1`.
+    """
+    card = _first_model(_ask(f"{base_url}/models", client_key("chat")))
+    context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
+    key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
+    version = card.get("policy_version")
+    onward = f", going on from policy version {version}" if version else ""
+    lines = [f"Serving {describe_model(settings)} at {base_url}{onward}"]
+    lines += ["", "Any OpenAI client:", f'    client = OpenAI(base_url="{base_url}", api_key="{key}")']
+    lines += [f'    client.chat.completions.create(model="{settings.model_names[0]}", messages=[...])']
+    lines += ["", "OpenClaw, in openclaw.json:", json.dumps(_provider(settings, base_url, key, context), indent=2)]
+    if not _is_remote(settings) and not has_chat_template(model_path(settings)):
+        lines += ["", NO_TEMPLATE]
+    if shortage := find_shortage(context, settings.model_name_or_path or _remote_url(settings)):
+        lines += ["", "{}: {}.".format(*shortage)]
+    return "\n".join(lines) + "\n"
+
+
+def describe_model(settings: ServeSettings) -> str:
+    """The model that serves, in words; a remote engine is asked which one it has."""
+    if not _is_remote(settings):
+        return settings.model_name_or_path or "the bundled model"
+    models = _ask(f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY"))
+    if not model_names(models):
+        return f"the model of {settings.engine}"
+    name = base_name(model_names(models))
+    root = model_roots(models).get(name)
+    return f"{root} ({name!r} of {settings.engine})" if root and root != name else f"{name!r} of {settings.engine}"
+
+
+def _provider(settings: ServeSettings, base_url: str, key: str, context: int) -> dict[str, Any]:
+    model = {
+        "id": settings.model_names[0],
+        "name": settings.model_names[0],
+        "reasoning": False,
+        "input": ["text"],
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+        "contextWindow": context,
+        "maxTokens": min(8192, context // 4),
+    }
+    provider = {"baseUrl": base_url, "apiKey": key, "api": "openai-completions", "models": [model]}
+    return {"models": {"providers": {"clawrl": provider}}}
+
+
+def _is_remote(settings: ServeSettings) -> bool:
+    return settings.engine.startswith(("http://", "https://"))
+
+
+def _remote_url(settings: ServeSettings) -> str | None:
+    return settings.engine if _is_remote(settings) else None
+
+
+def _first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
+    data = models.get("data")
+    return data[0] if data else {}
+
+
+def _ask(url: str, key: str | None) -> Mapping[str, Any]:
+    """The JSON at an address; empty when nothing usable answers, for what is said here is only a help."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return answer if isinstance(answer, Mapping) else {}

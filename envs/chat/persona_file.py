@@ -1,0 +1,91 @@
+"""A persona in a YAML file: who a language model plays, and where that model is.
+
+```yaml
+name: Mia
+goal: A name for her new bakery.      # or `goals`, a list, one for each session; `heldout`: those of evaluations
+tastes: One suggestion with its reason; no lists, no headings.
+mood: patient                         # patient, curious, pleased, confused, annoyed or angry
+model: qwen3                          # the model that plays her, behind any OpenAI-compatible API
+base_url: http://127.0.0.1:8000/v1
+key_env: OPENAI_API_KEY               # the environment variable with its key; default: CLAWRL_PERSONA_KEY
+rules: student                        # optional: the scripted persona whose problems and style rules count
+```
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from clawrl_trl.envs.chat.llm_persona import NAME, LLMPersona
+from clawrl_trl.envs.chat.personas import PERSONAS, Mood
+from clawrl_trl.envs.chat.user_model import UserModel
+from clawrl_trl.errors import UserError
+
+PERSONA_KEY = "CLAWRL_PERSONA_KEY"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=f"^{NAME}$")
+    goals: list[str] = Field(min_length=1)
+    heldout: list[str] = []
+    tastes: str = ""
+    mood: Mood = "patient"
+    model: str
+    base_url: str = Field(pattern=r"^https?://")
+    key_env: str | None = None
+    rules: str | None = None
+    sampling: dict[str, Any] | None = None
+    timeout: float = Field(default=60.0, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            raise ValueError("it must be a mapping")
+        if {"key", "api_key"} & set(given):
+            raise ValueError(f"keys stay in the environment: set {PERSONA_KEY}, or name a variable with key_env")
+        content = dict(given)
+        if "goal" in content:
+            content["goals"] = [content.pop("goal"), *content.get("goals", [])]
+        return content
+
+
+def read_persona(path: str | Path) -> LLMPersona:
+    """The persona that a YAML file describes.
+
+    Raises:
+        UserError: If the file can't be read, or says what it shouldn't.
+    """
+    try:
+        given = _File.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--persona {path} can't be read: {' '.join(str(error).split())}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"--persona {path}: {where + ': ' if where else ''}{first['msg']}.") from None
+    if given.rules is not None and given.rules not in PERSONAS:
+        raise UserError(f"--persona {path}: rules {given.rules!r} is unknown: use {' or '.join(PERSONAS)}.")
+    if given.key_env is not None and not os.environ.get(given.key_env):
+        raise UserError(f"--persona {path}: key_env names {given.key_env}, which is not set: export it.")
+    model = UserModel(
+        given.model,
+        given.base_url,
+        key=os.environ.get(given.key_env or PERSONA_KEY),
+        sampling=given.sampling,
+        timeout=given.timeout,
+    )
+    return LLMPersona(
+        given.name,
+        given.goals,
+        model,
+        tastes=given.tastes,
+        mood=given.mood,
+        heldout=given.heldout,
+        rules=None if given.rules is None else PERSONAS[given.rules](),
+    )

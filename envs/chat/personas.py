@@ -1,0 +1,227 @@
+"""Simulated users: they ask, read the reply, and approve or object in their next message.
+
+A persona knows what a person knows: its problem, the reply, its taste. The scripted ones hold no state between
+messages and draw every word from the random generator they are handed, so a session is repeatable from a seed; those
+whose words come from a language model are in `clawrl_trl.envs.chat.llm_persona`. No persona imports torch, the
+ledger or the judge.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+
+from clawrl_trl.envs.chat import answers, styles, wordings
+from clawrl_trl.envs.chat.styles import StyleReport
+from clawrl_trl.errors import UserError
+from clawrl_trl.tiny.problems import Problem, Split, problems
+
+Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
+
+
+class PersonaGone(Exception):
+    """The simulated user can't go on, for a reason that is not the policy's; the episode is dropped with it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one session is about.
+
+    Attributes:
+        question (`str`): The homework problem.
+        answer (`int`): Its right answer.
+        work (`str`): A student's worked solution to be graded; empty when there is nothing to grade.
+        claimed (`int`): The answer that `work` arrives at.
+    """
+
+    question: str
+    answer: int
+    work: str = ""
+    claimed: int = 0
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """A persona's next message.
+
+    Attributes:
+        text (`str`): What it says.
+        mood (`str`): How it feels, see [`Mood`].
+        satisfied (`bool`): Whether the reply is what it wanted, which ends the conversation; else it objects.
+    """
+
+    text: str
+    mood: Mood
+    satisfied: bool
+
+
+class Persona(Protocol):
+    """A simulated user; bring your own by implementing these methods.
+
+    `opening`, `react`, `style` and `correct` may raise [`PersonaGone`].
+    """
+
+    @property
+    def name(self) -> str:
+        """The name under which reports show it."""
+
+    @property
+    def mood(self) -> Mood:
+        """How it feels before it has read a reply."""
+
+    def session(self) -> "Persona":
+        """The persona for one conversation. One that remembers what was said begins anew, others are themselves."""
+
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+        """`count` different tasks; a longer list with the same seed and split starts with the shorter one."""
+
+    def opening(self, task: Task, rng: random.Random) -> str:
+        """The first message of a session."""
+
+    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+        """The next message after the `turn`-th reply, counted from 1."""
+
+    def style(self, task: Task, reply: str) -> StyleReport:
+        """How much the reply is to the persona's taste."""
+
+    def correct(self, task: Task, reply: str) -> bool:
+        """Whether the reply is right in substance."""
+
+
+class Student:
+    """Wants help with a homework problem in plain sentences that keep every step.
+
+    Args:
+        moves_on (`float`, *optional*, defaults to `0.3`): Share of approvals that only thank and move on.
+    """
+
+    name = "student"
+    mood: Mood = "patient"
+
+    def __init__(self, moves_on: float = 0.3) -> None:
+        self.moves_on = moves_on
+
+    def session(self) -> Self:
+        return self
+
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+        return [Task(one.question, one.answer) for one in problems(seed, split, count)]
+
+    def opening(self, task: Task, rng: random.Random) -> str:
+        asked = wordings.say(rng, wordings.STUDENT_GREETINGS, wordings.STUDENT_REQUESTS)
+        return wordings.say(rng, [asked], [task.question], wordings.STUDENT_CLOSINGS)
+
+    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+        faults = self.style(task, reply).faults
+        if not faults:
+            return Reaction(self._approval(rng), "pleased", True)
+        if faults == ("no_steps",):
+            said = wordings.sentence(rng, _starts(turn), wordings.STUDENT_MISSING)
+            return Reaction(wordings.say(rng, [said], wordings.STUDENT_MISSING_ENDS), _displeased(turn), False)
+        said = wordings.sentence(rng, _starts(turn), _bodies(wordings.STUDENT_OBJECTIONS, faults, rng))
+        return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), _displeased(turn), False)
+
+    def style(self, task: Task, reply: str) -> StyleReport:
+        return styles.student_style(reply)
+
+    def correct(self, task: Task, reply: str) -> bool:
+        return answers.stated_answer(reply) == task.answer
+
+    def _approval(self, rng: random.Random) -> str:
+        if rng.random() < self.moves_on:
+            return wordings.say(rng, wordings.STUDENT_THANKS, wordings.STUDENT_MOVES_ON)
+        return wordings.say(rng, wordings.STUDENT_APPROVALS, ("", *wordings.STUDENT_THANKS))
+
+
+class Teacher:
+    """Has homework graded, by comments that are warm and specific.
+
+    Args:
+        wrong (`float`, *optional*, defaults to `0.5`): Share of the homework that has a slip in it.
+        moves_on (`float`, *optional*, defaults to `0.3`): Share of approvals that only thank and move on.
+    """
+
+    name = "teacher"
+    mood: Mood = "patient"
+
+    def __init__(self, wrong: float = 0.5, moves_on: float = 0.3) -> None:
+        self.wrong = wrong
+        self.moves_on = moves_on
+
+    def session(self) -> Self:
+        return self
+
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+        rng = random.Random(f"homework-{seed}-{split}")
+        return [hand_in(one, rng, slip=rng.random() < self.wrong) for one in problems(seed, split, count)]
+
+    def opening(self, task: Task, rng: random.Random) -> str:
+        asked = wordings.say(rng, wordings.TEACHER_REQUESTS)
+        form = rng.choice(wordings.TEACHER_TASKS)
+        given = form.format(question=task.question, answer=task.answer, work=task.work)
+        return wordings.say(rng, [asked], [given], wordings.TEACHER_CLOSINGS)
+
+    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+        faults = self.style(task, reply).faults
+        if not faults:
+            return Reaction(self._approval(rng), "pleased", True)
+        said = wordings.sentence(rng, _starts(turn), _bodies(wordings.TEACHER_OBJECTIONS, faults, rng))
+        return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), _displeased(turn), False)
+
+    def style(self, task: Task, reply: str) -> StyleReport:
+        return styles.teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
+
+    def correct(self, task: Task, reply: str) -> bool:
+        return answers.stated_verdict(reply) is (task.claimed == task.answer)
+
+    def _approval(self, rng: random.Random) -> str:
+        if rng.random() < self.moves_on:
+            return wordings.say(rng, wordings.TEACHER_THANKS, wordings.TEACHER_MOVES_ON)
+        return wordings.say(rng, wordings.TEACHER_APPROVALS, ("", *wordings.TEACHER_THANKS))
+
+
+def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> Task:
+    """A student's homework on a problem, right or with a slip in its last calculation."""
+    *before, last = [step.equation for step in problem.steps if step.equation]
+    claimed = _off(problem.answer, rng) if slip else problem.answer
+    calculation = ". ".join([*before, f"{last.partition(' = ')[0]} = {claimed}"])
+    ending = rng.choice(("The answer is {}.", "So the answer is {}.", "My answer is {}.", "Answer: {}."))
+    return Task(problem.question, problem.answer, f"{calculation}. {ending.format(claimed)}", claimed)
+
+
+def persona(name: str) -> Persona:
+    """The persona of that name, or the one that a YAML file describes.
+
+    Raises:
+        UserError: If there is none, or the file is wrong.
+    """
+    if name in PERSONAS:
+        return PERSONAS[name]()
+    if name.endswith((".yaml", ".yml")):
+        from clawrl_trl.envs.chat.persona_file import read_persona
+
+        return read_persona(name)
+    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}, or a YAML file that describes one.")
+
+
+PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "teacher": Teacher}
+
+
+def _off(result: int, rng: random.Random) -> int:
+    """A plausible wrong result: off by one or two, or by ten; never below 1, never right."""
+    return rng.choice([wrong for by in (-10, -2, -1, 1, 2, 10) if (wrong := result + by) > 0])
+
+
+def _displeased(turn: int) -> Mood:
+    return "patient" if turn == 1 else "annoyed"
+
+
+def _starts(turn: int) -> Sequence[str]:
+    return wordings.OBJECTION_STARTS if turn == 1 else wordings.AGAIN
+
+
+def _bodies(by_fault: Mapping[str, Sequence[str]], faults: Sequence[str], rng: random.Random) -> Sequence[str]:
+    """Phrases about one of the faults, or, as people do, about the style as a whole."""
+    named = [fault for fault in faults if fault in by_fault]
+    several = len(named) > 1 or not named
+    return by_fault["any" if (several and rng.random() < 0.5) or not named else rng.choice(named)]

@@ -1,0 +1,324 @@
+"""Chromium through Playwright, for environments that step from any thread.
+
+Playwright binds to the thread it was started on. So a browser has a thread of its own, with an event loop in it; who
+asks for something hands the loop a coroutine and waits for it, for a limited time. A caller has at most one under way,
+which bounds what can queue up. Pages share the browser but nothing else: each has its own context, without cookies or
+storage of an earlier one.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.gui.file_server import FileServer
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
+from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
+from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.errors import UserError
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser as PlaywrightChromium
+    from playwright.async_api import BrowserContext, CDPSession, Playwright
+    from playwright.async_api import Page as PlaywrightRawPage
+
+START = 120.0
+"""Seconds a browser may take to start."""
+NEW_TAB = 5.0
+"""Seconds that a tab which the page opens may take to appear."""
+GRACE = 5.0
+"""Seconds that a caller waits longer than the loop does."""
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_HOW_TO_GET = "install one (apt-get install chromium, or playwright install chromium) or name it in CLAWRL_CHROMIUM"
+
+R = TypeVar("R")
+
+
+def chromium_path() -> str | None:
+    """The Chromium to use: the one `CLAWRL_CHROMIUM` names, else the first on the path, else `None`.
+
+    Raises:
+        UserError: If `CLAWRL_CHROMIUM` names no file.
+    """
+    named = os.environ.get("CLAWRL_CHROMIUM")
+    if named and not Path(named).is_file():
+        raise UserError(f"CLAWRL_CHROMIUM names no file: {named}.")
+    return named or next((path for path in map(shutil.which, _NAMES) if path), None)
+
+
+class Browser:
+    """A Chromium with a thread of its own.
+
+    Args:
+        headless (`bool`, *optional*, defaults to `True`): Whether it shows no window.
+        hosts (`Sequence[str]`, *optional*): Host names its pages may reach besides those of `files`.
+
+    Attributes:
+        files ([`FileServer`]): All that its pages can reach.
+
+    Raises:
+        UserError: If Playwright or Chromium is missing.
+    """
+
+    def __init__(self, *, headless: bool = True, hosts: Sequence[str] = ()) -> None:
+        try:
+            import playwright.async_api
+        except ImportError:
+            raise UserError('GUI environments need Playwright: pip install "clawrl-trl[envs]".') from None
+        self._error = playwright.async_api.Error
+        self._start_playwright = playwright.async_api.async_playwright
+        self.files = FileServer()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="browser", daemon=True)
+        self._thread.start()
+        self._over = ""
+        self._pid = 0
+        self._playwright: Playwright | None = None
+        self._chromium: PlaywrightChromium | None = None
+        try:
+            self.call(self._start(headless, hosts), START)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still open pages."""
+        return self._chromium is not None and self._chromium.is_connected()
+
+    def call(self, work: Coroutine[Any, Any, R], timeout: float = TIMEOUT) -> R:
+        """What `work` returns, run on the browser's thread.
+
+        Raises:
+            WorldBroken: If it takes longer than `timeout` seconds, or the browser is gone.
+        """
+        if not self._thread.is_alive():
+            work.close()
+            raise WorldBroken("the browser is closed")
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), self._loop)
+        try:
+            return future.result(timeout + GRACE)
+        except TimeoutError:
+            future.cancel()
+            over, self._over = self._over, ""  # nothing answers for a page whose process is gone
+            raise WorldBroken(over or f"the browser did not answer in {timeout:g} s") from None
+        except self._error as error:
+            raise WorldBroken(self._why(error.message)) from error
+
+    def _why(self, message: str) -> str:
+        """What a message of the browser means; a page that crashed may have been ended for its memory."""
+        if "crash" not in message:
+            return f"the browser: {message.splitlines()[0]}"
+        over, self._over = self._over, ""
+        return over or "the page crashed"
+
+    def _note(self, reason: str) -> None:
+        self._over = reason
+
+    def page(self, size: Size) -> "PlaywrightPage":
+        """Open an empty page of `size` pixels in a context of its own."""
+        return PlaywrightPage(self, size)
+
+    def close(self) -> None:
+        """Close it, with its pages and its thread; idempotent."""
+        WATCH.remove(self._pid)
+        if self._thread.is_alive():
+            try:
+                self.call(self._stop())
+            except WorldBroken:  # it is gone already, or will go with its driver's pipe
+                pass
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(TIMEOUT)
+                self.files.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    async def _start(self, headless: bool, hosts: Sequence[str]) -> None:
+        self._playwright = await self._start_playwright().start()
+        try:
+            self._chromium = await self._playwright.chromium.launch(
+                executable_path=chromium_path(),
+                headless=headless,
+                # Chromium refuses to run as root within its own sandbox.
+                chromium_sandbox=os.geteuid() != 0,
+                args=[*FLAGS, *network_flags(self.files.port, hosts)],
+            )
+        except self._error as error:
+            raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_HOW_TO_GET}.") from None
+        session = await self._chromium.new_browser_cdp_session()
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
+        self._pid = next(process["id"] for process in processes if process["type"] == "browser")
+        WATCH.add(WatchedBrowser(self._pid, MEMORY_MB, self._note))
+
+    async def _stop(self) -> None:
+        try:
+            if self._chromium is not None:
+                await self._chromium.close()
+        finally:
+            if self._playwright is not None:
+                await self._playwright.stop()
+
+    async def _new_context(self, size: Size) -> "BrowserContext":
+        if self._chromium is None:
+            raise WorldBroken("the browser has not started")
+        return await self._chromium.new_context(viewport={"width": size[0], "height": size[1]})
+
+
+class PlaywrightPage(Page):
+    """A page of a [`Browser`]; a tab that the page opens becomes the page."""
+
+    def __init__(self, browser: Browser, size: Size) -> None:
+        super().__init__(size, browser.files)
+        self._browser = browser
+        self._context: BrowserContext | None = None
+        self._announced = 0
+        self._tabs = 0
+        self._arrived = asyncio.Event()
+        self._session: CDPSession
+        self._page: PlaywrightRawPage
+        browser.call(self._make())
+
+    def send(self, method: str, **parameters: Any) -> Any:
+        return self._browser.call(self._send(method, parameters))
+
+    def open(self, url: str) -> None:
+        async def go() -> None:
+            await self._page.goto(url, timeout=TIMEOUT * 1000, wait_until="load")
+
+        self._browser.call(go(), TIMEOUT + 1)
+        self.settle()
+
+    def move(self, point: Point) -> None:
+        self.cursor = point
+        self._browser.call(self._page.mouse.move(*point))
+
+    def click(self, point: Point, button: str, count: int) -> None:
+        self.cursor = point
+        self._do(self._page.mouse.click(*point, button=button, click_count=count))
+
+    def drag(self, point: Point) -> None:
+        async def drag() -> None:
+            mouse = self._page.mouse
+            await mouse.down()
+            # Libraries for dragging take notice of a movement only, not of a jump.
+            await mouse.move(*point, steps=8)
+            await mouse.up()
+
+        self.cursor = point
+        self._do(drag())
+
+    def scroll(self, point: Point, right: int, down: int) -> None:
+        async def scroll() -> None:
+            await self._page.mouse.move(*point)
+            await self._page.mouse.wheel(right, down)
+
+        self.cursor = point
+        self._do(scroll())
+
+    def press(self, keys: Sequence[str]) -> None:
+        async def press() -> None:
+            try:
+                await self._page.keyboard.press("+".join(keys))
+            except self._browser._error:
+                if self._page.is_closed() or not self._browser.alive:
+                    raise
+                await self._release(keys)
+                raise ScreenError(f"this keyboard can't press {' + '.join(keys)}") from None
+
+        self._do(press())
+
+    def type(self, text: str) -> None:
+        self._do(self._page.keyboard.type(text))
+
+    def settle(self) -> None:
+        super().settle()
+        if self._browser.call(self._follow()):
+            super().settle()
+
+    def renew(self) -> None:
+        self._browser.call(self._close_tabs())
+        super().renew()
+
+    def close(self) -> None:
+        context, self._context = self._context, None
+        if context is not None and self._browser.alive:
+            self._browser.call(context.close())
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._browser.call(work)
+        self.settle()
+
+    async def _release(self, keys: Sequence[str]) -> None:
+        """Let go of keys: those before one that is unknown stay pressed."""
+        for key in keys:
+            with contextlib.suppress(self._browser._error):
+                await self._page.keyboard.up(key)
+
+    async def _make(self) -> None:
+        self._context = await self._browser._new_context(self.size)
+        await self._attach(await self._context.new_page())
+        self._context.on("page", self._arrive)
+
+    async def _attach(self, page: "PlaywrightRawPage") -> None:
+        self._page = page
+        self._session = await page.context.new_cdp_session(page)
+        self._session.on("Page.windowOpen", self._announce)
+        for domain in ("Page", "Accessibility"):
+            await self._session.send(f"{domain}.enable")
+
+    def _announce(self, _: Any) -> None:
+        self._announced += 1
+
+    def _arrive(self, _: Any) -> None:
+        self._tabs += 1
+        self._arrived.set()
+
+    async def _close_tabs(self) -> None:
+        """Leave one tab, the first, of which alone the scripts provided are known."""
+        pages = self._page.context.pages
+        if not pages:
+            raise WorldBroken("the page has closed itself")
+        first, *others = pages
+        for page in others:
+            await page.close()
+        if first is not self._page:
+            self._scripts.clear()
+            await self._attach(first)
+
+    async def _follow(self) -> bool:
+        """Go to the newest tab, if there is one that is newer or the present one has closed; whether there was."""
+        with contextlib.suppress(TimeoutError):  # one may be announced and blocked
+            async with asyncio.timeout(NEW_TAB):
+                while self._tabs < self._announced:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        self._announced = self._tabs
+        pages = [page for page in self._page.context.pages if not page.is_closed()]
+        if not pages:
+            raise WorldBroken("the page has closed itself")
+        if pages[-1] is self._page:
+            return False
+        await self._attach(pages[-1])
+        await self._page.wait_for_load_state(timeout=TIMEOUT * 1000)
+        return True
+
+    async def _send(self, method: str, parameters: dict[str, Any]) -> Any:
+        try:
+            return await self._session.send(method, parameters)
+        except self._browser._error as error:
+            if self._page.is_closed() or not self._browser.alive or "crash" in error.message:
+                raise
+            if self._browser._over:
+                raise WorldBroken(self._browser._why("crash")) from None
+            raise ProtocolError(error.message) from None

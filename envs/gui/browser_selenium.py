@@ -1,0 +1,243 @@
+"""Chromium through Selenium: the other way to drive a page, for places where Playwright is not to be had.
+
+A driver is an HTTP client of its own process, so it binds to no thread; an environment has one of its own, with its
+own Chromium.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.gui.browser import chromium_path
+from clawrl_trl.envs.gui.file_server import FileServer
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
+from clawrl_trl.envs.gui.screen import Point, Size
+from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.errors import UserError
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+    from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+R = TypeVar("R")
+
+_BUTTONS = {"none": 0, "left": 1, "right": 2, "middle": 4}
+"""A button's bit in the set of those that are held."""
+_GONE = re.compile(r"disconnected|crashed|closed|no such window|invalid session|not reachable|target frame", re.I)
+DRAG_STEPS = 8
+QUIT = 2
+"""Seconds to wait for a browser to end by itself, several times over."""
+
+
+class SeleniumPage(Page):
+    """A page with a Chromium of its own; a tab that the page opens becomes the page.
+
+    Args:
+        size (`tuple[int, int]`): Width and height of the view in pixels.
+        headless (`bool`, *optional*, defaults to `True`): Whether it shows no window.
+        hosts (`Sequence[str]`, *optional*): Host names it may reach besides those of `files`.
+
+    Raises:
+        UserError: If Selenium, Chromium or its driver is missing.
+    """
+
+    def __init__(self, size: Size, *, headless: bool = True, hosts: Sequence[str] = ()) -> None:
+        try:
+            from selenium import webdriver
+            from selenium.common.exceptions import WebDriverException
+            from selenium.webdriver.chrome.service import Service
+        except ImportError:
+            raise UserError('The Selenium back end needs Selenium: pip install "clawrl-trl[envs]".') from None
+        driver, browser = shutil.which("chromedriver"), chromium_path()
+        if driver is None or browser is None:
+            raise UserError("Selenium needs Chromium and its driver: apt-get install chromium chromium-driver.")
+        super().__init__(size, FileServer())
+        options = webdriver.ChromeOptions()
+        options.binary_location = browser
+        options.unhandled_prompt_behavior = "dismiss"
+        # Chromium refuses to run as root within its own sandbox.
+        unsandboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
+        for flag in [
+            *FLAGS,
+            *network_flags(self.files.port, hosts),
+            *unsandboxed,
+            *(["--headless=new"] if headless else []),
+        ]:
+            options.add_argument(flag)
+        self._error = WebDriverException
+        self._over = ""
+        self._driver: WebDriver | None = None
+        try:
+            self._driver = webdriver.Chrome(options=options, service=Service(driver))
+        except WebDriverException as error:
+            self.files.close()
+            raise UserError(f"Chromium does not start: {(error.msg or '').splitlines()[0]}.") from None
+        try:
+            self._prepare(self._driver)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, method: str, **parameters: Any) -> Any:
+        return self._ask(lambda driver: driver.execute_cdp_cmd(method, parameters))
+
+    def open(self, url: str) -> None:
+        self._ask(lambda driver: driver.get(url))
+        self.settle()
+
+    def move(self, point: Point) -> None:
+        self._mouse("mouseMoved", point)
+        self.settle()
+
+    def click(self, point: Point, button: str, count: int) -> None:
+        self._mouse("mouseMoved", point)
+        for number in range(1, count + 1):
+            self._mouse("mousePressed", point, button=button, clickCount=number)
+            self._mouse("mouseReleased", point, button=button, clickCount=number)
+        self.settle()
+
+    def drag(self, point: Point) -> None:
+        start = self.cursor
+        self._mouse("mousePressed", start, button="left", clickCount=1)
+        for step in range(1, DRAG_STEPS + 1):
+            x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
+            self._mouse("mouseMoved", (x, y), button="left")
+        self._mouse("mouseReleased", point, button="left", clickCount=1)
+        self.settle()
+
+    def scroll(self, point: Point, right: int, down: int) -> None:
+        self._mouse("mouseWheel", point, deltaX=right, deltaY=down)
+        self.settle()
+
+    def _mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
+        """One event of the mouse, by the browser's own protocol: the driver's actions run scripts in the page's world,
+        which a page that overrides everything breaks."""
+        self.cursor = point
+        held = _BUTTONS[button] if kind != "mouseReleased" else 0
+        x, y = point
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=held, **parameters)
+
+    def press(self, keys: Sequence[str]) -> None:
+        def press(actions: "ActionBuilder") -> None:
+            for key in keys:
+                actions.key_action.key_down(_key(key))
+            for key in reversed(keys):
+                actions.key_action.key_up(_key(key))
+
+        self._do(press)
+
+    def type(self, text: str) -> None:
+        self._do(lambda actions: actions.key_action.send_keys([_key(key) for key in text]))
+
+    def settle(self) -> None:
+        super().settle()
+        if self._ask(self._follow):
+            super().settle()
+
+    def renew(self) -> None:
+        self._ask(self._close_tabs)
+        super().renew()
+
+    def close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        self.files.close()
+        process = driver.service.process
+        if process is not None:
+            WATCH.remove(process.pid)
+        alive = process is not None and process.poll() is None
+        started = psutil.Process(process.pid).children(recursive=True) if alive else []
+        driver.command_executor.client_config.timeout = QUIT
+        with contextlib.suppress(Exception):  # what does not end by itself is ended
+            driver.quit()
+        for one in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait(TIMEOUT)
+
+    def _note(self, reason: str) -> None:
+        self._over = reason
+
+    def _prepare(self, driver: "WebDriver") -> None:
+        assert driver.service.process is not None
+        WATCH.add(WatchedBrowser(driver.service.process.pid, MEMORY_MB, self._note))
+        config = driver.command_executor.client_config
+        config.timeout = int(TIMEOUT)
+        driver.set_page_load_timeout(TIMEOUT)
+        self._first = driver.current_window_handle
+        self._show(driver, self._first)
+
+    def _show(self, driver: "WebDriver", handle: str) -> None:
+        driver.switch_to.window(handle)
+        width, height = self.size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        for domain in ("Page", "Accessibility"):
+            driver.execute_cdp_cmd(f"{domain}.enable", {})
+
+    def _follow(self, driver: "WebDriver") -> bool:
+        """Go to the newest tab, if there is one that is newer or the present one has closed; whether there was."""
+        handles = driver.window_handles
+        if not handles:
+            raise WorldBroken("the page has closed itself")
+        newest = next((one for one in reversed(handles) if one != self._first), self._first)
+        try:
+            current = driver.current_window_handle
+        except self._error:
+            current = ""
+        if newest == current:
+            return False
+        self._show(driver, newest)
+        return True
+
+    def _close_tabs(self, driver: "WebDriver") -> None:
+        for handle in driver.window_handles:
+            if handle != self._first:
+                driver.switch_to.window(handle)
+                driver.close()
+        driver.switch_to.window(self._first)
+
+    def _do(self, fill: Callable[["ActionBuilder"], Any]) -> None:
+        """Carry out what `fill` puts into a chain of actions, once."""
+        from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+        def perform(driver: "WebDriver") -> None:
+            actions = ActionBuilder(driver, duration=0)
+            fill(actions)
+            actions.perform()
+
+        self._ask(perform)
+        self.settle()
+
+    def _ask(self, work: Callable[["WebDriver"], R]) -> R:
+        from urllib3.exceptions import HTTPError
+
+        if self._driver is None:
+            raise WorldBroken("the browser is closed")
+        try:
+            return work(self._driver)
+        except HTTPError as error:
+            raise WorldBroken(f"the browser does not answer: {type(error).__name__}") from None
+        except self._error as error:
+            said = (error.msg or type(error).__name__).splitlines()[0]
+            if _GONE.search(said) or self._over:
+                over, self._over = self._over, ""
+                raise WorldBroken(over or f"the browser: {said}") from None
+            raise ProtocolError(said) from None
+
+
+def _key(name: str) -> str:
+    """A DOM name of a key, or a character, as Selenium writes it."""
+    from selenium.webdriver.common.keys import Keys
+
+    named = {"\n": "ENTER", "\t": "TAB"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+    return name if len(name) == 1 and name not in "\n\t" else str(getattr(Keys, named))

@@ -1,0 +1,162 @@
+"""Tasks on a screen: what is asked, where it happens, how it is checked, and how it can be solved.
+
+A web task is data: a page in a folder, constants for its scripts, and JavaScript expressions that look at the page at
+the end. It comes from a line of a JSONL file, whose pages lie in `pages/` beside it, or from a folder of its own with
+`task.json` and its files; both have the same fields.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.gui.screen import Element, Screen, ScreenError, Size
+from clawrl_trl.errors import UserError
+
+
+class Scene(Protocol):
+    """A task under way on a screen."""
+
+    instruction: str
+
+    @property
+    def screen(self) -> Screen:
+        """Where it happens."""
+
+    def progress(self) -> float:
+        """How much of the task is done, 0 to 1."""
+
+    def over(self) -> bool:
+        """Whether the world has ended the episode."""
+
+    def outcome(self) -> float:
+        """How well it was done, in [-1, 1]."""
+
+    def close(self) -> None:
+        """Take it down; idempotent."""
+
+
+@dataclass(frozen=True)
+class WebTask:
+    """A task on a web page.
+
+    Attributes:
+        id (`str`): Its name, unique in its set.
+        root (`Path`): The folder that is served to the browser.
+        page (`str`): The page to begin with, relative to `root`.
+        instruction (`str`): What the agent is asked; if empty, the value of `ask`.
+        ask (`str`): A JavaScript expression for the instruction, for pages that make up their own.
+        data (`dict`): A constant `TASK` for the page's scripts; it must not give the solution away.
+        setup (`str`): JavaScript run once the page has loaded.
+        ready (`str`): JavaScript, true when the page is ready after that.
+        checks (`tuple[str, ...]`): JavaScript conditions; the share that holds is the progress, all of them solve it.
+        ends (`str`): JavaScript, true when the page is through with the agent.
+        outcome (`str`): JavaScript for the outcome; by default 1 when all checks hold, else -1.
+        oracle (`tuple[dict, ...]`): Arguments of `computer_use` that solve it. In place of `ref` may stand `element`,
+            a label such as `button "OK"`, the first of which in the outline is meant.
+        difficulty (`int`): 1 is easiest.
+        size (`tuple[int, int]`): Width and height of the page in pixels.
+    """
+
+    id: str
+    root: Path
+    page: str
+    instruction: str = ""
+    ask: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    setup: str = ""
+    ready: str = ""
+    checks: tuple[str, ...] = ()
+    ends: str = ""
+    outcome: str = ""
+    oracle: tuple[Json, ...] = ()
+    difficulty: int = 1
+    size: Size = (320, 240)
+
+
+_FIELDS = {one.name for one in fields(WebTask)} - {"root"}
+
+
+def read_tasks(path: str | Path, *, difficulty: int | None = None) -> list[WebTask]:
+    """Read web tasks.
+
+    Args:
+        path (`str` or `Path`): A JSONL file, a task folder (with `task.json`), or a folder of task folders.
+        difficulty (`int`, *optional*): Only those of this difficulty.
+
+    Raises:
+        UserError: If there is no task, or one is not of the form.
+
+    Examples:
+        >>> tasks = read_tasks("examples/tasks/gui/train.jsonl", difficulty=1)
+    """
+    path = Path(path)
+    if path.is_file():
+        found = [_task(row, path.parent / "pages", where) for row, where in _rows(path)]
+    else:
+        folders = sorted(one.parent for one in [*path.glob("task.json"), *path.glob("*/task.json")])
+        found = [_task({"id": one.name, **_json(one / "task.json")}, one, str(one)) for one in folders]
+    found = [task for task in found if difficulty in (None, task.difficulty)]
+    if not found:
+        kind = f" of difficulty {difficulty}" if difficulty is not None else ""
+        raise UserError(f"{path} holds no GUI tasks{kind}: it needs lines of JSON, or folders with a task.json.")
+    if len({task.id for task in found}) < len(found):
+        raise UserError(f"{path}: two tasks have the same id.")
+    return found
+
+
+def resolve(step: Mapping[str, Any], outline: Sequence[Element]) -> Json:
+    """An oracle's step as arguments of `computer_use`.
+
+    Raises:
+        ScreenError: If no element has the label it names.
+    """
+    arguments = dict(step)
+    label = arguments.pop("element", None)
+    if label is None:
+        return arguments
+    match = next((element for element in outline if element.label == label), None)
+    if match is None:
+        raise ScreenError(f"there is no {label}")
+    return {**arguments, "ref": match.ref}
+
+
+def _rows(path: Path) -> Iterator[tuple[Json, str]]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield _object(line, where), where
+
+
+def _json(path: Path) -> Json:
+    return _object(path.read_text(encoding="utf-8"), str(path))
+
+
+def _object(text: str, where: str) -> Json:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where} is no JSON: {error}.") from None
+    if not isinstance(read, dict):
+        raise UserError(f"{where} must be a JSON object.")
+    return read
+
+
+def _task(row: Json, root: Path, where: str) -> WebTask:
+    unknown = set(row) - _FIELDS
+    if unknown:
+        raise UserError(
+            f"{where}: no such field: {', '.join(sorted(unknown))}; there are {', '.join(sorted(_FIELDS))}."
+        )
+    kinds: dict[str, type] = {"id": str, "page": str, "checks": list, "oracle": list}
+    for name, kind in kinds.items():
+        if not isinstance(row.get(name), kind):
+            raise UserError(f"{where}: a GUI task needs {name}, a {kind.__name__}.")
+    if not (row.get("instruction") or row.get("ask")) or not row["checks"]:
+        raise UserError(f"{where}: a GUI task needs an instruction and at least one check.")
+    if not (root / row["page"]).is_file():
+        raise UserError(f"{where}: there is no page {root / row['page']}.")
+    lists: Json = {name: tuple(row[name]) for name in ("checks", "oracle", "size") if name in row}
+    return WebTask(**(row | lists | {"root": root}))

@@ -1,0 +1,260 @@
+"""A native window as a screen: a program in a sandbox, on an X server of its own, without a monitor.
+
+The program sees its work folder and the server's socket; what a policy makes it do stays in there. The server (Xvfb)
+picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline is the tree of
+windows, as X11 knows no more of a program than where its windows are. A program may hold the server, which then
+answers nobody else: nothing is asked of it without a time limit.
+"""
+
+import contextlib
+import io
+import os
+import select
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.gui.screen import Element, Point, ScreenError, Size
+from clawrl_trl.envs.sandbox.sandbox import Bind, Limits, Sandbox
+from clawrl_trl.errors import UserError
+
+TIMEOUT = 20.0
+"""Seconds that anything asked of the server may take."""
+SETTLED = 0.05
+"""Seconds between two looks at the screen, which has settled when they are the same."""
+MAX_SETTLE = 2.0
+"""Seconds after which a screen that never stands still is taken as it is."""
+
+_MUTE = ("sh", "-c", 'exec "$0" "$@" </dev/null >/dev/null 2>&1')
+_BUTTONS = {"left": "1", "middle": "2", "right": "3"}
+_WHEEL_STEP = 50
+_KEYS = {
+    "ArrowUp": "Up",
+    "ArrowDown": "Down",
+    "ArrowLeft": "Left",
+    "ArrowRight": "Right",
+    "Backspace": "BackSpace",
+    "Control": "ctrl",
+    "Enter": "Return",
+    "Meta": "super",
+    "PageDown": "Next",
+    "PageUp": "Prior",
+    "Shift": "shift",
+    "Alt": "alt",
+}
+
+
+class X11Screen:
+    """An X server with one program on it.
+
+    Args:
+        program (`Sequence[str]`): The program and its arguments.
+        size (`tuple[int, int]`): Width and height of the screen in pixels.
+        folder (`Path`): Its work folder, see [`Sandbox`].
+        limits ([`Limits`], *optional*): What it may use.
+
+    Raises:
+        UserError: If Xvfb or xdotool is missing, or there is no sandbox.
+        WorldBroken: If the server or the program does not start.
+    """
+
+    def __init__(self, program: Sequence[str], size: Size, folder: Path, *, limits: Limits | None = None) -> None:
+        self.size = size
+        self.cursor: Point = (0, 0)
+        self._refs: dict[int, int] = {}
+        self._sandbox: Sandbox | None = None
+        self._server = self._start_server()
+        try:
+            self._environment = {**os.environ, "DISPLAY": self.display}
+            socket = Path(f"/tmp/.X11-unix/X{self.display[1:]}")
+            self._sandbox = Sandbox(
+                folder, binds=[Bind(socket, str(socket))], env={"DISPLAY": self.display}, limits=limits
+            )
+            self._program = self._sandbox.popen([*_MUTE, *program])
+            self._wait_for_window()
+        except BaseException:
+            self.close()
+            raise
+
+    def move(self, point: Point) -> None:
+        self.cursor = point
+        self._xdotool("mousemove", *map(str, point))
+
+    def click(self, point: Point, button: str, count: int) -> None:
+        self.cursor = point
+        clicks = ["click", "--repeat", str(count), "--delay", "40", _BUTTONS[button]]
+        self._do("mousemove", *map(str, point), *clicks)
+
+    def drag(self, point: Point) -> None:
+        middle = [str((a + b) // 2) for a, b in zip(self.cursor, point, strict=True)]
+        self.cursor = point
+        self._do("mousedown", "1", "mousemove", *middle, "mousemove", *map(str, point), "mouseup", "1")
+
+    def scroll(self, point: Point, right: int, down: int) -> None:
+        self.cursor = point
+        turns = {"4": -down, "5": down, "6": -right, "7": right}
+        for button, pixels in turns.items():
+            if pixels > 0:
+                repeat = str(min(50, max(1, pixels // _WHEEL_STEP)))
+                self._do("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
+
+    def press(self, keys: Sequence[str]) -> None:
+        self._do("key", "+".join(_keysym(key) for key in keys))
+
+    def type(self, text: str) -> None:
+        self._do("type", "--delay", "5", "--", text)
+
+    def locate(self, ref: int) -> Point:
+        for element, window in self._windows():
+            if element.ref == ref:
+                x, y, width, height = window
+                centre = (x + width // 2, y + height // 2)
+                return min(max(centre[0], 0), self.size[0] - 1), min(max(centre[1], 0), self.size[1] - 1)
+        raise ScreenError(f"there is no element [{ref}]")
+
+    def choose(self, ref: int) -> bool:
+        return False
+
+    def capture(self) -> bytes:
+        file = io.BytesIO()
+        self._grab().save(file, "PNG")
+        return file.getvalue()
+
+    def outline(self) -> list[Element]:
+        return [element for element, _ in self._windows()]
+
+    def close(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
+        if self._server.poll() is None:
+            self._server.terminate()
+            try:
+                self._server.wait(2)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait(TIMEOUT)
+
+    def _start_server(self) -> "subprocess.Popen[bytes]":
+        for tool in ("Xvfb", "xdotool"):
+            if shutil.which(tool) is None:
+                raise UserError(f"A native window needs {tool}: apt-get install xvfb xdotool.")
+        reading, writing = os.pipe()
+        width, height = self.size
+        argv = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+        try:
+            server = subprocess.Popen(
+                argv,
+                pass_fds=[writing],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            os.close(writing)
+        with open(reading, "rb") as told:  # noqa: PTH123 - a descriptor
+            ready = select.poll()
+            ready.register(told, select.POLLIN)
+            number = told.readline().strip() if ready.poll(1000 * TIMEOUT) else b""  # at its end: it does not start
+        if not number:
+            server.kill()
+            server.wait(TIMEOUT)
+            raise WorldBroken("Xvfb does not start")
+        self.display = f":{number.decode()}"
+        return server
+
+    def _wait_for_window(self) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not self._windows():
+            if self._program.poll() is not None:
+                raise WorldBroken("the program has ended")
+            if time.monotonic() > deadline:
+                raise WorldBroken("the program shows no window")
+            time.sleep(0.05)
+        self._settle()
+
+    def _settle(self) -> None:
+        deadline, last = time.monotonic() + MAX_SETTLE, b""
+        while (now := self._grab().tobytes()) != last and time.monotonic() < deadline:
+            last = now
+            time.sleep(SETTLED)
+
+    def _grab(self) -> Image.Image:
+        with self._connected() as display:
+            from Xlib.X import ZPixmap
+
+            seen = display.screen().root.get_image(0, 0, *self.size, ZPixmap, 0xFFFFFFFF)
+        return Image.frombytes("RGB", self.size, seen.data, "raw", "BGRX")
+
+    def _do(self, *arguments: str) -> None:
+        self._xdotool(*arguments)
+        self._settle()
+
+    def _xdotool(self, *arguments: str) -> None:
+        try:
+            subprocess.run(
+                ["xdotool", *arguments], env=self._environment, check=True, capture_output=True, timeout=TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            raise WorldBroken("xdotool did not answer") from None
+        except subprocess.CalledProcessError as error:
+            raise WorldBroken(f"xdotool: {error.stderr.decode(errors='replace').strip()[:200]}") from None
+
+    def _windows(self) -> list[tuple[Element, tuple[int, int, int, int]]]:
+        """The windows that are shown, each with its place."""
+        with self._connected() as display:
+            found: list[tuple[Element, tuple[int, int, int, int]]] = []
+            self._walk(display.screen().root, (0, 0), 0, found)
+            return found
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A connection to the server; the library would wait for ever, so a server that is late is ended."""
+        try:
+            from Xlib.display import Display
+            from Xlib.error import ConnectionClosedError, DisplayConnectionError
+        except ImportError:
+            raise UserError('A native window needs python-xlib: pip install "clawrl-trl[envs]".') from None
+        late = threading.Timer(TIMEOUT, self._server.kill)
+        late.daemon = True
+        late.start()
+        try:
+            with contextlib.closing(Display(self.display)) as display:
+                yield display
+        except (DisplayConnectionError, ConnectionClosedError, OSError) as error:
+            raise WorldBroken(f"the X server is gone: {error}") from None
+        finally:
+            late.cancel()
+
+    def _walk(self, parent: Any, origin: Point, depth: int, found: list[Any]) -> None:
+        from Xlib import X
+        from Xlib.error import XError
+
+        try:
+            children = parent.query_tree().children
+        except XError:  # it went away meanwhile
+            return
+        for window in children:
+            try:
+                at, shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
+                name = str(window.get_wm_name() or "")
+            except XError:  # likewise
+                continue
+            if not shown or at.width < 2 or at.height < 2:
+                continue
+            x, y = origin[0] + at.x, origin[1] + at.y
+            ref = self._refs.setdefault(window.id, len(self._refs) + 1)
+            value = f"{at.width}x{at.height} at {x},{y}"
+            found.append((Element(ref, "window", name, (), value, min(depth, 4)), (x, y, at.width, at.height)))
+            self._walk(window, (x, y), depth + 1, found)
+
+
+def _keysym(key: str) -> str:
+    """A DOM name of a key, or a character, as X11 writes it: it has names of its own for most signs."""
+    return f"U{ord(key):04X}" if len(key) == 1 else _KEYS.get(key, key)

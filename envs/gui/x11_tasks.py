@@ -1,0 +1,72 @@
+"""Tasks in a native window: a program in a sandbox is judged by the files it leaves in its folder."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.gui.screen import Size
+from clawrl_trl.envs.gui.tasks import Scene
+from clawrl_trl.envs.gui.x11 import X11Screen
+from clawrl_trl.envs.sandbox.sandbox import left_in, remove
+
+
+@dataclass(frozen=True)
+class X11Task:
+    """A task in a program with a window.
+
+    Attributes:
+        id (`str`): Its name, unique in its set.
+        instruction (`str`): What the agent is asked.
+        program (`tuple[str, ...]`): The program and its arguments, as the sandbox sees them.
+        expected (`Mapping[str, str]`): Content of files that the program must have written, by their names; the share
+            that is right is the progress.
+        oracle (`tuple[dict, ...]`): Arguments of `computer_use` that solve it.
+        difficulty (`int`): 1 is easiest.
+        size (`tuple[int, int]`): Width and height of the screen in pixels.
+    """
+
+    id: str
+    instruction: str
+    program: tuple[str, ...]
+    expected: Mapping[str, str] = field(default_factory=dict)
+    oracle: tuple[Json, ...] = ()
+    difficulty: int = 1
+    size: Size = (320, 240)
+
+    def play(self) -> Scene:
+        """Start the program."""
+        return X11Scene(self)
+
+
+class X11Scene:
+    """A task's program under way."""
+
+    def __init__(self, task: X11Task) -> None:
+        self.instruction = task.instruction
+        self._expected = task.expected
+        self._folder = Path(tempfile.mkdtemp(prefix="clawrl-x11-"))
+        try:
+            self.screen = X11Screen(task.program, task.size, self._folder)
+        except BaseException:
+            remove(self._folder)
+            raise
+
+    def progress(self) -> float:
+        files = self._expected.items()
+        right = [(self._folder / name).exists() and self._read(name) == content for name, content in files]
+        return sum(right) / max(1, len(right))
+
+    def over(self) -> bool:
+        return False
+
+    def outcome(self) -> float:
+        return 1.0 if self._expected and self.progress() == 1.0 else -1.0
+
+    def close(self) -> None:
+        self.screen.close()
+        remove(self._folder)
+
+    def _read(self, name: str) -> str:
+        return left_in(self._folder / name).decode(errors="replace").strip()

@@ -1,0 +1,1 @@
+"""Rollouts: many episodes at a time, in groups of one task, reported to the gateway (`rollout.Rollout`)."""

@@ -1,0 +1,348 @@
+"""The rollout: many episodes at a time, in groups of one task, each group reported to the gateway when it has ended.
+
+Episodes run on threads, one environment each, and take the next task as soon as they are done, so nobody waits for
+the slowest. Every turn goes through the gateway like any chat and is captured there; the rollout adds the outcome, and
+where they count the process scores of the steps. It never trains and holds no tokens.
+"""
+
+import itertools
+import json
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.envs import EnvBase
+
+from clawrl_trl.envs.base.actor import TRANSPORT_ERRORS, GatewayPolicy
+from clawrl_trl.envs.rollout.screenshots import Screenshots
+from clawrl_trl.envs.rollout.signals import Signals, StepJudge
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger.episodes import MAX_HINTS
+
+logger = logging.getLogger(__name__)
+
+REPORT_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One rollout of a task.
+
+    Attributes:
+        task (`int`): Position of the task.
+        task_id (`str`): Its name.
+        session_id (`str`): The session its turns are captured in.
+        outcome (`float`, *optional*): In [-1, 1]; `None` when the episode was dropped.
+        reason (`str`): Why it was dropped.
+        steps (`int`): Actions taken.
+        versions (`tuple[int, ...]`): Policy versions that acted, without repetition; known ones only.
+        wall_s (`float`): Seconds it took.
+        signals (`dict[str, float]`): Process scores of its steps in [-1, 1], by turn; of those that have one.
+        hints (`dict[str, list[str]]`): The environment's words on steps that fell short, by turn.
+    """
+
+    task: int
+    task_id: str
+    session_id: str
+    outcome: float | None
+    reason: str
+    steps: int
+    versions: tuple[int, ...]
+    wall_s: float
+    signals: dict[str, float] = field(default_factory=dict)
+    hints: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was done in full."""
+        return self.outcome is not None and self.outcome >= 1.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one task.
+
+    Attributes:
+        id (`str`): Its name.
+        episodes (`list[Episode]`): In the order they ended.
+        settled (`Mapping`): What the gateway answered to the report; empty without a report.
+    """
+
+    id: str
+    episodes: list[Episode]
+    settled: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    """A group under way."""
+
+    id: str
+    task: int
+    missing: int
+    episodes: list[Episode] = field(default_factory=list)
+
+
+class Rollout:
+    """Plays groups of episodes.
+
+    Args:
+        make_env (`Callable[[], EnvBase]`): Makes an [`AgentEnv`] or a [`RemoteEnv`]; called once for each
+            that runs in parallel.
+        policy ([`GatewayPolicy`]): Who acts.
+        num_generations (`int`, *optional*, defaults to `8`): Episodes of a group.
+        parallel_envs (`int`, *optional*, defaults to `4`): Environments at a time.
+        report (`bool`, *optional*, defaults to `True`): Tell the gateway the outcomes. Without that (an evaluation),
+            sessions belong to no group.
+        feedback_key (`str`, *optional*): Key of the gateway's feedback scope. Default: the policy's own.
+        reward (`Callable[[Episode], float]`, *optional*): What is reported in place of an episode's outcome.
+        stop (`threading.Event`, *optional*): Set it to begin no further episode; those under way are dropped after
+            the step that they are at.
+        prm_coef (`float`, *optional*, defaults to `0.0`): Weight of the steps' process scores in their rewards.
+        stepwise (`bool`, *optional*, defaults to `False`): Compare the rewards of a group step by step.
+        judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the world itself.
+        screenshots ([`Screenshots`], *optional*): Where to keep what episodes showed.
+        hints (`bool`, *optional*, defaults to `False`): Report the environment's words on steps that fell short, as
+            hints for the run's teacher.
+
+    Examples:
+        >>> rollout = Rollout(lambda: TerminalEnv(tasks), GatewayPolicy("http://127.0.0.1:30000"), num_generations=4)
+        >>> for group in rollout.play(range(len(tasks))):
+        ...     print(group.id, [episode.outcome for episode in group.episodes])
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], EnvBase],
+        policy: GatewayPolicy,
+        *,
+        num_generations: int = 8,
+        parallel_envs: int = 4,
+        report: bool = True,
+        feedback_key: str | None = None,
+        reward: Callable[[Episode], float] | None = None,
+        stop: threading.Event | None = None,
+        prm_coef: float = 0.0,
+        stepwise: bool = False,
+        judge: StepJudge | None = None,
+        screenshots: Screenshots | None = None,
+        hints: bool = False,
+    ) -> None:
+        if num_generations < 1 or parallel_envs < 1:
+            raise ValueError("num_generations and parallel_envs must be at least 1")
+        self.make_env = make_env
+        self.policy = policy
+        self.num_generations = num_generations
+        self.parallel_envs = parallel_envs
+        self.report = report
+        self.feedback_key = feedback_key
+        self.reward = reward
+        self.stop = stop or threading.Event()
+        self.prm_coef, self.stepwise = prm_coef, stepwise
+        self.judge = judge
+        self.screenshots = screenshots
+        self.hints = hints
+
+    def play(self, tasks: Iterable[int]) -> Iterator[Group]:
+        """Play a group for each task, and yield it when its last episode has ended.
+
+        Args:
+            tasks (`Iterable[int]`): Positions of tasks, also endless ones; read as episodes begin.
+
+        Raises:
+            UserError: If the gateway refuses the key, does not know the model, or stays away.
+            Exception: What an environment raised when it was made.
+        """
+        jobs = _Jobs(tasks, self.num_generations)
+        ended = _Ended(2 * self.parallel_envs)
+        with ThreadPoolExecutor(self.parallel_envs, thread_name_prefix="rollout") as threads:
+            for _ in range(self.parallel_envs):
+                threads.submit(self._work, jobs, ended).add_done_callback(ended.thread_ended)
+            try:
+                yield from self._collected(ended, self.parallel_envs)
+            finally:
+                ended.left.set()
+
+    def _collected(self, ended: "_Ended", running: int) -> Iterator[Group]:
+        while running:
+            item = ended.get()
+            if isinstance(item, Future):
+                item.result()
+                running -= 1
+                continue
+            group, episode = item
+            group.episodes.append(episode)
+            group.missing -= 1
+            if not group.missing:
+                yield Group(group.id, group.episodes, self._settle(group) if self.report else {})
+
+    def _work(self, jobs: "_Jobs", ended: "_Ended") -> None:
+        """One environment's life: episode after episode until there is no task left."""
+        env = self.make_env()
+        try:
+            while not self._stopped(ended) and (group := jobs.next()) is not None:
+                ended.put(group, self._episode(env, group, ended))
+        finally:
+            env.close()
+
+    def _stopped(self, ended: "_Ended") -> bool:
+        return self.stop.is_set() or ended.left.is_set()
+
+    def _episode(self, env: EnvBase, group: _Open, ended: "_Ended") -> Episode:
+        started = time.perf_counter()
+        state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
+        self._show(state)
+        versions: dict[int, None] = {}
+        signals, lost = Signals(self.judge), ""
+        turns: dict[int, str] = {}
+        while not (bool(state["done"]) or bool(state["dropped"])):
+            if self._stopped(ended):
+                lost = "stopped"
+                break
+            reply = self.policy.reply(
+                json.loads(state["conversation"]),
+                session_id=state["session_id"],
+                tools=json.loads(state["tools"]) or None,
+                group=group.id if self.report else None,
+            )
+            if reply.policy_version is not None:
+                versions[reply.policy_version] = None
+            if reply.too_long and int(state["step"]):
+                state = env.conclude()  # the agent filled its context: that is its outcome
+                continue
+            if reply.refusal:
+                lost = reply.refusal
+                break
+            if reply.turn_id is not None and reply.action:
+                turns[int(state["step"])] = reply.turn_id
+            before, state = state, env.step(state.set("action", reply.action))["next"]
+            self._show(state)
+            if self.report and self.prm_coef:
+                signals.took(reply, before, state)
+        dropped = bool(lost) or bool(state["dropped"])
+        return Episode(
+            task=group.task,
+            task_id=state["task_id"],
+            session_id=state["session_id"],
+            outcome=None if dropped else float(state["outcome"]),
+            reason=lost or state["reason"],
+            steps=int(state["step"]),
+            versions=tuple(versions),
+            wall_s=round(time.perf_counter() - started, 3),
+            signals={} if dropped else signals.told(),
+            hints=hints_of(state, turns) if self.hints and self.report and not dropped else {},
+        )
+
+    def _show(self, state: TensorDictBase) -> None:
+        if self.screenshots is not None:
+            self.screenshots.keep(state)
+
+    def _settle(self, group: _Open) -> Mapping[str, Any]:
+        """Report a group; settling is idempotent, so a report whose answer was lost is sent again."""
+        body = {
+            "group": group.id,
+            "episodes": [
+                {
+                    "session_id": one.session_id,
+                    "outcome": self._rewarded(one),
+                    "reason": one.reason,
+                    "signals": one.signals,
+                    **({"hints": one.hints} if one.hints else {}),
+                }
+                for one in group.episodes
+            ],
+            "signal_weight": self.prm_coef,
+            "stepwise": self.stepwise,
+        }
+        headers = {"Authorization": f"Bearer {self.feedback_key}"} if self.feedback_key else {}
+        for attempt in itertools.count(1):
+            try:
+                return self.policy.client.post(
+                    "/episodes", body=body, cast_to=dict[str, Any], options={"headers": headers}
+                )
+            except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+                raise UserError("the gateway refuses outcomes with this key: set CLAWRL_FEEDBACK_KEY.") from error
+            except TRANSPORT_ERRORS as error:
+                client_fault = isinstance(error, openai.APIStatusError) and error.status_code < 500
+                if client_fault or attempt >= REPORT_ATTEMPTS:
+                    raise
+                logger.warning("the outcomes of a group could not be told: %s", type(error).__name__)
+                self.policy.wait_until_up()
+        raise AssertionError("unreachable")
+
+    def _rewarded(self, episode: Episode) -> float | None:
+        if self.reward is None or episode.outcome is None:
+            return episode.outcome
+        reward = float(self.reward(episode))
+        if not -1 <= reward <= 1:
+            raise UserError(f"the own reward gave {reward} for {episode.task_id}: return a number from -1 to 1.")
+        return reward
+
+
+class _Jobs:
+    """The episodes to play, handed out one by one to several threads."""
+
+    def __init__(self, tasks: Iterable[int], size: int) -> None:
+        self._jobs = self._each(tasks, size)
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def _each(tasks: Iterable[int], size: int) -> Iterator[_Open]:
+        for task in tasks:
+            group = _Open(f"group-{uuid.uuid4().hex}", task, size)
+            yield from itertools.repeat(group, size)
+
+    def next(self) -> _Open | None:
+        with self._lock:
+            return next(self._jobs, None)
+
+
+class _Ended:
+    """What the threads have done, for one reader, who may leave early (`left`)."""
+
+    def __init__(self, bound: int) -> None:
+        self._items: queue.SimpleQueue[tuple[_Open, Episode] | Future[None]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(bound)
+        self.left = threading.Event()
+
+    def put(self, group: _Open, episode: Episode) -> None:
+        """Hand over an episode, when the reader has room for it."""
+        while not self.left.is_set():
+            if self._room.acquire(timeout=0.2):
+                return self._items.put((group, episode))
+
+    def thread_ended(self, thread: "Future[None]") -> None:
+        """Hand over a thread that has ended; never waits, for the reader itself may be the one who notices."""
+        self._items.put(thread)
+
+    def get(self) -> "tuple[_Open, Episode] | Future[None]":
+        item = self._items.get()
+        if not isinstance(item, Future):
+            self._room.release()
+        return item
+
+
+def hints_of(state: TensorDictBase, turns: Mapping[int, str]) -> dict[str, list[str]]:
+    """The hints of an episode that has ended, by turn.
+
+    Args:
+        state (`TensorDictBase`): The last observation; a server of an earlier version tells no `hints`.
+        turns (`Mapping[int, str]`): The turn of each step; one whose id is unknown gets no hint.
+    """
+    told: dict[str, list[str]] = json.loads(state["hints"]) if "hints" in state else {}
+    return {turns[int(step)]: words[:MAX_HINTS] for step, words in told.items() if int(step) in turns}
+
+
+def success_rate(groups: Sequence[Group]) -> float:
+    """Share of the episodes with an outcome that did their task in full; NaN when there is none."""
+    graded = [one for group in groups for one in group.episodes if one.outcome is not None]
+    return sum(one.success for one in graded) / len(graded) if graded else float("nan")

@@ -1,0 +1,1 @@
+"""The software environment (`env.SWEEnv`): issues in SWE-bench's format, graded by hidden tests."""

@@ -1,0 +1,1 @@
+"""The tool-call environment (`env.ToolCallEnv`): questions to answer with tools, Python functions or MCP servers."""
