@@ -38,12 +38,12 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.sync_client import SyncEngineClient
+from clawrl_trl.envs.chat.problems import problems
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Event, Policy, Turn
 from clawrl_trl.policies import Candidate, PolicyStore, Publisher
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
-from clawrl_trl.tiny.problems import problems
 
 ROOT = Path(__file__).parents[1]
 LARGEST_GAP = 0.02

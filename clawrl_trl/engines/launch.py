@@ -29,8 +29,8 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.vllm.server import Server
 from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import RunFolder, open_private
-from clawrl_trl.serving.supervisor import end_with_parent
 
 JUDGE_KEY = "CLAWRL_JUDGE_KEY"
 """Environment variable with the bearer key of the judge's server."""

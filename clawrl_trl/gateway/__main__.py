@@ -13,11 +13,11 @@ import sys
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.errors import run_main
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.http.server import BACKLOG, BoundedConfig, BoundedServer
+from clawrl_trl.http.server import BoundedConfig, BoundedServer, listen
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import PRIVATE_UMASK, RunFolder
 
@@ -60,28 +60,6 @@ def main() -> int:
     server = BoundedServer(config, lambda: folder.announce("gateway", base_url=url))
     server.run(sockets=[listener])
     return 0 if server.started else 1
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        UserError: If the port is taken or the address is not this machine's.
-    """
-    try:
-        # asyncio turns Nagle's algorithm off only on sockets that name their protocol; with it on, each small
-        # write may wait 40 ms for the other side's acknowledgement.
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        raise UserError(
-            f"Can't listen on {host}:{port} ({error.strerror}): use another --port, or 0 for any."
-        ) from None
-    listener.setblocking(False)
-    return listener
 
 
 def base_url(host: str, listener: socket.socket) -> str:

@@ -163,3 +163,25 @@ def connection_limit() -> int:
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return max(16, min(MAX_CONNECTIONS, soft - RESERVED_FILES - ACCEPT_BURST))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        UserError: If the port is taken or the address is not this machine's.
+    """
+    try:
+        # asyncio turns Nagle's algorithm off only on sockets that name their protocol; with it on, each small
+        # write may wait 40 ms for the other side's acknowledgement.
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"Can't listen on {host}:{port} ({error.strerror}): use another --port, or 0 for any."
+        ) from None
+    listener.setblocking(False)
+    return listener

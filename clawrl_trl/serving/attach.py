@@ -21,8 +21,9 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.vllm.server import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.ledger.database_url import share_password, without_password
+from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
-from clawrl_trl.serving.supervisor import end_with_parent, last_lines
+from clawrl_trl.serving.supervisor import last_lines
 
 START_TIMEOUT = 2000.0
 """Longer than `clawrl serve` itself waits for its parts, so that it is the one to say what is wrong."""

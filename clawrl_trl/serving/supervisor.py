@@ -7,7 +7,6 @@ run: killing it loses nothing, and its children follow it (`PR_SET_PDEATHSIG`), 
 ports free.
 """
 
-import ctypes
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
+from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import open_private
 
 logger = logging.getLogger(__name__)
@@ -62,14 +62,6 @@ class Child:
     restart_at: float = 0.0
     delay: float = FIRST_DELAY
     restarts: int = 0
-
-
-def end_with_parent() -> None:
-    """Ask the kernel to terminate this process when its parent dies (Linux; elsewhere a no-op)."""
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    except (OSError, AttributeError):
-        return
 
 
 def last_lines(path: Path, count: int = 1) -> str:

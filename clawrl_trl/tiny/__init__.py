@@ -1,9 +1,7 @@
 """The bundled tiny model: a small Qwen3 that does short arithmetic homework and takes style instructions.
 
-It exists so that the whole live loop runs on a plain machine without a download. `MODEL_PATH` is the folder
-to load; `problems` makes the word problems it knows (training and held-out ones); `python -m
-clawrl_trl.tiny.build` is the seeded recipe that made it and `python -m clawrl_trl.tiny.evaluate` measures it.
-Importing this package, or `problems`, does not import torch.
+It exists so that the whole live loop runs on a plain machine without a download. `MODEL_PATH` is the folder to load.
+The recipe that made it is `examples/recipes/tiny` in a clone.
 """
 
 from pathlib import Path

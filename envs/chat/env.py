@@ -29,7 +29,7 @@ from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Task
 from clawrl_trl.envs.chat.personas import persona as persona_named
-from clawrl_trl.tiny.problems import Split
+from clawrl_trl.envs.chat.problems import Split
 
 MAX_SILENCES = 3
 """Replies in a row that may fail to arrive before a person gives up."""

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from clawrl_trl.envs.chat.personas import Mood, Persona, Reaction, Task
+from clawrl_trl.envs.chat.problems import Split
 from clawrl_trl.envs.chat.styles import StyleReport
 from clawrl_trl.envs.chat.user_model import Said, UserModel
 from clawrl_trl.envs.chat.user_prompt import prompt
-from clawrl_trl.tiny.problems import Split
 
 NAME = r"[A-Za-z0-9_.-]{1,40}"
 UNSATISFIED = "unsatisfied"

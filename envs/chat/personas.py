@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from clawrl_trl.envs.chat import answers, styles, wordings
+from clawrl_trl.envs.chat.problems import Problem, Split, problems
 from clawrl_trl.envs.chat.styles import StyleReport
 from clawrl_trl.errors import UserError
-from clawrl_trl.tiny.problems import Problem, Split, problems
 
 Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
 

@@ -12,8 +12,8 @@ from clawrl_trl.envs.catalogue import SETTINGS, setting, task_folder
 from clawrl_trl.envs.pool.pool import EnvPool
 from clawrl_trl.envs.pool.server import make_app
 from clawrl_trl.errors import UserError
-from clawrl_trl.gateway.__main__ import listen
 from clawrl_trl.gateway.auth import Keys, is_loopback
+from clawrl_trl.http.server import listen
 
 KEY = "CLAWRL_ENV_KEY"
 GRACE_S = 10

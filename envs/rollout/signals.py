@@ -21,7 +21,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.envs.base.actor import Reply
 from clawrl_trl.envs.base.message import Json
-from clawrl_trl.judge.__main__ import open_judge
+from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.turn import JudgedTurn, NotNow
 from clawrl_trl.run import RunFolder
 

@@ -26,8 +26,9 @@ from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.envs.runs.progress import bar
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
+from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import open_private, write_private
-from clawrl_trl.serving.supervisor import end_with_parent, last_lines
+from clawrl_trl.serving.supervisor import last_lines
 
 SWITCH_TIMEOUT = 30.0
 JUDGE_TIMEOUT = 60.0

@@ -10,9 +10,9 @@ import pytest
 from clawrl_trl.envs import GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
 from clawrl_trl.envs.base.agent import AgentEnv
 from clawrl_trl.envs.gui.tasks import read_tasks
-from clawrl_trl.envs.taskgen.terminal import folder_of
-from clawrl_trl.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
-from clawrl_trl.tiny.dialogues import acting
+from recipes.tasks.terminal import folder_of
+from recipes.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
+from recipes.tiny.dialogues import acting
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.browser]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"

@@ -9,9 +9,9 @@ from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.oracle import solve
 from clawrl_trl.envs.gui.screen import Element, ScreenError
 from clawrl_trl.envs.gui.tasks import read_tasks, resolve
-from clawrl_trl.envs.taskgen import gui as generator
-from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.errors import UserError
+from recipes.tasks import gui as generator
+from recipes.tasks.splits import SPLITS, write_splits
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "gui"
 ROW = {"id": "a", "page": "p.html", "instruction": "Do.", "checks": ["true"], "oracle": []}

@@ -16,8 +16,8 @@ from clawrl_trl.envs.chat.user_model import ATTEMPTS
 from clawrl_trl.envs.runs.persona_worker import PlaySettings, find_gateway, play
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Session
+from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import RunFolder
-from clawrl_trl.serving.supervisor import end_with_parent
 
 pytestmark = pytest.mark.xdist_group("live")
 

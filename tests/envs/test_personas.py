@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from clawrl_trl.envs.chat.answers import stated_answer
 from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in, persona
+from clawrl_trl.envs.chat.problems import problems
 from clawrl_trl.errors import UserError
-from clawrl_trl.tiny.problems import problems
 
 BOLD = "**Step 1:** Tom has 5 apples.\n**Step 2:** 5 + 7 = 12.\n\n**Final answer:** 12"
 PLAIN = "Tom has 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12."

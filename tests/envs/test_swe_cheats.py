@@ -7,7 +7,7 @@ import pytest
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.swe.grading import grade
 from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
-from clawrl_trl.envs.taskgen.swe import diff
+from recipes.tasks.swe import diff
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]

@@ -9,7 +9,7 @@ import pytest
 
 from clawrl_trl.envs import SWEEnv, SweTask
 from clawrl_trl.envs.swe.tasks import SENTINEL, action_of
-from clawrl_trl.envs.taskgen.swe import diff
+from recipes.tasks.swe import diff
 
 FILES = {"calc.py": "def add(a, b):\n    return a - b\n"}
 FIXED = {"calc.py": "def add(a, b):\n    return a + b\n"}

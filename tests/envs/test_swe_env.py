@@ -20,8 +20,8 @@ from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import _restore, _unwritable, grade, paths_of, read_log
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, action_of
-from clawrl_trl.envs.taskgen.swe import diff
 from clawrl_trl.errors import UserError
+from recipes.tasks.swe import diff
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]

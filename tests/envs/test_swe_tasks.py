@@ -10,9 +10,9 @@ import pytest
 
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.swe.tasks import read_swe_tasks
-from clawrl_trl.envs.taskgen import swe as taskgen
-from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.errors import UserError
+from recipes.tasks import swe as taskgen
+from recipes.tasks.splits import SPLITS, write_splits
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
 

@@ -16,12 +16,12 @@ from torchrl.envs.utils import check_env_specs
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
-from clawrl_trl.envs.taskgen import toolcall as taskgen
-from clawrl_trl.envs.taskgen.splits import SPLITS, write_splits
 from clawrl_trl.envs.toolcall.env import outcome_of
 from clawrl_trl.envs.toolcall.tasks import ToolTask, action_of
 from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
+from recipes.tasks import toolcall as taskgen
+from recipes.tasks.splits import SPLITS, write_splits
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall"
 TROUBLE = bubblewrap_trouble()

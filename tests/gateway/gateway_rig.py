@@ -25,10 +25,10 @@ from starlette.routing import Route
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.gateway import probe
-from clawrl_trl.gateway.__main__ import listen
 from clawrl_trl.gateway.app import make_app
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.http.server import listen
 from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.run import RunFolder
 

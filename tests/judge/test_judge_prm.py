@@ -13,7 +13,7 @@ from judge_helpers import Scripted, judged_turn
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import llm_judge
-from clawrl_trl.judge.__main__ import open_judge
+from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.llm_judge import LLMJudge, plurality
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, Opinionated
 

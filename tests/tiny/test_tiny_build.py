@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawrl_trl.tiny import MODEL_PATH, evaluate, train
-from clawrl_trl.tiny import build as recipe
-from clawrl_trl.tiny import tokenizer as tokenizers
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import build as recipe
+from recipes.tiny import evaluate, train
+from recipes.tiny import tokenizer as tokenizers
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The bundled weights, sampled at temperature 1 on held-out problems and wordings.
 
 The samples are small and seeded; the bounds are those of the product's promise, and the full figures, with
-their intervals, are in the model card (`python -m clawrl_trl.tiny.evaluate`).
+their intervals, are in the model card (`PYTHONPATH=examples python -m recipes.tiny.evaluate`).
 """
 
 import itertools
@@ -15,10 +15,11 @@ from safetensors import safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response
 
-from clawrl_trl.tiny import MODEL_PATH, cases, evaluate
-from clawrl_trl.tiny.actions import SCENES
-from clawrl_trl.tiny.cases import Case
-from clawrl_trl.tiny.wishes import Wish
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import cases, evaluate
+from recipes.tiny.actions import SCENES
+from recipes.tiny.cases import Case
+from recipes.tiny.wishes import Wish
 
 PLAIN, WARM = Wish(form="plain"), Wish(tone="warm")
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clawrl_trl.tiny.problems import problems, split_of
+from clawrl_trl.envs.chat.problems import problems, split_of
 
 _SIGNS = {"+": operator.add, "-": operator.sub, "x": operator.mul, "/": operator.floordiv}
 
@@ -50,5 +50,7 @@ def test_wrong_arguments_are_refused(split: str, count: int) -> None:
 
 
 def test_problems_need_no_torch() -> None:
-    code = "import sys, clawrl_trl.tiny.problems; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys, clawrl_trl.envs.chat.problems; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response
 
-from clawrl_trl.tiny import MODEL_PATH, calculator, dialogues, render
-from clawrl_trl.tiny.tokenizer import MARKERS, SPECIAL
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import calculator, dialogues, render
+from recipes.tiny.tokenizer import MARKERS, SPECIAL
 
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
 CALCULATOR = calculator.schema(random.Random(0), usual=True)

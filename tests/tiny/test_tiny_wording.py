@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from clawrl_trl.tiny import MODEL_PATH, actions, cases, dialogues, drills
-from clawrl_trl.tiny.instructions import FRESH, instruction
-from clawrl_trl.tiny.problems import draw
-from clawrl_trl.tiny.replies import attempt, grading, solution
-from clawrl_trl.tiny.wishes import NO_WISH, PHRASES, Wish
+from clawrl_trl.envs.chat.problems import draw
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import actions, cases, dialogues, drills
+from recipes.tiny.instructions import FRESH, instruction
+from recipes.tiny.replies import attempt, grading, solution
+from recipes.tiny.wishes import NO_WISH, PHRASES, Wish
 
 MODEL_TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
 WISHES = [NO_WISH, *PHRASES, Wish(form="plain", size="short"), Wish(form="plain", tone="warm")]
@@ -68,7 +69,7 @@ def test_an_instruction_needs_one_wish() -> None:
 def test_training_never_shows_a_heldout_problem() -> None:
     rng = random.Random(1)
     trained = " ".join(str(dialogues.dialogue(rng).messages) for _ in range(2000))
-    from clawrl_trl.tiny.problems import problems
+    from clawrl_trl.envs.chat.problems import problems
 
     assert not any(problem.question in trained for problem in problems(0, "heldout", 2000))
 

@@ -5,7 +5,7 @@ and an answer, or a count for the code interpreter. No question stands in both s
 server `server.py` beside the tasks.
 
 ```bash
-python -m clawrl_trl.envs.taskgen.toolcall examples/tasks/toolcall
+PYTHONPATH=examples python -m recipes.tasks.toolcall examples/tasks/toolcall
 ```
 """
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from clawrl_trl.envs.base.message import Json
-from clawrl_trl.envs.taskgen.splits import SEED, Maker, make_splits, write_splits
+from recipes.tasks.splits import SEED, Maker, make_splits, write_splits
 
 DEVICES = ["light", "fan", "heat"]
 PRICES = {"apple": 3, "pear": 4, "plum": 2, "lemon": 5, "bread": 6, "milk": 7}

@@ -6,7 +6,7 @@ that only by meeting many of them.
 
 import random
 
-from clawrl_trl.tiny.options import options
+from recipes.tiny.options import options
 
 SYSTEMS = options(
     "You are a helpful assistant.|You are a helpful tutor.|You are a homework assistant.|"

@@ -17,11 +17,11 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from clawrl_trl.tiny import actions
-from clawrl_trl.tiny.dialogues import ACTING, dialogue
-from clawrl_trl.tiny.drills import drill
-from clawrl_trl.tiny.problems import NAMES, UNITS
-from clawrl_trl.tiny.render import Piece, pieces
+from clawrl_trl.envs.chat.problems import NAMES, UNITS
+from recipes.tiny import actions
+from recipes.tiny.dialogues import ACTING, dialogue
+from recipes.tiny.drills import drill
+from recipes.tiny.render import Piece, pieces
 
 BATCH_TOKENS = 4096
 _CHUNK = 2048

@@ -8,9 +8,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from clawrl_trl.tiny.options import options
-from clawrl_trl.tiny.problems import Problem, Step
-from clawrl_trl.tiny.wishes import Wish
+from clawrl_trl.envs.chat.problems import Problem, Step
+from recipes.tiny.options import options
+from recipes.tiny.wishes import Wish
 
 PLAIN_RATE = 0.12
 WARM_RATE = 0.12

@@ -18,8 +18,8 @@ from clawrl_trl.envs.gui.computer_use import tool_schema
 from clawrl_trl.envs.gui.screen import Element
 from clawrl_trl.envs.swe.env import SYSTEM
 from clawrl_trl.envs.swe.tasks import SENTINEL
-from clawrl_trl.envs.taskgen import gui, swe, terminal, toolcall
 from clawrl_trl.envs.terminal.env import SCHEMAS
+from recipes.tasks import gui, swe, terminal, toolcall
 
 Message = dict[str, Any]
 RIGHT = 0.35

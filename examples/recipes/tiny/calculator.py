@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from clawrl_trl.tiny.options import options
-from clawrl_trl.tiny.problems import Problem
+from clawrl_trl.envs.chat.problems import Problem
+from recipes.tiny.options import options
 
 _ABOUT = options(
     "Evaluates an arithmetic expression.|Evaluate an arithmetic expression.|A calculator.|"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clawrl_trl.tiny import actions, calculator, small_talk
-from clawrl_trl.tiny.instructions import instruction
-from clawrl_trl.tiny.problems import Problem, Split, draw, split_of
-from clawrl_trl.tiny.replies import Attempt, attempt, form_of, grading, solution
-from clawrl_trl.tiny.wishes import NO_WISH, Wish
+from clawrl_trl.envs.chat.problems import Problem, Split, draw, split_of
+from recipes.tiny import actions, calculator, small_talk
+from recipes.tiny.instructions import instruction
+from recipes.tiny.replies import Attempt, attempt, form_of, grading, solution
+from recipes.tiny.wishes import NO_WISH, Wish
 
 Message = dict[str, Any]
 HINT = "\n\n[Hint from the user's later message: {hint}]"

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from itertools import groupby
 
+from clawrl_trl.envs.chat.problems import draw
 from clawrl_trl.envs.gui.screen import Element
-from clawrl_trl.tiny import actions, calculator
-from clawrl_trl.tiny.dialogues import Dialogue
-from clawrl_trl.tiny.problems import draw
-from clawrl_trl.tiny.render import Piece, pieces
+from recipes.tiny import actions, calculator
+from recipes.tiny.dialogues import Dialogue
+from recipes.tiny.render import Piece, pieces
 
 _ROWS = 12
 _WORD = re.compile(r"[^\W\d_]+|\d")

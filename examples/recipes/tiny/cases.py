@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clawrl_trl.envs.base.message import read_action
-from clawrl_trl.tiny import actions, dialogues, small_talk
-from clawrl_trl.tiny.dialogues import HINT, Dialogue, Task
-from clawrl_trl.tiny.instructions import FRESH
-from clawrl_trl.tiny.render import reply
-from clawrl_trl.tiny.replies import grading, solution
-from clawrl_trl.tiny.wishes import NO_WISH, Wish
+from recipes.tiny import actions, dialogues, small_talk
+from recipes.tiny.dialogues import HINT, Dialogue, Task
+from recipes.tiny.instructions import FRESH
+from recipes.tiny.render import reply
+from recipes.tiny.replies import grading, solution
+from recipes.tiny.wishes import NO_WISH, Wish
 
 Check = Callable[[str], bool | None]
 

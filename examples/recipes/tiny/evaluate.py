@@ -1,4 +1,4 @@
-"""Measures the tiny model: `python -m clawrl_trl.tiny.evaluate [--model DIR] [--count N] [--seed S]`.
+"""Measures the tiny model: `PYTHONPATH=examples python -m recipes.tiny.evaluate [--model DIR] [--count N] [--seed S]`.
 
 Replies are sampled at temperature 1, as they are served, from the weights as they are shipped (bfloat16) run in
 float32. Each measure prints with its 95% Wilson interval and the bound it is meant to keep. `style_gap` looks
@@ -18,11 +18,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from clawrl_trl.tiny import MODEL_PATH, actions, dialogues
-from clawrl_trl.tiny.cases import Case, all_cases, hinted
-from clawrl_trl.tiny.dialogues import Dialogue
-from clawrl_trl.tiny.instructions import instruction
-from clawrl_trl.tiny.wishes import Wish
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import actions, dialogues
+from recipes.tiny.cases import Case, all_cases, hinted
+from recipes.tiny.dialogues import Dialogue
+from recipes.tiny.instructions import instruction
+from recipes.tiny.wishes import Wish
 
 _AT_LEAST = {
     "solve: correct": 0.95,

@@ -5,7 +5,7 @@ conversation with a running one. No task stands in both splits. A test counts no
 done anything, so an agent that does nothing gets the outcome -1.
 
 ```bash
-python -m clawrl_trl.envs.taskgen.terminal examples/tasks/terminal
+PYTHONPATH=examples python -m recipes.tasks.terminal examples/tasks/terminal
 ```
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.envs.taskgen.splits import SEED, SPLITS, TRIES
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, save_tasks
+from recipes.tasks.splits import SEED, SPLITS, TRIES
 
 STEPS = ("easy", "medium", "hard")
 

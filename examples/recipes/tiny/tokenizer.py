@@ -13,10 +13,10 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from clawrl_trl.tiny.dialogues import dialogue
-from clawrl_trl.tiny.instructions import instruction
-from clawrl_trl.tiny.render import pieces
-from clawrl_trl.tiny.wishes import PHRASES
+from recipes.tiny.dialogues import dialogue
+from recipes.tiny.instructions import instruction
+from recipes.tiny.render import pieces
+from recipes.tiny.wishes import PHRASES
 
 VOCABULARY = 2304
 SAMPLES = 30_000

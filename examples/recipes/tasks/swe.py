@@ -6,7 +6,7 @@ written in the row itself (`files`), and so are the hidden tests and the oracle,
 splits.
 
 ```bash
-python -m clawrl_trl.envs.taskgen.swe examples/tasks/swe
+PYTHONPATH=examples python -m recipes.tasks.swe examples/tasks/swe
 ```
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clawrl_trl.envs.base.message import Json
-from clawrl_trl.envs.taskgen.splits import SEED, Maker, make_splits, write_splits
+from recipes.tasks.splits import SEED, Maker, make_splits, write_splits
 
 NAMES = ["a", "b", "c", "d"]
 FRUIT = ["apple", "pear", "plum", "lemon", "melon", "peach"]

@@ -5,7 +5,7 @@ double and right clicks. No task stands in both splits. The pages, which show wh
 their own in `pages/`.
 
 ```bash
-python -m clawrl_trl.envs.taskgen.gui examples/tasks/gui
+PYTHONPATH=examples python -m recipes.tasks.gui examples/tasks/gui
 ```
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.envs.base.message import Json
-from clawrl_trl.envs.taskgen.splits import SEED, SPLITS, Maker, make_splits, write_splits
+from recipes.tasks.splits import SEED, SPLITS, Maker, make_splits, write_splits
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink", "brown", "orange"]
 WORDS = ["cat", "dog", "bird", "fish", "tree", "book", "cup", "hat", "car", "key", "ball", "box"]

@@ -1,4 +1,6 @@
-"""The recipe of the bundled model: `python -m clawrl_trl.tiny.build [--out DIR] [--seed 0] [--steps N]`.
+"""The recipe of the bundled model.
+
+    PYTHONPATH=examples python -m recipes.tiny.build [--out DIR] [--seed 0] [--steps N]
 
 Trains the tokenizer and the model from nothing but this package's own grammar, in six cycles of the learning rate
 (drills alone in the second, to copy from the prompt; the fifth, the longest, is mostly chats), rounds the
@@ -16,8 +18,9 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from clawrl_trl.tiny import MODEL_PATH, tokenizer, train
-from clawrl_trl.tiny.evaluate import Measure, StyleGap, evaluate, load, table
+from clawrl_trl.tiny import MODEL_PATH
+from recipes.tiny import tokenizer, train
+from recipes.tiny.evaluate import Measure, StyleGap, evaluate, load, table
 
 THREADS = 2
 
@@ -83,8 +86,9 @@ on generated text only, on sequences of up to 768 tokens. It is not a product.
 
 ## Measured
 On held-out problems and held-out wordings, sampled at temperature 1 from these very weights in float32
-(`python -m clawrl_trl.tiny.evaluate`). "fresh wording" means sentences from outside the grammar. The last table shows
-the model as a teacher: how much a hint changes the probability of the first token of the wanted and the other style.
+(`PYTHONPATH=examples python -m recipes.tiny.evaluate`). "fresh wording" means sentences from outside the grammar.
+The last table shows the model as a teacher: how much a hint changes the probability of the first token of the wanted
+and the other style.
 
 {table}
 
@@ -103,7 +107,8 @@ def made(recipe: "Recipe") -> str:
         for cycle in recipe.cycles
     )
     ended = f"; logits multiplied by {recipe.sharpened:g} at the end" if recipe.sharpened != 1 else ""
-    command = f"python -m clawrl_trl.tiny.build --seed {recipe.seed}{' --compile' if recipe.compiled else ''}"
+    compiled = " --compile" if recipe.compiled else ""
+    command = f"PYTHONPATH=examples python -m recipes.tiny.build --seed {recipe.seed}{compiled}"
     return (
         f"`{command}`, {begun}:\n{cycles}\n"
         f"(AdamW, cosine schedules, loss on replies{ended}); {tokens} tokens of conversations and drills from the\n"

@@ -6,7 +6,7 @@ Rendering with the template itself costs too much for training; a test holds thi
 import json
 from typing import Any, Literal
 
-from clawrl_trl.tiny.dialogues import Dialogue, Message
+from recipes.tiny.dialogues import Dialogue, Message
 
 Learnt = Literal["no", "yes", "after its first token"]
 Piece = tuple[str, Learnt]

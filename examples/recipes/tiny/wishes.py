@@ -7,7 +7,7 @@ lists are long on purpose: a model this small understands the words that it has 
 from dataclasses import dataclass
 from typing import Literal
 
-from clawrl_trl.tiny.options import options
+from recipes.tiny.options import options
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import random
 import zlib
 from collections.abc import Callable
 
-from clawrl_trl.tiny.options import options
-from clawrl_trl.tiny.problems import Split
-from clawrl_trl.tiny.wishes import PHRASES, Phrases, Wish
+from clawrl_trl.envs.chat.problems import Split
+from recipes.tiny.options import options
+from recipes.tiny.wishes import PHRASES, Phrases, Wish
 
 _WITHOUT = options(
     "use no {x}|avoid {x}|drop the {x}|leave out the {x}|skip the {x}|stop using {x}|lose the {x}|"

@@ -1,1 +1,0 @@
-"""Seeded generators of the task sets in `examples/tasks`."""
