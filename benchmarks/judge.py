@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from clawrl_trl.judge import words
-from clawrl_trl.judge.classifier import examples, model
+from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
+from recipes.judge import examples
 
 CASES = Path(__file__).parent.parent / "tests" / "judge" / "cases.jsonl"
 REACTIONS = CASES.with_name("reactions.json")

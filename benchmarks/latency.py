@@ -24,7 +24,7 @@ from typing import Any
 import openai
 from personas import machine
 
-from clawrl_trl.envs.chat.personas import persona
+from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.run import RunFolder
 

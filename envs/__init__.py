@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from clawrl_trl.envs.chat.evaluation import EvalReport, interactions_to_hold
     from clawrl_trl.envs.chat.ledger_env import LedgerEnv, recorded, trajectories
     from clawrl_trl.envs.chat.llm_persona import LLMPersona
-    from clawrl_trl.envs.chat.persona_file import read_persona
-    from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Student, Teacher, persona
+    from clawrl_trl.envs.chat.persona_file import persona, read_persona
+    from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Student, Teacher
     from clawrl_trl.envs.chat.user_model import UserModel
     from clawrl_trl.envs.gui.env import GUIEnv
     from clawrl_trl.envs.gui.miniwob_tasks import miniwob_names, miniwob_tasks
@@ -66,7 +66,7 @@ _HOME = {
     "load_tools": "toolcall.tools_config",
     "miniwob_names": "gui.miniwob_tasks",
     "miniwob_tasks": "gui.miniwob_tasks",
-    "persona": "chat.personas",
+    "persona": "chat.persona_file",
     "read_persona": "chat.persona_file",
     "read_swe_tasks": "swe.tasks",
     "read_tool_tasks": "toolcall.tasks",

@@ -23,7 +23,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.catalogue import setting, task_folder
-from clawrl_trl.envs.chat.personas import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.runs.measured_run import TaughtRun, print_table
 from clawrl_trl.envs.runs.persona_run import Lesson, PersonaRun
 from clawrl_trl.envs.runs.practice_run import PracticeRun

@@ -10,11 +10,13 @@ import json
 import re
 import unicodedata
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from clawrl_trl.judge import words
-from clawrl_trl.judge.classifier import examples
 
+TRAINING = Path(__file__).parent / "classifier" / "training.json"
+"""What the classifier was trained on."""
 LEAST = 0.1
 """Least P(English) of a message that is read; 139 languages share the rest."""
 CLEAR = 0.7
@@ -94,7 +96,7 @@ def _is_known(word: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _vocabulary() -> frozenset[str]:
-    messages = json.loads(examples.TRAINING.read_text())["messages"]
+    messages = json.loads(TRAINING.read_text(encoding="utf-8"))["messages"]
     return frozenset(word for message in messages for word in _WORD.findall(plain(message["text"])))
 
 

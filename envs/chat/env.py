@@ -27,8 +27,8 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
+from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Task
-from clawrl_trl.envs.chat.personas import persona as persona_named
 from clawrl_trl.envs.chat.problems import Split
 
 MAX_SILENCES = 3

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
+from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Task
-from clawrl_trl.envs.chat.personas import persona as persona_named
 from clawrl_trl.errors import UserError
 
 ATTEMPTS = 3

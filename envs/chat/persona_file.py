@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clawrl_trl.envs.chat.llm_persona import NAME, LLMPersona
-from clawrl_trl.envs.chat.personas import PERSONAS, Mood
+from clawrl_trl.envs.chat.personas import PERSONAS, Mood, Persona
 from clawrl_trl.envs.chat.user_model import UserModel
 from clawrl_trl.errors import UserError
 
@@ -53,6 +53,19 @@ class _File(BaseModel):
         if "goal" in content:
             content["goals"] = [content.pop("goal"), *content.get("goals", [])]
         return content
+
+
+def persona(name: str) -> Persona:
+    """The persona of that name, or the one that a YAML file describes.
+
+    Raises:
+        UserError: If there is none, or the file is wrong.
+    """
+    if name in PERSONAS:
+        return PERSONAS[name]()
+    if name.endswith((".yaml", ".yml")):
+        return read_persona(name)
+    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}, or a YAML file that describes one.")
 
 
 def read_persona(path: str | Path) -> LLMPersona:

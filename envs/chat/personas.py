@@ -14,7 +14,6 @@ from typing import Literal, Protocol, Self
 from clawrl_trl.envs.chat import answers, styles, wordings
 from clawrl_trl.envs.chat.problems import Problem, Split, problems
 from clawrl_trl.envs.chat.styles import StyleReport
-from clawrl_trl.errors import UserError
 
 Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
 
@@ -187,21 +186,6 @@ def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> Task:
     calculation = ". ".join([*before, f"{last.partition(' = ')[0]} = {claimed}"])
     ending = rng.choice(("The answer is {}.", "So the answer is {}.", "My answer is {}.", "Answer: {}."))
     return Task(problem.question, problem.answer, f"{calculation}. {ending.format(claimed)}", claimed)
-
-
-def persona(name: str) -> Persona:
-    """The persona of that name, or the one that a YAML file describes.
-
-    Raises:
-        UserError: If there is none, or the file is wrong.
-    """
-    if name in PERSONAS:
-        return PERSONAS[name]()
-    if name.endswith((".yaml", ".yml")):
-        from clawrl_trl.envs.chat.persona_file import read_persona
-
-        return read_persona(name)
-    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}, or a YAML file that describes one.")
 
 
 PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "teacher": Teacher}

@@ -5,7 +5,7 @@ from typing import Any
 
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
-from clawrl_trl.envs.chat.personas import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.runs.learning_curve import learning_curve
 from clawrl_trl.envs.runs.measured_run import TaughtRun
 from clawrl_trl.envs.runs.persona_worker import FILE_NAME, PlaySettings

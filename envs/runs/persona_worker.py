@@ -24,8 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import POLL_SECONDS, GatewayPolicy, Generate
+from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.chat.personas import PERSONAS, Persona
-from clawrl_trl.envs.chat.personas import persona as persona_named
 from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder

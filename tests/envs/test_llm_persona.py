@@ -18,7 +18,8 @@ from torchrl.envs import ParallelEnv, check_env_specs
 from clawrl_trl.envs.chat.env import ChatEnv
 from clawrl_trl.envs.chat.evaluation import evaluate
 from clawrl_trl.envs.chat.llm_persona import LLMPersona
-from clawrl_trl.envs.chat.personas import PersonaGone, Student, persona
+from clawrl_trl.envs.chat.persona_file import persona
+from clawrl_trl.envs.chat.personas import PersonaGone, Student
 from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
 from clawrl_trl.envs.runs.persona_worker import PlaySettings, play
 from clawrl_trl.errors import UserError

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clawrl_trl.envs.chat.answers import stated_answer
-from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in, persona
+from clawrl_trl.envs.chat.persona_file import persona
+from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in
 from clawrl_trl.envs.chat.problems import problems
 from clawrl_trl.errors import UserError
 

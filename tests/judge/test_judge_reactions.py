@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge.classifier import examples
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Opinionated
+from recipes.judge import examples
 
 DATA = json.loads((Path(__file__).parent / "reactions.json").read_text())
 REACTIONS: list[dict[str, Any]] = DATA["reactions"]

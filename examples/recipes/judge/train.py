@@ -1,4 +1,4 @@
-"""Train the rules judge's classifier: `python -m clawrl_trl.judge.classifier.train` (about five minutes on one core).
+"""Train the rules judge's classifier: `PYTHONPATH=examples python -m recipes.judge.train` (five minutes on one core).
 
 A low-rank adapter on the sentence encoder (LoRA, https://huggingface.co/papers/2106.09685) and a linear head over
 its embedding and the cues, fitted to the labelled messages of `examples` by cross-entropy with label smoothing, so
@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from clawrl_trl.judge import words
-from clawrl_trl.judge.classifier import examples
 from clawrl_trl.judge.classifier.model import (
     EMBEDDING_WEIGHT,
     LABELS,
@@ -31,6 +30,7 @@ from clawrl_trl.judge.classifier.model import (
     pooled,
     tokenised,
 )
+from recipes.judge import examples
 
 RANK, ALPHA, DROPOUT = 8, 16, 0.1
 TARGETS = ["query", "key", "value", "attention.output.dense", "intermediate.dense"]
@@ -168,7 +168,7 @@ def measure(logits: NDArray[np.float32], data: Data, margin: float) -> dict[str,
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train on everything and write the weights, or measure on held-out messages."""
-    parser = argparse.ArgumentParser(prog="python -m clawrl_trl.judge.classifier.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
     parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
     parser.add_argument("--held_out", type=float, default=0.0, help="Share of messages to measure on instead.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")

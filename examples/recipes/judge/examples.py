@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-TRAINING = Path(__file__).with_name("training.json")
+from clawrl_trl.judge.language import TRAINING
+
 CONTEXTS_PER_MESSAGE = 3
 COMPOSED_WEIGHT = 0.3
 NEW_TASKS, THANKS_AND_TASK, THANKS_AND_CHANGE, CHANGE_AND_THANKS, CHANGES, SAME_TASK = 240, 180, 120, 100, 100, 60
