@@ -24,7 +24,7 @@ from personas import machine
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, Effect, Rollout, Start, TerminalEnv
-from clawrl_trl.envs.base.actor import Reply
+from clawrl_trl.envs.base.actor import ModelReply
 
 ROOT = Path(__file__).parents[1]
 TASKS = ROOT / "examples" / "tasks" / "terminal" / "train.jsonl"
@@ -92,9 +92,9 @@ class StillEnv(AgentEnv[Nothing]):
 class Mute:
     """A policy that costs next to nothing."""
 
-    reply_message = Reply("on", message={"role": "assistant", "content": "on"})
+    reply_message = ModelReply("on", message={"role": "assistant", "content": "on"})
 
-    def reply(self, conversation: Any, **how: Any) -> Reply:
+    def reply(self, conversation: Any, **how: Any) -> ModelReply:
         return self.reply_message
 
 

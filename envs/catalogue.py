@@ -24,7 +24,7 @@ _OURS = ("self", "tasks", "max_steps", "first_task")
 
 
 @dataclass(frozen=True)
-class Setting:
+class EnvironmentEntry:
     """A kind of world.
 
     Attributes:
@@ -100,15 +100,15 @@ class Setting:
 
 
 SETTINGS = {
-    "terminal": Setting("terminal.env:TerminalEnv", "terminal.task_folder:load_tasks", 10),
-    "gui": Setting("gui.env:GUIEnv", "gui.tasks:read_tasks", 30, hints=True),
-    "swe": Setting("swe.env:SWEEnv", "swe.tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
-    "toolcall": Setting("toolcall.env:ToolCallEnv", "toolcall.tasks:read_tool_tasks", 16, tools=True),
+    "terminal": EnvironmentEntry("terminal.env:TerminalEnv", "terminal.task_folder:load_tasks", 10),
+    "gui": EnvironmentEntry("gui.env:GUIEnv", "gui.tasks:read_tasks", 30, hints=True),
+    "swe": EnvironmentEntry("swe.env:SWEEnv", "swe.tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
+    "toolcall": EnvironmentEntry("toolcall.env:ToolCallEnv", "toolcall.tasks:read_tool_tasks", 16, tools=True),
 }
 """Limits are the reference system's (arXiv 2603.10165)."""
 
 
-def setting(name: str) -> Setting:
+def setting(name: str) -> EnvironmentEntry:
     """The setting of that name.
 
     Raises:

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.logprobs import Row, bound_of, verdict
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import completion
 from clawrl_trl.doctor.tokens import TEXT
 from clawrl_trl.engines.client import EngineError
@@ -28,7 +28,7 @@ ALLOW = "start vLLM with --enable-lora --max-lora-rank R --max-loras N and VLLM_
 SHARE = "let the engine see the run folder under the same path (a shared file system)"
 
 
-async def swap(patient: Patient) -> list[Finding]:
+async def swap(patient: Target) -> list[Finding]:
     """Load, ask, compare, unload."""
     if patient.settings.vllm_max_lora_rank == 0:
         raise Skip("the engine serves no adapters (--vllm_max_lora_rank 0)")
@@ -53,7 +53,7 @@ async def swap(patient: Patient) -> list[Finding]:
         return [_compare(patient, prompt, replies), await _gone(patient, next(iter(folders)), prompt)]
 
 
-async def _ask_all(patient: Patient, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
+async def _ask_all(patient: Target, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
     for name, folder in folders.items():
         await patient.engine.load_adapter(name, folder)
 
@@ -65,7 +65,7 @@ async def _ask_all(patient: Patient, folders: Mapping[str, Path], prompt: list[i
     return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
 
 
-def _compare(patient: Patient, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
+def _compare(patient: Target, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
     rows: list[Row] = []
     to_base: list[float] = []
     for name, one in replies.items():
@@ -89,7 +89,7 @@ def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [abs(a - b) for a, b in zip(first, second, strict=True)]
 
 
-async def _gone(patient: Patient, name: str, prompt: list[int]) -> Finding:
+async def _gone(patient: Target, name: str, prompt: list[int]) -> Finding:
     body = {"model": name, "prompt": prompt, "max_tokens": 1}
     try:
         await completion(patient.engine, body)

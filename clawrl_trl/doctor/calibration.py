@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.judge.llm_judge import LLMJudge
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 
 CASES = Path(__file__).with_name("cases.json")
 VOTED = 8
@@ -53,7 +53,7 @@ class Tally:
         )
 
 
-async def rules(patient: Patient) -> Finding:
+async def rules(patient: Target) -> Finding:
     """The rules judge, offline; it also decides explicit feedback for the other judges."""
     from clawrl_trl.judge.classifier.model import MARGIN
     from clawrl_trl.judge.rules import RulesJudge
@@ -65,7 +65,7 @@ async def rules(patient: Patient) -> Finding:
     return _finding("rules judge", tally, len(cases), where)
 
 
-async def language_model(patient: Patient) -> Finding:
+async def language_model(patient: Target) -> Finding:
     """The llm judge, with the run's own settings."""
     settings = patient.settings
     if settings.custom_rm_path:
@@ -86,7 +86,7 @@ async def language_model(patient: Patient) -> Finding:
     cases = load()[::3][:VOTED]
     try:
         tally = await _tally(judge, cases)
-    except NotNow as error:
+    except JudgeUnavailable as error:
         return Finding("llm judge", "fail", error.reason, "raise --judge_timeout, or use --judge rules")
     votes = [vote for one in tally.judgements for vote in one.votes]
     valid = sum(vote["score"] is not None for vote in votes)

@@ -20,8 +20,8 @@ from clawrl_trl.config.flags import read_flags
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import adapters, calibration, logprobs, machine, sampling, template, tokens
 from clawrl_trl.doctor.finding import Finding, Skip, exit_code
-from clawrl_trl.doctor.patient import Patient
-from clawrl_trl.doctor.report import Page, as_json
+from clawrl_trl.doctor.patient import Target
+from clawrl_trl.doctor.report import ReportPage, as_json
 from clawrl_trl.engines.client import EngineClient, EngineError, locate
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import UserError
@@ -41,7 +41,7 @@ class Check:
 
     group: str
     name: str
-    run: Callable[[Patient], Awaitable[Findings]]
+    run: Callable[[Target], Awaitable[Findings]]
 
 
 BEFORE = (
@@ -54,7 +54,7 @@ BEFORE = (
 """Asked before an engine is started."""
 
 AFTER = (
-    Check("Engine", "answers", Patient.meet),
+    Check("Engine", "answers", Target.meet),
     Check("Engine", "context length", sampling.context_length),
     Check("Engine", "room for agents", sampling.agents_fit),
     Check("Engine", "token ids", tokens.text_ids),
@@ -87,11 +87,11 @@ def doctor(argv: Sequence[str]) -> int:
         UserError: If a flag is wrong, or the run folder or the model does not exist.
     """
     settings, to_json = parse(argv)
-    patient = Patient(settings)
+    patient = Target(settings)
     if not patient.remote or settings.model_name_or_path:
         model_path(settings)
     console = Console(stderr=to_json)
-    page = None if to_json else Page(console)
+    page = None if to_json else ReportPage(console)
     started = time.monotonic()
     findings = Examination(patient, console, page).run()
     if page is None:
@@ -134,7 +134,7 @@ class Examination:
         page: Where findings are shown as soon as they are there; `None` for nowhere.
     """
 
-    def __init__(self, patient: Patient, console: Console, page: Page | None) -> None:
+    def __init__(self, patient: Target, console: Console, page: ReportPage | None) -> None:
         self.findings: list[Finding] = []
         self._patient, self._console, self._page = patient, console, page
 
@@ -170,7 +170,7 @@ class Examination:
 
 
 @contextmanager
-def engine_of(patient: Patient) -> Iterator[ServeSettings]:
+def engine_of(patient: Target) -> Iterator[ServeSettings]:
     """The settings under which the engine to examine is found, while the block lasts."""
     settings = patient.settings
     if patient.remote or patient.run.announced("engine") is not None:
@@ -182,7 +182,7 @@ def engine_of(patient: Patient) -> Iterator[ServeSettings]:
             yield for_now
 
 
-async def asked(check: Check, patient: Patient) -> list[Finding]:
+async def asked(check: Check, patient: Target) -> list[Finding]:
     """The findings of one check; what keeps it from being made is a finding too, and the next one is asked."""
     try:
         found: Any = await check.run(patient)

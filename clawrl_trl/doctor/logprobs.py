@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.tokens import QUESTION
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
@@ -41,12 +41,12 @@ COARSE = Bound(mean=0.02, tolerable=0.1, largest=1.0)
 """The engine computes in bfloat16: 8 bits of precision."""
 
 
-def bound_of(patient: Patient) -> Bound:
+def bound_of(patient: Target) -> Bound:
     """What the engine's precision allows."""
     return COARSE if patient.coarse or patient.reference.dtype != "float32" else FINE
 
 
-async def mode(patient: Patient) -> Finding:
+async def mode(patient: Target) -> Finding:
     """Whether log-probs follow the sampling temperature."""
     name = "log-prob mode"
     if await reports_sampled_logprobs(patient.engine, patient.base):
@@ -55,19 +55,19 @@ async def mode(patient: Patient) -> Finding:
     return Finding(name, "warn", detail, PROCESSED)
 
 
-async def warm(patient: Patient) -> Finding:
+async def warm(patient: Target) -> Finding:
     """Sampled at temperature 1."""
     return await _compared(patient, 1.0)
 
 
-async def cool(patient: Patient) -> Finding:
+async def cool(patient: Target) -> Finding:
     """Sampled at temperature 0.5."""
     if not await reports_sampled_logprobs(patient.engine, patient.base):
         raise Skip("the engine reports log-probs of temperature 1 only")
     return await _compared(patient, 0.5)
 
 
-async def prompt_scores(patient: Patient) -> Finding:
+async def prompt_scores(patient: Target) -> Finding:
     """Whether `prompt_logprobs` are raw, complete and in their places: the teacher's scores come from them."""
     name = "prompt log-probs"
     sampled = (await _sampled(patient, 1.0))[0]
@@ -81,7 +81,7 @@ async def prompt_scores(patient: Patient) -> Finding:
     return verdict(name, [(scored.logprobs, expected)], bound_of(patient), against)
 
 
-async def _sampled(patient: Patient, temperature: float) -> list[Choice]:
+async def _sampled(patient: Target, temperature: float) -> list[Choice]:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": QUESTION}],
         "temperature": temperature,
@@ -94,7 +94,7 @@ async def _sampled(patient: Patient, temperature: float) -> list[Choice]:
     return replies
 
 
-async def _compared(patient: Patient, temperature: float) -> Finding:
+async def _compared(patient: Target, temperature: float) -> Finding:
     rows = []
     for one in await _sampled(patient, temperature):
         assert one.prompt_ids is not None

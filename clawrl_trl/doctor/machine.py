@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cpu
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY
 from clawrl_trl.errors import UserError
 from clawrl_trl.http.server import listen
@@ -31,7 +31,7 @@ ENOUGH, LEAST = 100, 5
 """Policy versions for which there should be room on the disk, and below which a run would soon stop."""
 
 
-async def versions(patient: Patient) -> Finding:
+async def versions(patient: Target) -> Finding:
     """Installed packages against the ranges this package was released with."""
     name = "versions"
     try:
@@ -45,7 +45,7 @@ async def versions(patient: Patient) -> Finding:
     return Finding(name, "ok", ", ".join(shown))
 
 
-def _needed(one: Requirement, patient: Patient) -> bool:
+def _needed(one: Requirement, patient: Target) -> bool:
     extras = [""] + (["vllm"] if patient.settings.engine == "vllm" else [])
     return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
 
@@ -66,7 +66,7 @@ def _misfit(one: Requirement) -> str | None:
     return None
 
 
-async def memory(patient: Patient) -> Finding:
+async def memory(patient: Target) -> Finding:
     """Whether trainer and engine fit, by arithmetic."""
     name = "memory"
     total, free, card = _card() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
@@ -88,7 +88,7 @@ async def memory(patient: Patient) -> Finding:
     return Finding(name, "ok", detail)
 
 
-def needed(patient: Patient, shape: Shape, *, on_card: bool) -> Estimate:
+def needed(patient: Target, shape: Shape, *, on_card: bool) -> Estimate:
     """What LoRA training beside the engine takes here."""
     slots = max(patient.settings.max_staleness, patient.settings.keep_policies) + 2
     if on_card:
@@ -108,7 +108,7 @@ def _card() -> tuple[int, int, str] | None:
     return total, free, torch.cuda.get_device_name(0)
 
 
-async def disk(patient: Patient) -> Finding:
+async def disk(patient: Target) -> Finding:
     """Room for policy versions where the run folder is or will be."""
     name = "disk"
     free = shutil.disk_usage(_existing(patient.run.path)).free
@@ -131,7 +131,7 @@ def _rounded(count: int) -> str:
     return "over 10,000" if count > 10_000 else f"{count:,}"
 
 
-async def port(patient: Patient) -> Finding:
+async def port(patient: Target) -> Finding:
     """Whether the gateway can listen where it is told to."""
     name = "port"
     host, number = patient.settings.host, patient.settings.port
@@ -145,7 +145,7 @@ async def port(patient: Patient) -> Finding:
     return Finding(name, "ok", f"{host}:{number} is free" if number else "any free port will be taken")
 
 
-async def keys(patient: Patient) -> Finding:
+async def keys(patient: Target) -> Finding:
     """Who gets in, and whether a key would travel in the clear."""
     name = "keys"
     settings = patient.settings

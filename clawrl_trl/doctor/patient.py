@@ -24,7 +24,7 @@ from clawrl_trl.run import RunFolder
 
 
 @dataclass
-class Patient:
+class Target:
     """One engine and one model under one set of settings.
 
     Args:

@@ -25,7 +25,7 @@ NAME_WIDTH = 22
 WORDS: dict[Status, str] = {"ok": "ok", "warn": "warned", "fail": "failed", "skipped": "skipped"}
 
 
-class Page:
+class ReportPage:
     """Prints findings one by one under their headings.
 
     Args:

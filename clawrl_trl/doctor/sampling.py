@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import COMPLETIONS, call
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.context import find_shortage
@@ -36,7 +36,7 @@ TOP = (20, 5)
 """How many likely tokens to compare; the second when the engine allows no more."""
 
 
-async def generation_config(patient: Patient) -> Finding:
+async def generation_config(patient: Target) -> Finding:
     """What the model's own file asks for."""
     name = "generation config"
     found = bends(_read(patient.model))
@@ -73,7 +73,7 @@ def _read(model: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-async def defaults(patient: Patient) -> Finding:
+async def defaults(patient: Target) -> Finding:
     """Whether a request that says nothing about sampling is sampled plainly."""
     name = "sampling defaults"
     gap = max([await _gap(patient, prompt) for prompt in PROMPTS])
@@ -83,7 +83,7 @@ async def defaults(patient: Patient) -> Finding:
     return Finding(name, "warn", detail, KEPT_OUT)
 
 
-async def _gap(patient: Patient, prompt: str) -> float:
+async def _gap(patient: Target, prompt: str) -> float:
     """Largest difference of the likeliest tokens' log-probs between open and plain sampling."""
     asked = {"model": patient.base, "prompt": prompt, "max_tokens": 1, "seed": 0}
     opened, plain = await _top(patient, asked), await _top(patient, {**asked, **PLAIN})
@@ -93,7 +93,7 @@ async def _gap(patient: Patient, prompt: str) -> float:
     return max(abs(opened[one] - plain[one]) for one in common)
 
 
-async def _top(patient: Patient, body: dict[str, Any]) -> dict[str, float]:
+async def _top(patient: Target, body: dict[str, Any]) -> dict[str, float]:
     for count in TOP:
         try:
             reply = await call(patient.engine, "POST", COMPLETIONS, {**body, "logprobs": count})
@@ -106,7 +106,7 @@ async def _top(patient: Patient, body: dict[str, Any]) -> dict[str, float]:
     raise AssertionError("the last count either returns or raises")
 
 
-async def context_length(patient: Patient) -> Finding:
+async def context_length(patient: Target) -> Finding:
     """Whether the settings, the engine and the model agree on how long a conversation may get."""
     name = "context length"
     engine, wanted, served = patient.engine, patient.settings.max_model_len, patient.card.get("max_model_len")
@@ -121,7 +121,7 @@ async def context_length(patient: Patient) -> Finding:
     return Finding(name, "ok", f"the engine takes {served} tokens and refuses longer prompts")
 
 
-async def agents_fit(patient: Patient) -> Finding:
+async def agents_fit(patient: Target) -> Finding:
     """Whether requests of agents fit into the context."""
     name = "room for agents"
     _, served = patient.engine, patient.card.get("max_model_len")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import call
 from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
 
@@ -75,22 +75,22 @@ THINKING = Dialogue(
 )
 
 
-async def plain(patient: Patient) -> Finding:
+async def plain(patient: Target) -> Finding:
     """Text alone."""
     return rendered(patient.tokenizer, PLAIN)
 
 
-async def tool_calls(patient: Patient) -> Finding:
+async def tool_calls(patient: Target) -> Finding:
     """A call, its result, an answer."""
     return rendered(patient.tokenizer, TOOL_CALLS)
 
 
-async def thinking(patient: Patient) -> Finding:
+async def thinking(patient: Target) -> Finding:
     """A turn with its reasoning."""
     return rendered(patient.tokenizer, THINKING)
 
 
-async def as_served(patient: Patient) -> Finding:
+async def as_served(patient: Target) -> Finding:
     """What the engine sampled, sent back by a client, rendered by the engine again."""
     name = "prefix, as served"
     shared, whole, kinds = 0, 0, []

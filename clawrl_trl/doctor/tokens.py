@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.engines.client import EngineError
 from clawrl_trl.gateway.capture import Choice
 
@@ -41,12 +41,12 @@ CUT_OFF = "\ufffd"
 LOSES_IDS = "use vLLM 0.31 or newer, which answers return_token_ids; turns without ids are kept but never trained"
 
 
-async def text_ids(patient: Patient) -> Finding:
+async def text_ids(patient: Target) -> Finding:
     """Token ids of a plain text reply, streamed and whole."""
     return await _agree(patient, "token ids", TEXT)
 
 
-async def tool_ids(patient: Patient) -> Finding:
+async def tool_ids(patient: Target) -> Finding:
     """Token ids of a reply that calls a tool, streamed and whole."""
     name = "token ids, tool call"
     try:
@@ -62,7 +62,7 @@ async def tool_ids(patient: Patient) -> Finding:
     return found
 
 
-async def decoded_text(patient: Patient) -> Finding:
+async def decoded_text(patient: Target) -> Finding:
     """Whether the ids decode to the text that was sent with them."""
     name = "text of the ids"
     plain = await patient.reply(TEXT)
@@ -94,7 +94,7 @@ def _missing(text: str, choice: Choice) -> str | None:
     return None
 
 
-async def _agree(patient: Patient, name: str, body: dict[str, Any]) -> Finding:
+async def _agree(patient: Target, name: str, body: dict[str, Any]) -> Finding:
     for attempt in range(ATTEMPTS):
         asked = {**body, "seed": attempt}
         plain, streamed = [await patient.reply(asked, stream=stream) for stream in (False, True)]

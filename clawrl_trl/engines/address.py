@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.calls import Call, encode
+from clawrl_trl.engines.calls import EngineCall, encode
 from clawrl_trl.engines.errors import EngineUnavailable
 from clawrl_trl.run import RunFolder
 
@@ -76,7 +76,7 @@ class Addressed:
         """
         return self._locate()
 
-    def arguments(self, call: Call, timeout: float | None) -> dict[str, Any]:
+    def arguments(self, call: EngineCall, timeout: float | None) -> dict[str, Any]:
         """What httpx is told of a request."""
         address = self.address
         headers = {"authorization": f"Bearer {address.key}"} if address.key else {}

@@ -54,7 +54,7 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True)
-class Call:
+class EngineCall:
     """One request to the engine."""
 
     method: str
@@ -62,23 +62,23 @@ class Call:
     body: Mapping[str, Any] | None = None
 
 
-def load_call(name: str, path: str | Path) -> Call:
+def load_call(name: str, path: str | Path) -> EngineCall:
     """Load a policy folder under a name."""
-    return Call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
+    return EngineCall("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(path).absolute())})
 
 
-def exchange_call(name: str, path: str | Path | None) -> Call:
+def exchange_call(name: str, path: str | Path | None) -> EngineCall:
     """Put a whole model in the place of the one that is served; without a folder, the one the engine began with."""
     folder = None if path is None else str(Path(path).absolute())
-    return Call("POST", POLICY_PATH, {"name": name, "folder": folder})
+    return EngineCall("POST", POLICY_PATH, {"name": name, "folder": folder})
 
 
-def unload_call(name: str) -> Call:
+def unload_call(name: str) -> EngineCall:
     """Unload what has a name."""
-    return Call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+    return EngineCall("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
 
-def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> Call:
+def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> EngineCall:
     """Score `scored` after `context`, generating as little as the dialect allows.
 
     Raises:
@@ -97,7 +97,7 @@ def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_
         "temperature": 1.0,
         "prompt_logprobs": top_k,
     }
-    return Call("POST", "/v1/completions", body)
+    return EngineCall("POST", "/v1/completions", body)
 
 
 def scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:

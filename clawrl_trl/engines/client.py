@@ -26,7 +26,7 @@ from clawrl_trl.engines.calls import (
     BASE_MODEL,
     POLICY_PATH,
     VERSIONS_HEADER,
-    Call,
+    EngineCall,
     PromptLogprobs,
     already_loaded,
     base_name,
@@ -99,18 +99,18 @@ class EngineClient(Addressed):
     async def health(self) -> bool:
         """Whether the engine says it can serve."""
         try:
-            await self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
+            await self._json(EngineCall("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     async def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return model_names(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return model_names(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def limit(self, name: str) -> int | None:
         """A limit that it states, by its name; see `stated_limit`."""
-        return stated_limit(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
+        return stated_limit(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
 
     async def base_name(self) -> str:
         """What the engine calls its base model, remembered for its address; `base` if it lists no models."""
@@ -129,7 +129,7 @@ class EngineClient(Addressed):
 
     async def roots(self) -> dict[str, str | None]:
         """What each model that it serves was loaded from, by name; `None` where the engine doesn't say."""
-        return model_roots(await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return model_roots(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is.
@@ -142,17 +142,17 @@ class EngineClient(Addressed):
         except EngineError as error:
             if not already_loaded(error):
                 raise
-            check_root(name, path, await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+            check_root(name, path, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def serving(self) -> Serving:
         """How it serves policies at this moment."""
         try:
-            in_place = await self._json(Call("GET", POLICY_PATH), limit_s=HEALTH_TIMEOUT_S)
+            in_place = await self._json(EngineCall("GET", POLICY_PATH), limit_s=HEALTH_TIMEOUT_S)
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
             in_place = None
-        return serving(in_place, await self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return serving(in_place, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_policy(self, name: str, path: str | Path) -> None:
         """Serve a policy's folder in the way that the engine and the kind of policy allow.
@@ -185,15 +185,15 @@ class EngineClient(Addressed):
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) chat completion."""
-        return await self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
+        return await self._json(EngineCall("POST", "/v1/chat/completions", {**body, "stream": False}))
 
     async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) text completion."""
-        return await self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
+        return await self._json(EngineCall("POST", "/v1/completions", {**body, "stream": False}))
 
     async def tokenize(self, body: Mapping[str, Any]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
-        reply = await self._json(Call("POST", "/tokenize", body))
+        reply = await self._json(EngineCall("POST", "/tokenize", body))
         return [int(token) for token in reply["tokens"]]
 
     async def prompt_logprobs(
@@ -225,7 +225,7 @@ class EngineClient(Addressed):
         Raises:
             EngineUnavailable: If no answer began.
         """
-        arguments = self.arguments(Call(method, path), None)
+        arguments = self.arguments(EngineCall(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         if isinstance(content, bytes) and len(content) > PIECE_BYTES:
             arguments["headers"]["content-length"] = str(len(content))
@@ -235,7 +235,7 @@ class EngineClient(Addressed):
         except httpx.TransportError as error:
             raise unavailable(error) from error
 
-    async def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
+    async def _json(self, call: EngineCall, limit_s: float | None = None) -> dict[str, Any]:
         try:
             response = await self._http.request(**self.arguments(call, limit_s))
         except httpx.TransportError as error:

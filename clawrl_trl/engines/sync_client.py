@@ -19,7 +19,7 @@ from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed
 from clawrl_trl.engines.calls import (
     BASE_MODEL,
     POLICY_PATH,
-    Call,
+    EngineCall,
     PromptLogprobs,
     already_loaded,
     check_root,
@@ -60,14 +60,14 @@ class SyncEngineClient(Addressed):
     def health(self) -> bool:
         """Whether the engine says it can serve."""
         try:
-            self._json(Call("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
+            self._json(EngineCall("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:
             return False
         return True
 
     def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return model_names(self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return model_names(self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is.
@@ -80,17 +80,17 @@ class SyncEngineClient(Addressed):
         except EngineError as error:
             if not already_loaded(error):
                 raise
-            check_root(name, path, self._json(Call("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+            check_root(name, path, self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def serving(self) -> Serving:
         """How it serves policies at this moment."""
         try:
-            in_place = self._json(Call("GET", POLICY_PATH))
+            in_place = self._json(EngineCall("GET", POLICY_PATH))
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
             in_place = None
-        return serving(in_place, self._json(Call("GET", "/v1/models")))
+        return serving(in_place, self._json(EngineCall("GET", "/v1/models")))
 
     def load_policy(self, name: str, path: str | Path) -> None:
         """Serve a policy's folder in the way that the engine and the kind of policy allow; see `EngineClient`."""
@@ -113,15 +113,15 @@ class SyncEngineClient(Addressed):
 
     def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) chat completion."""
-        return self._json(Call("POST", "/v1/chat/completions", {**body, "stream": False}))
+        return self._json(EngineCall("POST", "/v1/chat/completions", {**body, "stream": False}))
 
     def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A whole (not streamed) text completion."""
-        return self._json(Call("POST", "/v1/completions", {**body, "stream": False}))
+        return self._json(EngineCall("POST", "/v1/completions", {**body, "stream": False}))
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
-        return [int(token) for token in self._json(Call("POST", "/tokenize", body))["tokens"]]
+        return [int(token) for token in self._json(EngineCall("POST", "/tokenize", body))["tokens"]]
 
     def prompt_logprobs(
         self, context: Sequence[int], scored: Sequence[int], *, model: str = BASE_MODEL, top_k: int = 0
@@ -130,7 +130,7 @@ class SyncEngineClient(Addressed):
         reply = self._json(scoring_call(context, scored, model, top_k))
         return scores(reply, len(context), scored, top_k)
 
-    def _json(self, call: Call, limit_s: float | None = None) -> dict[str, Any]:
+    def _json(self, call: EngineCall, limit_s: float | None = None) -> dict[str, Any]:
         try:
             response = self._http.request(**self.arguments(call, limit_s))
         except httpx.TransportError as error:

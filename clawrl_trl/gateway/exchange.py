@@ -19,7 +19,7 @@ from clawrl_trl.gateway import sampling, sse
 from clawrl_trl.gateway.capture import Capture
 from clawrl_trl.gateway.collect_reply import Whole, streamable
 from clawrl_trl.gateway.errors import ApiError, any_error
-from clawrl_trl.gateway.record import Asked, Record
+from clawrl_trl.gateway.record import IncomingRequest, Record
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions.sessions import strip_identity
 from clawrl_trl.gateway.upstream import Upstream
@@ -41,13 +41,13 @@ class Exchange:
 
     Args:
         gateway (`Gateway`): The gateway.
-        asked (`Asked`): The request.
+        asked (`IncomingRequest`): The request.
 
     Raises:
         ApiError: 404 if its model does not exist.
     """
 
-    def __init__(self, gateway: Gateway, asked: Asked) -> None:
+    def __init__(self, gateway: Gateway, asked: IncomingRequest) -> None:
         self.ready: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
         self.whole: dict[str, Any] = {}
         self._gateway, self._asked = gateway, asked

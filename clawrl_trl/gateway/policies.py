@@ -62,7 +62,7 @@ class DamagedPolicy(EngineError):
     """A version whose files are not those that were trained; it is marked in the ledger and not asked for again."""
 
 
-class Policies:
+class PolicyRouter:
     """The versions that can be asked for, and the one that serves.
 
     Args:

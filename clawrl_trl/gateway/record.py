@@ -23,7 +23,7 @@ from clawrl_trl.pictures import read_url, url_of
 
 
 @dataclass(frozen=True)
-class Asked:
+class IncomingRequest:
     """A checked request.
 
     Attributes:
@@ -77,7 +77,7 @@ class Record:
     """The rows of one exchange in the making.
 
     Args:
-        asked (`Asked`): The request.
+        asked (`IncomingRequest`): The request.
         sessions (`Sessions`): Places it, now, and hears what became of it.
         policy_version (`int`): The version it runs under, unless the engine says otherwise.
         model (`str`): The engine's name for that version.
@@ -87,7 +87,7 @@ class Record:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: IncomingRequest,
         sessions: Sessions,
         *,
         policy_version: int,

@@ -18,7 +18,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.policies import Policies
+from clawrl_trl.gateway.policies import PolicyRouter
 from clawrl_trl.gateway.sessions.reading import text_of
 from clawrl_trl.gateway.sessions.sessions import Sessions
 from clawrl_trl.http.body import LARGE_BYTES
@@ -69,7 +69,7 @@ class Gateway:
         self.patience_s = min(patience_s, settings.engine_timeout)
         self.writer = LedgerWriter(ledger)
         self.sessions = Sessions(owner_names=(settings.owner_names or "").split(","))
-        self.policies = Policies(
+        self.policies = PolicyRouter(
             ledger,
             self.writer,
             engine,

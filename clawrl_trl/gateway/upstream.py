@@ -24,7 +24,7 @@ from clawrl_trl.engines.client import (
     unavailable,
 )
 from clawrl_trl.gateway import sse
-from clawrl_trl.gateway.policies import Policies, Version
+from clawrl_trl.gateway.policies import PolicyRouter, Version
 
 T = TypeVar("T")
 Event = dict[str, Any]
@@ -48,14 +48,14 @@ class Upstream:
 
     Args:
         engine (`EngineClient`): The engine.
-        policies (`Policies`): Makes sure that the version is loaded.
+        policies (`PolicyRouter`): Makes sure that the version is loaded.
         version (`Version`): The policy version the request runs under.
         path (`str`): The endpoint.
         patience_s (`float`): How long to wait for an engine that can't be reached, from its first failure on.
     """
 
     engine: EngineClient
-    policies: Policies
+    policies: PolicyRouter
     version: Version
     path: str
     patience_s: float

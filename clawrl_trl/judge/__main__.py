@@ -17,7 +17,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import run_main
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
-from clawrl_trl.judge.teacher import Teacher
+from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.run import PRIVATE_UMASK, RunFolder
 
@@ -35,7 +35,7 @@ async def judge_run(settings: ServeSettings) -> int:
         stack.callback(ledger.close)
         engine = await stack.enter_async_context(EngineClient.of_run(folder, settings, settings.judge_timeout))
         judge = await stack.enter_async_context(open_judge(settings, engine))
-        teacher = Teacher(engine, settings.judge_timeout, settings.teacher_top_k)
+        teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_top_k)
         loop = JudgeLoop(ledger, settings, teacher, judge)
         folder.announce("judge", base_url="")
         logger.info("judging %s", folder.path)

@@ -13,7 +13,7 @@ from typing import Any
 
 from clawrl_trl.custom import load_callable
 from clawrl_trl.judge.provenance import refusal, tool_names
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
 
 ATTEMPTS = 4
 """How often a reward that raises is called for one turn."""
@@ -45,7 +45,9 @@ class CustomJudge:
             async with asyncio.timeout(self._timeout):
                 score, hint = parsed(await self._call(turn))
         except Exception as error:
-            raise NotNow(f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS) from error
+            raise JudgeUnavailable(
+                f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS
+            ) from error
         reason = refusal(hint, tool_names(turn.tools)) if hint else None
         hints = (hint,) if hint and reason is None else ()
         detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}

@@ -21,7 +21,7 @@ from clawrl_trl.judge import hints
 from clawrl_trl.judge.provenance import grounded, neutralised, owner_words, refusal, tool_names, unwrap
 from clawrl_trl.judge.quotation import own_words
 from clawrl_trl.judge.rules import explicit
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, text_of
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, text_of
 
 MAX_CHARACTERS = 6000
 """Longest request, response or message shown to the model; the middle is cut out."""
@@ -148,7 +148,7 @@ class LLMJudge:
         try:
             return self._model or await self._client.base_name()
         except EngineError as error:
-            raise NotNow(f"the server does not name its model: {error}"[:300]) from error
+            raise JudgeUnavailable(f"the server does not name its model: {error}"[:300]) from error
 
     async def _all_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
         """All votes, on shorter excerpts if the server finds the prompt too long."""
@@ -166,7 +166,7 @@ class LLMJudge:
                     vote.cancel()
         refused = isinstance(failure, EngineError) and failure.status in REFUSALS
         reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
-        raise NotNow(reason, patience=ATTEMPTS if refused else None) from failure
+        raise JudgeUnavailable(reason, patience=ATTEMPTS if refused else None) from failure
 
     async def _vote(self, messages: list[dict[str, str]], model: str) -> Vote:
         body: dict[str, Any] = {"model": model, "messages": messages, **self._sampling}

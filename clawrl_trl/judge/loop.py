@@ -17,8 +17,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.judge.teacher import NoTeacher, Taught, Teacher
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+from clawrl_trl.judge.teacher import HintTeacher, NoTeacher, TeacherScores
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, episodes, schema, turns
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class JudgeLoop:
         judge: Who decides.
     """
 
-    def __init__(self, ledger: Ledger, settings: ServeSettings, teacher: Teacher | None, judge: Judge) -> None:
+    def __init__(self, ledger: Ledger, settings: ServeSettings, teacher: HintTeacher | None, judge: Judge) -> None:
         self._ledger = ledger
         self._judge = judge
         self._teacher = teacher if settings.hints else None
@@ -148,7 +148,7 @@ class JudgeLoop:
         try:
             judgement = judge_outcome(claim.outcome) if claim.outcome else await self._judge.judge(claim.seen)
             judgement, taught = await self._taught(claim, judgement)
-        except NotNow as failure:
+        except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
                 await self._retry(claim, failure.reason)
                 return
@@ -162,7 +162,7 @@ class JudgeLoop:
             judgement, taught = given_up(reason, claim), None
         await self._record(claim, judgement, taught)
 
-    async def _taught(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, Taught | None]:
+    async def _taught(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, TeacherScores | None]:
         """The teacher's scores, if the judgement has hints and the turn can be trained on."""
         if not judgement.hints or self._teacher is None or not claim.turn.trainable:
             return judgement, None
@@ -172,13 +172,13 @@ class JudgeLoop:
             taught = await self._teacher.teach(claim.turn, judgement.hints, score, judgement.hint_source)
         except NoTeacher as reason:
             return replace(judgement, detail={**judgement.detail, "no_teacher": str(reason)}), None
-        except NotNow as failure:
+        except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
                 raise
             return replace(judgement, detail={**judgement.detail, "no_teacher": failure.reason}), None
         return replace(judgement, detail={**judgement.detail, "teacher": taught.detail}), taught
 
-    async def _record(self, claim: Claim, judgement: Judgement, taught: Taught | None) -> None:
+    async def _record(self, claim: Claim, judgement: Judgement, taught: TeacherScores | None) -> None:
         verdict = verdict_of(claim, judgement, taught, hints=self._hints)
         sample = sample_of(claim, judgement, taught)
 
@@ -261,7 +261,7 @@ def given_up(reason: str, claim: Claim) -> Judgement:
     return Judgement("none", None, detail={"by": "nothing", "reason": reason, "attempts": claim.attempt})
 
 
-def verdict_of(claim: Claim, judgement: Judgement, taught: Taught | None, *, hints: bool) -> schema.Verdict:
+def verdict_of(claim: Claim, judgement: Judgement, taught: TeacherScores | None, *, hints: bool) -> schema.Verdict:
     """The ledger's row for a judgement."""
     hint = taught.hint if taught else next(iter(judgement.hints), None)
     return schema.Verdict(
@@ -276,7 +276,7 @@ def verdict_of(claim: Claim, judgement: Judgement, taught: Taught | None, *, hin
     )
 
 
-def sample_of(claim: Claim, judgement: Judgement, taught: Taught | None) -> schema.Sample | None:
+def sample_of(claim: Claim, judgement: Judgement, taught: TeacherScores | None) -> schema.Sample | None:
     """The training sample of a judgement, or `None` when it teaches nothing or the turn can't be trained on."""
     turn = claim.turn
     if claim.outcome is not None:
@@ -293,7 +293,7 @@ def sample_of(claim: Claim, judgement: Judgement, taught: Taught | None) -> sche
     )
 
 
-def _teacher_columns(taught: Taught | None) -> dict[str, Any]:
+def _teacher_columns(taught: TeacherScores | None) -> dict[str, Any]:
     """The columns of a sample that a teacher fills; none without one."""
     if taught is None:
         return {}

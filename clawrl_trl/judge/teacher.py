@@ -20,7 +20,7 @@ from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import candidates, widths
-from clawrl_trl.judge.turn import NotNow
+from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.pictures import shows
 
@@ -33,7 +33,7 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
-class Taught:
+class TeacherScores:
     """A teacher's scores of one turn.
 
     Args:
@@ -58,7 +58,7 @@ class NoTeacher(Exception):
     """This turn can't have a teacher; the text says why."""
 
 
-class Teacher:
+class HintTeacher:
     """Scores turns under hints.
 
     Args:
@@ -75,7 +75,7 @@ class Teacher:
 
     async def teach(
         self, turn: Turn, suggested: Sequence[str], score: float | None = None, source: str | None = None
-    ) -> Taught:
+    ) -> TeacherScores:
         """Score the turn's completion under the best of the suggested hints.
 
         Args:
@@ -97,7 +97,7 @@ class Teacher:
             prompt, completion = list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids))
             return await self._teach(turn, prompt, completion, suggested, score, hints.template_of(source))
         except TimeoutError as error:
-            raise NotNow("teacher: time-out", patience=ATTEMPTS) from error
+            raise JudgeUnavailable("teacher: time-out", patience=ATTEMPTS) from error
         except UnicodeEncodeError as error:
             raise NoTeacher("a message holds half a character, which no request can carry") from error
         except EngineError as error:
@@ -105,7 +105,7 @@ class Teacher:
                 raise NoTeacher(f"the engine refused: {error}"[:300]) from error
             late = isinstance(error, EngineUnavailable) and error.timed_out
             away = error.status in (503, 504, 429) and not late
-            raise NotNow(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
+            raise JudgeUnavailable(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
 
     async def _teach(
         self,
@@ -115,7 +115,7 @@ class Teacher:
         suggested: Sequence[str],
         score: float | None,
         template: str,
-    ) -> Taught:
+    ) -> TeacherScores:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
         plain, likely = await self._plain(turn, prompt, completion)
@@ -135,11 +135,11 @@ class Teacher:
             raise NoTeacher("under every hint the teacher is too far from the response, or against the verdict")
         detail: dict[str, Any] = {"candidates": tried}
         if not self._top_k:
-            return Taught(suggested[best], scores[best], plain, detail)
+            return TeacherScores(suggested[best], scores[best], plain, detail)
         wide = await self._score_widely(contexts[best], completion)
         ids, logprobs = candidates(likely, wide, completion, self._top_k)
         detail["known"] = float((ids >= 0).mean())
-        return Taught(suggested[best], _floats(wide.logprobs), plain, detail, ids, logprobs)
+        return TeacherScores(suggested[best], _floats(wide.logprobs), plain, detail, ids, logprobs)
 
     async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         model = await self._engine.base_name()

@@ -1,8 +1,8 @@
 """What a judge is given and what it gives back.
 
-A `JudgedTurn` is a frozen copy of one turn, so that a judge, ours or a user's, can't touch the ledger; a
-`Judgement` is all a judge may say. A judge that can't work at the moment raises `NotNow`: the turn then stays
-pending and is judged later, because a failure of the machinery is never a score.
+A `JudgedTurn` is a frozen copy of one turn, so that a judge, ours or a user's, can't touch the ledger; a `Judgement`
+is all a judge may say. A judge that can't work at the moment raises `JudgeUnavailable`: the turn then stays pending
+and is judged later, because a failure of the machinery is never a score.
 """
 
 import json
@@ -16,7 +16,7 @@ from clawrl_trl.ledger import schema
 Message = Mapping[str, Any]
 
 
-class NotNow(Exception):
+class JudgeUnavailable(Exception):
     """The judge can't decide at the moment (time-out, server away); the turn stays pending.
 
     Args:
@@ -31,7 +31,7 @@ class NotNow(Exception):
 
 
 @dataclass(frozen=True)
-class Opinionated:
+class FeedbackItem:
     """One piece of explicit feedback: `kind` is thumbs, text, correction or outcome."""
 
     kind: str
@@ -63,7 +63,7 @@ class JudgedTurn:
     response: Message
     next_state: Sequence[Message]
     next_state_provenance: Sequence[str]
-    feedback: Sequence[Opinionated]
+    feedback: Sequence[FeedbackItem]
     policy_version: int | None
     provenance: Sequence[str] = ()
 
@@ -79,7 +79,7 @@ class JudgedTurn:
             response=turn.response or {},
             next_state=tuple(turn.next_state or ()),
             next_state_provenance=tuple(turn.next_state_provenance or ()),
-            feedback=tuple(Opinionated(one.kind, one.value, one.text) for one in said),
+            feedback=tuple(FeedbackItem(one.kind, one.value, one.text) for one in said),
             policy_version=turn.policy_version,
             provenance=tuple(turn.provenance or ()),
         )

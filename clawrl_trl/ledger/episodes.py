@@ -38,7 +38,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeOutcome:
     """How one rollout ended.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Move:
 def settle(
     tx: Transaction,
     group: str,
-    episodes: Sequence[Episode],
+    episodes: Sequence[EpisodeOutcome],
     *,
     owner: str | None = None,
     signal_weight: float = 0.0,
@@ -110,7 +110,7 @@ def settle(
     Args:
         tx (`Session`): The open transaction.
         group (`str`): The group's name.
-        episodes (`Sequence[Episode]`): Its rollouts.
+        episodes (`Sequence[EpisodeOutcome]`): Its rollouts.
         owner (`str`, *optional*): Whose sessions they must be. Default: anybody's.
         signal_weight (`float`, defaults to 0): Weight of the process signals.
         stepwise (`bool`, defaults to `False`): Compare step by step.
@@ -181,7 +181,7 @@ def _waiting(tx: Transaction, session_id: str) -> list[Turn]:
     return list(tx.scalars(wanted.order_by(Turn.seq).with_for_update()))
 
 
-def _check_turns(tx: Transaction, session: Session, episode: Episode) -> None:
+def _check_turns(tx: Transaction, session: Session, episode: EpisodeOutcome) -> None:
     named = {"signal": set(episode.signals), "hint": set(episode.hints)}
     known = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id))) if any(named.values()) else set()
     for kind, ids in named.items():

@@ -48,7 +48,7 @@ _TOO_LONG = re.compile(r"maximum (?:context|model) length")
 
 
 @dataclass(frozen=True)
-class Reply:
+class ModelReply:
     """What one request brought.
 
     Attributes:
@@ -143,7 +143,7 @@ class GatewayPolicy:
 
         tools = json.loads(tensordict["tools"]) if "tools" in tensordict else None
         messages = json.loads(tensordict["conversation"])
-        reply = Reply("")  # where nothing was said, there is nothing to answer
+        reply = ModelReply("")  # where nothing was said, there is nothing to answer
         if messages:
             reply = self.reply(messages, session_id=tensordict["session_id"], tools=tools or None)
         version = -1 if reply.policy_version is None else reply.policy_version
@@ -161,7 +161,7 @@ class GatewayPolicy:
         tools: Sequence[Mapping[str, Any]] | None = None,
         group: str | None = None,
         **sampling: Any,
-    ) -> Reply:
+    ) -> ModelReply:
         """Ask for one reply; a failed request is counted and comes back as an empty one.
 
         Args:
@@ -191,11 +191,11 @@ class GatewayPolicy:
             self.count_failure(error)
             refusal, too_long = _refusal(error)
             spent = time.perf_counter() - started
-            return Reply("", failed=True, total_s=spent, refusal=refusal, too_long=too_long)
+            return ModelReply("", failed=True, total_s=spent, refusal=refusal, too_long=too_long)
         total = time.perf_counter() - started
         text = message.get("content") or ""
         ttft = None if first is None else first - started
-        return Reply(text, False, self._seen.version, ttft, total, message, self._seen.turn_id)
+        return ModelReply(text, False, self._seen.version, ttft, total, message, self._seen.turn_id)
 
     def _ask(
         self, client: openai.OpenAI, messages: list[Any], streamed: bool, sampling: Mapping[str, Any]

@@ -28,7 +28,7 @@ from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
-from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Task
+from clawrl_trl.envs.chat.personas import Persona, PersonaGone, PersonaTask
 from clawrl_trl.envs.chat.problems import Split
 
 MAX_SILENCES = 3
@@ -87,7 +87,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
         self.next_episode = first_episode
         self.stopped = threading.Event()
         self._seed = seed
-        self._tasks: Sequence[Task] = ()
+        self._tasks: Sequence[PersonaTask] = ()
         self._make_specs()
 
     def _make_specs(self) -> None:
@@ -178,7 +178,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
         if self.think_time > 0:
             self.stopped.wait(self._pace.expovariate(1.0 / self.think_time))
 
-    def _task(self, index: int) -> Task:
+    def _task(self, index: int) -> PersonaTask:
         if index >= len(self._tasks):
             self._tasks = self.persona.tasks(self._seed, self.split, max(64, 2 * index))
         return self._tasks[index]

@@ -12,7 +12,7 @@ from typing import Any
 
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
-from clawrl_trl.envs.chat.personas import Persona, PersonaGone, Task
+from clawrl_trl.envs.chat.personas import Persona, PersonaGone, PersonaTask
 from clawrl_trl.errors import UserError
 
 ATTEMPTS = 3
@@ -89,7 +89,7 @@ def evaluate(
 
     lost: list[str] = []
 
-    def one(numbered: tuple[int, Task]) -> dict[str, Any] | None:
+    def one(numbered: tuple[int, PersonaTask]) -> dict[str, Any] | None:
         row = None
         try:
             row = _first_reply(actor, who.session(), *numbered, seed=seed)
@@ -117,7 +117,7 @@ def evaluate(
 
 
 def _first_reply(
-    actor: GatewayPolicy, persona: Persona, index: int, task: Task, *, seed: int
+    actor: GatewayPolicy, persona: Persona, index: int, task: PersonaTask, *, seed: int
 ) -> dict[str, Any] | None:
     opening = persona.opening(task, random.Random(f"evaluation-{persona.name}-{seed}-{index}"))
     for _ in range(ATTEMPTS):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Self
 
-from clawrl_trl.envs.chat.personas import Mood, Persona, Reaction, Task
+from clawrl_trl.envs.chat.personas import Mood, Persona, PersonaTask, Reaction
 from clawrl_trl.envs.chat.problems import Split
 from clawrl_trl.envs.chat.styles import StyleReport
 from clawrl_trl.envs.chat.user_model import Said, UserModel
@@ -73,7 +73,7 @@ class LLMPersona:
         mine._begin(0)
         return mine
 
-    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         """`count` tasks. Where there are fewer goals they come again, in another order."""
         if self.rules is not None:
             return self.rules.tasks(seed, split, count)
@@ -81,24 +81,24 @@ class LLMPersona:
         goals: list[str] = []
         while len(goals) < count:
             goals += rng.sample(self.goals[split], len(self.goals[split]))
-        return [Task(goal, answer=0) for goal in goals[:count]]
+        return [PersonaTask(goal, answer=0) for goal in goals[:count]]
 
-    def opening(self, task: Task, rng: random.Random) -> str:
+    def opening(self, task: PersonaTask, rng: random.Random) -> str:
         self._begin(rng.getrandbits(31))
         return self._speak(self._ask(task, []))
 
-    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+    def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         said = self._reading(task, reply)
         self._talk.append({"role": "assistant", "content": reply})
         self._read = None
         return Reaction(self._speak(said), said.mood, said.satisfied)
 
-    def style(self, task: Task, reply: str) -> StyleReport:
+    def style(self, task: PersonaTask, reply: str) -> StyleReport:
         if self.rules is not None:
             return self.rules.style(task, reply)
         return StyleReport(() if self._reading(task, reply).satisfied else (UNSATISFIED,))
 
-    def correct(self, task: Task, reply: str) -> bool:
+    def correct(self, task: PersonaTask, reply: str) -> bool:
         """Whether the reply is right by the rules; without any, whether the user is satisfied with it."""
         if self.rules is not None:
             return self.rules.correct(task, reply)
@@ -115,13 +115,13 @@ class LLMPersona:
         self.mood = said.mood
         return said.text
 
-    def _reading(self, task: Task, reply: str) -> Said:
+    def _reading(self, task: PersonaTask, reply: str) -> Said:
         """What the model makes of the last reply; it is asked once."""
         if self._read is None or self._read[0] != reply:
             self._read = reply, self._ask(task, [*self._talk, {"role": "assistant", "content": reply}])
         return self._read[1]
 
-    def _ask(self, task: Task, talk: list[dict[str, str]]) -> Said:
+    def _ask(self, task: PersonaTask, talk: list[dict[str, str]]) -> Said:
         reply = talk[-1]["content"] if talk else None
         faults = None if self.rules is None or reply is None else self.rules.style(task, reply).faults
         messages = prompt(
@@ -130,7 +130,7 @@ class LLMPersona:
         satisfied = (None if faults is None else not faults) if talk else None
         return self.model.say(messages, seed=self._seed + len(talk), satisfied=satisfied)
 
-    def _goal(self, task: Task) -> str:
+    def _goal(self, task: PersonaTask) -> str:
         if self.rules is None:
             return task.question
         goal = random.Random(task.question).choice(self.goals["train"])

@@ -23,7 +23,7 @@ class PersonaGone(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class PersonaTask:
     """What one session is about.
 
     Attributes:
@@ -71,19 +71,19 @@ class Persona(Protocol):
     def session(self) -> "Persona":
         """The persona for one conversation. One that remembers what was said begins anew, others are themselves."""
 
-    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         """`count` different tasks; a longer list with the same seed and split starts with the shorter one."""
 
-    def opening(self, task: Task, rng: random.Random) -> str:
+    def opening(self, task: PersonaTask, rng: random.Random) -> str:
         """The first message of a session."""
 
-    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+    def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         """The next message after the `turn`-th reply, counted from 1."""
 
-    def style(self, task: Task, reply: str) -> StyleReport:
+    def style(self, task: PersonaTask, reply: str) -> StyleReport:
         """How much the reply is to the persona's taste."""
 
-    def correct(self, task: Task, reply: str) -> bool:
+    def correct(self, task: PersonaTask, reply: str) -> bool:
         """Whether the reply is right in substance."""
 
 
@@ -103,14 +103,14 @@ class Student:
     def session(self) -> Self:
         return self
 
-    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
-        return [Task(one.question, one.answer) for one in problems(seed, split, count)]
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
+        return [PersonaTask(one.question, one.answer) for one in problems(seed, split, count)]
 
-    def opening(self, task: Task, rng: random.Random) -> str:
+    def opening(self, task: PersonaTask, rng: random.Random) -> str:
         asked = wordings.say(rng, wordings.STUDENT_GREETINGS, wordings.STUDENT_REQUESTS)
         return wordings.say(rng, [asked], [task.question], wordings.STUDENT_CLOSINGS)
 
-    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+    def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
@@ -120,10 +120,10 @@ class Student:
         said = wordings.sentence(rng, _starts(turn), _bodies(wordings.STUDENT_OBJECTIONS, faults, rng))
         return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), _displeased(turn), False)
 
-    def style(self, task: Task, reply: str) -> StyleReport:
+    def style(self, task: PersonaTask, reply: str) -> StyleReport:
         return styles.student_style(reply)
 
-    def correct(self, task: Task, reply: str) -> bool:
+    def correct(self, task: PersonaTask, reply: str) -> bool:
         return answers.stated_answer(reply) == task.answer
 
     def _approval(self, rng: random.Random) -> str:
@@ -150,27 +150,27 @@ class Teacher:
     def session(self) -> Self:
         return self
 
-    def tasks(self, seed: int, split: Split, count: int) -> Sequence[Task]:
+    def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         rng = random.Random(f"homework-{seed}-{split}")
         return [hand_in(one, rng, slip=rng.random() < self.wrong) for one in problems(seed, split, count)]
 
-    def opening(self, task: Task, rng: random.Random) -> str:
+    def opening(self, task: PersonaTask, rng: random.Random) -> str:
         asked = wordings.say(rng, wordings.TEACHER_REQUESTS)
         form = rng.choice(wordings.TEACHER_TASKS)
         given = form.format(question=task.question, answer=task.answer, work=task.work)
         return wordings.say(rng, [asked], [given], wordings.TEACHER_CLOSINGS)
 
-    def react(self, task: Task, reply: str, turn: int, rng: random.Random) -> Reaction:
+    def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
         said = wordings.sentence(rng, _starts(turn), _bodies(wordings.TEACHER_OBJECTIONS, faults, rng))
         return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), _displeased(turn), False)
 
-    def style(self, task: Task, reply: str) -> StyleReport:
+    def style(self, task: PersonaTask, reply: str) -> StyleReport:
         return styles.teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
 
-    def correct(self, task: Task, reply: str) -> bool:
+    def correct(self, task: PersonaTask, reply: str) -> bool:
         return answers.stated_verdict(reply) is (task.claimed == task.answer)
 
     def _approval(self, rng: random.Random) -> str:
@@ -179,13 +179,13 @@ class Teacher:
         return wordings.say(rng, wordings.TEACHER_APPROVALS, ("", *wordings.TEACHER_THANKS))
 
 
-def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> Task:
+def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
     """A student's homework on a problem, right or with a slip in its last calculation."""
     *before, last = [step.equation for step in problem.steps if step.equation]
     claimed = _off(problem.answer, rng) if slip else problem.answer
     calculation = ". ".join([*before, f"{last.partition(' = ')[0]} = {claimed}"])
     ending = rng.choice(("The answer is {}.", "So the answer is {}.", "My answer is {}.", "Answer: {}."))
-    return Task(problem.question, problem.answer, f"{calculation}. {ending.format(claimed)}", claimed)
+    return PersonaTask(problem.question, problem.answer, f"{calculation}. {ending.format(claimed)}", claimed)
 
 
 PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "teacher": Teacher}

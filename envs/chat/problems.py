@@ -16,7 +16,7 @@ _HELDOUT_SHARE = 8  # one question in eight is held out
 
 
 @dataclass(frozen=True)
-class Step:
+class SolutionStep:
     """One step of a worked solution: a sentence told in the question and what follows from it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Problem:
     question: str
     answer: int
     kind: str
-    steps: tuple[Step, ...] = field(default=(), compare=False, repr=False)
+    steps: tuple[SolutionStep, ...] = field(default=(), compare=False, repr=False)
     name: str = field(default="", compare=False, repr=False)
     unit: str = field(default="", compare=False, repr=False)
 
@@ -235,7 +235,7 @@ def draw(rng: random.Random) -> Problem:
     unit = rng.choice(UNITS)
     words = {"n": name, "P": NAMES[name], "p": NAMES[name].lower(), "o": unit, **numbers}
     steps = tuple(
-        Step(sentence.format_map(words), equation.format_map(words) if equation else None)
+        SolutionStep(sentence.format_map(words), equation.format_map(words) if equation else None)
         for sentence, equation in zip(told, kind.equations, strict=True)
     )
     question = " ".join([*(f"{step.told}." for step in steps), asked.format_map(words)])

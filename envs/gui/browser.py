@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
 from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
 from clawrl_trl.errors import UserError
@@ -25,7 +25,7 @@ from clawrl_trl.errors import UserError
 if TYPE_CHECKING:
     from playwright.async_api import Browser as PlaywrightChromium
     from playwright.async_api import BrowserContext, CDPSession, Playwright
-    from playwright.async_api import Page as PlaywrightRawPage
+    from playwright.async_api import WebPage as PlaywrightRawPage
 
 START = 120.0
 """Seconds a browser may take to start."""
@@ -175,7 +175,7 @@ class Browser:
         return await self._chromium.new_context(viewport={"width": size[0], "height": size[1]})
 
 
-class PlaywrightPage(Page):
+class PlaywrightPage(WebPage):
     """A page of a [`Browser`]; a tab that the page opens becomes the page."""
 
     def __init__(self, browser: Browser, size: Size) -> None:
@@ -273,8 +273,8 @@ class PlaywrightPage(Page):
     async def _attach(self, page: "PlaywrightRawPage") -> None:
         self._page = page
         self._session = await page.context.new_cdp_session(page)
-        self._session.on("Page.windowOpen", self._announce)
-        for domain in ("Page", "Accessibility"):
+        self._session.on("WebPage.windowOpen", self._announce)
+        for domain in ("WebPage", "Accessibility"):
             await self._session.send(f"{domain}.enable")
 
     def _announce(self, _: Any) -> None:

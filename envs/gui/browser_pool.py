@@ -14,7 +14,7 @@ from typing import Any
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.browser import Browser
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import Page, ProtocolError
+from clawrl_trl.envs.gui.page import ProtocolError, WebPage
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene, WebTask
 from clawrl_trl.envs.gui.web_scene import WebScene
@@ -44,7 +44,7 @@ class Stage:
         self._backend = backend
         self._headless = headless
         self._holds = False
-        self._kept: Page | None = None
+        self._kept: WebPage | None = None
         self._files: FileServer | None = None
         self._addresses: dict[Path, str] = {}
 
@@ -83,7 +83,7 @@ class Stage:
             self._addresses[task.root] = page.files.add(task.root)
         return WebScene(task, page, self._addresses[task.root])
 
-    def _page(self, size: Size) -> Page:
+    def _page(self, size: Size) -> WebPage:
         """An empty page: the last one, or a new one where that is spoilt."""
         if self._kept is not None:
             try:
@@ -94,7 +94,7 @@ class Stage:
             self._kept = self._new_page(size)
         return self._kept
 
-    def _new_page(self, size: Size) -> Page:
+    def _new_page(self, size: Size) -> WebPage:
         if self._backend == "selenium":
             from clawrl_trl.envs.gui.browser_selenium import SeleniumPage
 

@@ -16,7 +16,7 @@ import psutil
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.browser import chromium_path
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, Page, ProtocolError, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, Size
 from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
 from clawrl_trl.errors import UserError
@@ -35,7 +35,7 @@ QUIT = 2
 """Seconds to wait for a browser to end by itself, several times over."""
 
 
-class SeleniumPage(Page):
+class SeleniumPage(WebPage):
     """A page with a Chromium of its own; a tab that the page opens becomes the page.
 
     Args:
@@ -181,7 +181,7 @@ class SeleniumPage(Page):
         width, height = self.size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        for domain in ("Page", "Accessibility"):
+        for domain in ("WebPage", "Accessibility"):
             driver.execute_cdp_cmd(f"{domain}.enable", {})
 
     def _follow(self, driver: "WebDriver") -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.gui.page import Page, ProtocolError
+from clawrl_trl.envs.gui.page import ProtocolError, WebPage
 from clawrl_trl.envs.gui.tasks import WebTask
 
 _READY = """new Promise((done, fail) => {
@@ -20,14 +20,14 @@ class WebScene:
 
     Args:
         task ([`WebTask`]): The task.
-        screen ([`Page`]): An empty page, which stays the caller's.
+        screen ([`WebPage`]): An empty page, which stays the caller's.
         address (`str`): Where the task's root is served.
 
     Raises:
         WorldBroken: If the page does not load as the task says.
     """
 
-    def __init__(self, task: WebTask, screen: Page, address: str) -> None:
+    def __init__(self, task: WebTask, screen: WebPage, address: str) -> None:
         self.task = task
         self.screen = screen
         try:

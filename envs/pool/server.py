@@ -55,7 +55,7 @@ class Reset(Leased):
     task: Annotated[int, Field(ge=0)] | None = None
 
 
-class Step(Leased):
+class StepRequest(Leased):
     """Carry out an action; counted, so that a repetition is known."""
 
     number: Annotated[int, Field(ge=1)]
@@ -93,7 +93,7 @@ async def reset(request: Request, given: Reset) -> JSONResponse:
 
 
 @router.post("/step")
-async def step(request: Request, given: Step) -> JSONResponse:
+async def step(request: Request, given: StepRequest) -> JSONResponse:
     return await _called(request, lambda pool: {"state": pool.step(given.lease, given.number, given.action)})
 
 

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.envs.base.actor import Reply
+from clawrl_trl.envs.base.actor import ModelReply
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.judge.factory import open_judge
-from clawrl_trl.judge.turn import JudgedTurn, NotNow
+from clawrl_trl.judge.turn import JudgedTurn, JudgeUnavailable
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class StepJudge:
             try:
                 score: float | None = (await self._judge.judge(step)).score
                 return score
-            except NotNow as failure:
+            except JudgeUnavailable as failure:
                 logger.warning("a step was not judged: %s", failure.reason)
             except Exception:  # a judge's bug must not cost the episode
                 logger.exception("judging a step failed")
@@ -110,7 +110,7 @@ class Signals:
         self._known: dict[str, float] = {}
         self._asked: dict[str, Future[float | None]] = {}
 
-    def took(self, reply: Reply, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def took(self, reply: ModelReply, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """A step: the reply, and what the environment observed before and after it."""
         if reply.turn_id is None or not reply.action:
             return
@@ -126,7 +126,7 @@ class Signals:
         return self._known if self._judge is None else self._judge.answers(self._asked)
 
 
-def judged_step(reply: Reply, before: Mapping[str, Any], after: Mapping[str, Any]) -> JudgedTurn:
+def judged_step(reply: ModelReply, before: Mapping[str, Any], after: Mapping[str, Any]) -> JudgedTurn:
     """A step as a judge sees it: the task is the owner's, and all that follows it is what tools said."""
     messages: list[Json] = json.loads(before["conversation"])
     world = json.loads(after["conversation"])[len(messages) + 1 :]

@@ -57,7 +57,7 @@ class Bind:
 
 
 @dataclass(frozen=True)
-class Room:
+class SandboxSpec:
     """What a back end has to know of a sandbox."""
 
     path: Path
@@ -78,13 +78,13 @@ class Backend(Protocol):
     def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
         """Descriptors that its command inherits, by what stands in it for them."""
 
-    def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """What the host starts to run `argv` inside."""
 
-    def environment(self, room: Room) -> Mapping[str, str]:
+    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
         """The environment in which the host starts it."""
 
-    def end(self, room: Room, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """Kill a command with all that it started."""
 
 
@@ -110,7 +110,7 @@ class Bubblewrap:
                 files[USERNS] = stack.enter_context(_user_namespace())
             yield files
 
-    def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
         return [
             *_not_runnable(room.binds),
@@ -131,11 +131,11 @@ class Bubblewrap:
             *argv,
         ]
 
-    def environment(self, room: Room) -> Mapping[str, str]:
+    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
         """See [`Backend`]; what the host starts passes it on, and so nothing of the host's is seen."""
         return room.env
 
-    def end(self, room: Room, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """See [`Backend`]; the first process inside takes all others with it, and is gone when they are.
 
         While it is still being set up, it may not be known, but then it is in the outer one's process group.
@@ -200,7 +200,7 @@ def _scratch(limits: Limits) -> list[str]:
     return options
 
 
-def _binds(room: Room) -> list[Bind]:
+def _binds(room: SandboxSpec) -> list[Bind]:
     etc = Path(__file__).parent / "etc"
     binds = [Bind(etc / name, f"/etc/{name}") for name in _NAMES if (etc / name).exists()]
     if room.network:
@@ -234,7 +234,7 @@ class Docker:
         """See [`Backend`]."""
         return contextlib.nullcontext({})
 
-    def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
         limits = room.limits
         return [
@@ -250,11 +250,11 @@ class Docker:
             *("--workdir", cwd, room.image, *argv),
         ]
 
-    def environment(self, room: Room) -> Mapping[str, str]:
+    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
         """See [`Backend`]; the client needs its own."""
         return os.environ
 
-    def end(self, room: Room, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """See [`Backend`]."""
         subprocess.run(["docker", "kill", room.name], capture_output=True, timeout=30, check=False)
         process.kill()
@@ -269,16 +269,16 @@ class Unsandboxed:
         """See [`Backend`]."""
         return contextlib.nullcontext({})
 
-    def command(self, room: Room, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
         limited = [part for part in room.limits.prlimit() if not part.startswith("--nproc")]  # the user has others
         return [*limited, *_inside(cwd, pty), *argv]
 
-    def environment(self, room: Room) -> Mapping[str, str]:
+    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
         """See [`Backend`]."""
         return room.env
 
-    def end(self, room: Room, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """See [`Backend`]."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -383,7 +383,7 @@ def bubblewrap_trouble() -> str:
     missing = [name for name in ("bwrap", "prlimit", "setpriv", "unshare", "setsid") if shutil.which(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    room = Room(Path("/tmp"), "probe", False, Limits(), (), {}, "")
+    room = SandboxSpec(Path("/tmp"), "probe", False, Limits(), (), {}, "")
     bubblewrap = Bubblewrap()
     try:
         with inherited(bubblewrap.command(room, ["true"], WORK, pty=False), bubblewrap) as (argv, descriptors):

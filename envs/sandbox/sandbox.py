@@ -37,7 +37,7 @@ from clawrl_trl.envs.sandbox.backends import (
     PATH,
     Backend,
     Bind,
-    Room,
+    SandboxSpec,
     check_backend,
     default_backend,
     inherited,
@@ -115,10 +115,10 @@ class Sandbox:
         self.path = (workdir or Path(tempfile.mkdtemp(prefix="clawrl-sandbox-"))).resolve()
         self.work = self.backend.work or str(self.path)
         self.env = _environment(self.work) | dict(env or {})
-        self._room = Room(self.path, "", network, self.limits, tuple(binds), self.env, image)
+        self._room = SandboxSpec(self.path, "", network, self.limits, tuple(binds), self.env, image)
         self._give_away = name != "none" and os.geteuid() == 0
         self._lock = threading.Lock()
-        self._running: dict[int, tuple[subprocess.Popen[bytes], Room]] = {}
+        self._running: dict[int, tuple[subprocess.Popen[bytes], SandboxSpec]] = {}
         self._over: dict[int, str] = {}
         self._closed = False
         self._end = weakref.finalize(self, remove, self.path if self._own else None)
@@ -158,7 +158,7 @@ class Sandbox:
         Raises:
             SandboxClosed: If the sandbox is closed.
         """
-        room = Room(**{**vars(self._room), "name": f"clawrl-{uuid.uuid4().hex[:12]}"})
+        room = SandboxSpec(**{**vars(self._room), "name": f"clawrl-{uuid.uuid4().hex[:12]}"})
         where = self.work if cwd is None else str(Path(self.work, cwd))
         if self._give_away:
             adopt(self.path)
@@ -342,7 +342,13 @@ class _Spawner:
         self._pool = ThreadPoolExecutor(1, "sandbox-spawn")
 
     def __call__(
-        self, backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
+        self,
+        backend: Backend,
+        room: SandboxSpec,
+        argv: Sequence[str],
+        where: str,
+        pty: bool,
+        files: Sequence[int] | None,
     ) -> "subprocess.Popen[bytes]":
         return self._pool.submit(_start, backend, room, argv, where, pty, files).result()
 
@@ -352,7 +358,7 @@ os.register_at_fork(after_in_child=_spawn.__init__)  # type: ignore[misc]
 
 
 def _start(
-    backend: Backend, room: Room, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
+    backend: Backend, room: SandboxSpec, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
 ) -> "subprocess.Popen[bytes]":
     env = dict(backend.environment(room))
     with inherited(backend.command(room, argv, where, pty=pty), backend) as (command, descriptors):

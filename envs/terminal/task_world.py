@@ -40,7 +40,7 @@ _PYTHON = {"bubblewrap": "/opt/python/bin/python", "docker": "/usr/local/bin/pyt
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TaskVerdict:
     """What the tests say.
 
     Attributes:
@@ -142,7 +142,7 @@ class TaskWorld:
         with self.sandbox(self._show(files, "/solution")) as sandbox:
             return sandbox.run(["bash", self._path(f"/solution/{name.name}", sandbox)], timeout=SETUP_TIMEOUT)
 
-    def verify(self) -> Verdict:
+    def verify(self) -> TaskVerdict:
         """Run the tests, after everything else in the world has ended.
 
         Raises:
@@ -174,12 +174,12 @@ class TaskWorld:
             raise WorldBroken(f"the tests of {self.task.id} did not start: {done.stderr.strip()[-200:]}")
         text = done.stdout + done.stderr
         if done.timed_out or done.over or not 0 <= done.exit_code < 128:  # what was killed has not reported
-            return Verdict(0.0, text)
+            return TaskVerdict(0.0, text)
         if suite:
             share, trouble = suite.share(done)
-            return Verdict(share, done.stderr + trouble)
+            return TaskVerdict(share, done.stderr + trouble)
         reward = _reward(logs)
-        return Verdict(0.0 if reward == 1.0 and done.exit_code else reward, text)
+        return TaskVerdict(0.0 if reward == 1.0 and done.exit_code else reward, text)
 
     def close(self) -> None:
         """Remove the world."""

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.command import Check, asked
 from clawrl_trl.doctor.finding import Finding
-from clawrl_trl.doctor.patient import Patient
+from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.run import RunFolder
@@ -124,7 +124,7 @@ async def examined(
 ) -> list[Finding]:
     """The findings of one check on the engine at a URL, which serves the bundled model."""
     chosen = {"model_name_or_path": str(MODEL_PATH), "engine": engine or "transformers"} | settings
-    patient = Patient(ServeSettings(**chosen))
+    patient = Target(ServeSettings(**chosen))
     if reference is not None:
         patient.reference = reference  # type: ignore[misc]
     if engine is None:

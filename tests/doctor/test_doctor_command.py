@@ -13,7 +13,7 @@ from doctor_rig import KEY, Fault, Json, broken
 from rich.console import Console
 
 from clawrl_trl.doctor.finding import Finding, exit_code
-from clawrl_trl.doctor.report import Page
+from clawrl_trl.doctor.report import ReportPage
 
 pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.timeout(300)]
 
@@ -98,7 +98,7 @@ FINDINGS = [
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_page(terminal: bool) -> None:
     out = io.StringIO()
-    page = Page(Console(file=out, force_terminal=terminal, width=80, color_system=None, legacy_windows=False))
+    page = ReportPage(Console(file=out, force_terminal=terminal, width=80, color_system=None, legacy_windows=False))
     for one in FINDINGS:
         page.show(one)
     page.close(FINDINGS, 3.4)

@@ -9,7 +9,7 @@ from engine_checks import logprobs_of, reference_logits, reference_model
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import embedded_context
-from clawrl_trl.engines.embedded.batch import Batch, Prefill
+from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine, served_context
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
@@ -23,7 +23,7 @@ def engine(model_folder: Path) -> Engine:
 
 def start(
     engine: Engine, lengths: list[int], chunk: int, tokens: int = 30
-) -> tuple[list[Generation], Batch, list[Update]]:
+) -> tuple[list[Generation], DecodeBatch, list[Update]]:
     generations = [
         engine.generation(
             engine.policies.base,

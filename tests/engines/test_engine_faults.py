@@ -9,7 +9,7 @@ import pytest
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.embedded import scheduler as scheduling
-from clawrl_trl.engines.embedded.batch import Batch, Prefill
+from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
@@ -87,7 +87,7 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_a_batch_that_cannot_be_made_smaller(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batch, "keep", once(Batch.keep))
+    monkeypatch.setattr(DecodeBatch, "keep", once(DecodeBatch.keep))
     assert scheduled(engine, [3, 5, 7], [3, 5]) == [["length", "error", "error"], ["length", "length"]]
 
 
@@ -98,7 +98,7 @@ def test_a_prefill_that_cannot_begin(engine: Engine, monkeypatch: pytest.MonkeyP
 
 def test_rows_that_cannot_join(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling, "PREFILL_ROWS", 1)
-    monkeypatch.setattr(Batch, "join", once(Batch.join))
+    monkeypatch.setattr(DecodeBatch, "join", once(DecodeBatch.join))
     assert scheduled(engine, [50, 50], [3, 5]) == [["error", "error"], ["length", "length"]]
 
 
@@ -108,9 +108,9 @@ def test_whatever_else_fails(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_cancelled_row_beside_one_that_goes_on(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Batch.step
+    step = DecodeBatch.step
 
-    def stepped(batch: Batch) -> list[Update]:
+    def stepped(batch: DecodeBatch) -> list[Update]:
         batch.rows[0].generation.cancelled = len(batch.rows) > 1
         return step(batch)
 
@@ -122,6 +122,6 @@ def test_a_cancelled_row_beside_one_that_goes_on(engine: Engine, monkeypatch: py
                 Update(generation=self.generations[0], index=0, finish_reason="x")
             )
 
-    monkeypatch.setattr(Batch, "step", stepped)
-    monkeypatch.setattr(Batch, "keep", once(Batch.keep))
+    monkeypatch.setattr(DecodeBatch, "step", stepped)
+    monkeypatch.setattr(DecodeBatch, "keep", once(DecodeBatch.keep))
     assert scheduled(engine, [9, 9], [9, 9], asked=OneLeaves) == [["x", "error"], ["x", "length"]]

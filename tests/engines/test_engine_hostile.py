@@ -8,7 +8,7 @@ import pytest
 from engine_server import Server
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.embedded.adapters import Policy
+from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.errors import RequestError
@@ -76,7 +76,7 @@ def test_length_is_checked_before_ids(engine: Engine) -> None:
 
 
 def test_the_vocabularys_size_is_read_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Policy("other", engine.policies.base.model, "")
+    policy = LoadedPolicy("other", engine.policies.base.model, "")
     generation(engine, [5])
     config = type(policy.model.config)
     calls: list[str] = []

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from transformers import Qwen3Config
 
-from clawrl_trl.engines.vllm.policy import Holder, PolicyInPlace, Refusal
-from clawrl_trl.engines.vllm.version_notes import Flights
+from clawrl_trl.engines.vllm.policy import ModelHolder, PolicyInPlace, Refusal
+from clawrl_trl.engines.vllm.version_notes import RunningRequests
 
 
 def model_folder(path: Path, **changes: Any) -> Path:
@@ -42,7 +42,7 @@ def request(name: str = "chatcmpl-x", *, index: int = 0, n: int = 1, lora: str |
 
 
 class FakeProcessor:
-    """vLLM's output processor, as far as `Holder` looks at it."""
+    """vLLM's output processor, as far as `ModelHolder` looks at it."""
 
     def __init__(self) -> None:
         self.request_states: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def state_of(engine: FakeEngine) -> Any:
 
 async def test_freeze_load_go_on(engine: FakeEngine, tmp_path: Path) -> None:
     state = state_of(engine)
-    holder = Holder(state)
+    holder = ModelHolder(state)
     names = state.openai_serving_models.base_model_paths
     two = model_folder(tmp_path / "two")
     await holder.load("policy-v2", two)
@@ -103,14 +103,14 @@ async def test_freeze_load_go_on(engine: FakeEngine, tmp_path: Path) -> None:
 
 
 async def test_another_runs_policy_of_the_same_name_is_exchanged(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = Holder(state_of(engine))
+    holder = ModelHolder(state_of(engine))
     for run in ("theirs", "ours"):
         await holder.load("policy-v1", model_folder(tmp_path / run))
     assert engine.told == ["pause", "theirs", "resume", "pause", "ours", "resume"]
 
 
 async def test_what_fails_half_way_is_undone(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = Holder(state_of(engine))
+    holder = ModelHolder(state_of(engine))
     await holder.load("policy-v1", model_folder(tmp_path / "one"))
     engine.broken = {"two"}
     with pytest.raises(Refusal, match="a tensor does not fit"):
@@ -125,7 +125,7 @@ async def test_what_cannot_be_undone_ends_the_server(
     monkeypatch.setattr(signal, "raise_signal", ended.append)
     engine.broken = {"first", "one"}
     with pytest.raises(RuntimeError, match="a tensor does not fit"):
-        await Holder(state_of(engine)).load("policy-v1", model_folder(tmp_path / "one"))
+        await ModelHolder(state_of(engine)).load("policy-v1", model_folder(tmp_path / "one"))
     assert ended == [signal.SIGTERM] and "resume" not in engine.told
 
 
@@ -144,10 +144,10 @@ async def test_refused_before_anything_is_frozen(
     Qwen3Config(**{"vocab_size": 48, "hidden_size": 32, "num_hidden_layers": 2, **changes}).save_pretrained(folder)
     save_file({"weight": torch.zeros(2, 2)}, folder / "model.safetensors")
     with pytest.raises(Refusal, match=reason):
-        await Holder(state_of(engine)).load(name, folder)
+        await ModelHolder(state_of(engine)).load(name, folder)
     for missing in (None, tmp_path / "nowhere"):
         with pytest.raises(Refusal):
-            await Holder(state_of(engine)).load("policy-v1", missing)
+            await ModelHolder(state_of(engine)).load("policy-v1", missing)
     assert engine.told == []
 
 
@@ -169,7 +169,7 @@ async def test_weights_are_looked_at_before_anything_is_frozen(
         path.write_bytes(path.read_bytes()[:-4])
     else:
         save_file(weights, path)
-    holder = Holder(state_of(engine))
+    holder = ModelHolder(state_of(engine))
     if reason is None:  # another name for what the first model has: vLLM knows best
         await holder.load("policy-v1", folder)
         return
@@ -179,7 +179,7 @@ async def test_weights_are_looked_at_before_anything_is_frozen(
 
 
 async def test_each_request_is_told_where_the_new_version_begins(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = Holder(state_of(engine))
+    holder = ModelHolder(state_of(engine))
     flights = holder.flights
     chat, several, adapted, nobody = (flights.begin() for _ in range(4))
     asked = {
@@ -203,7 +203,7 @@ async def test_each_request_is_told_where_the_new_version_begins(engine: FakeEng
 
 
 async def test_a_request_under_a_grammar_is_told(engine: FakeEngine) -> None:
-    flights = Holder(state_of(engine)).flights
+    flights = ModelHolder(state_of(engine)).flights
     strict, free = flights.begin(), flights.begin()
     for flight, grammar in ((strict, object()), (free, None)):
         asked = SimpleNamespace(
@@ -219,7 +219,7 @@ async def test_a_request_under_a_grammar_is_told(engine: FakeEngine) -> None:
 
 async def test_what_was_sampled_before_the_freeze_is_counted_first(engine: FakeEngine, tmp_path: Path) -> None:
     """Outputs may still be on their way through the server's own queue when the scheduler stands still."""
-    holder = Holder(state_of(engine))
+    holder = ModelHolder(state_of(engine))
     flight = holder.flights.begin()
     counted = [2]
     state = request(f"chatcmpl-{flight}")
@@ -242,7 +242,7 @@ async def test_what_was_sampled_before_the_freeze_is_counted_first(engine: FakeE
     assert holder.flights.take(flight)[-1] == (0, 4, 1)
 
 
-def served(reply: Callable[[Request, Flights], Awaitable[Response]], engine: FakeEngine) -> TestClient:
+def served(reply: Callable[[Request, RunningRequests], Awaitable[Response]], engine: FakeEngine) -> TestClient:
     """The middleware around a route that adds notes as the server would."""
 
     async def route(asked: Request) -> Response:
@@ -253,7 +253,7 @@ def served(reply: Callable[[Request, Flights], Awaitable[Response]], engine: Fak
     app.add_api_route = lambda *args, **kwargs: None
     app.add_middleware(PolicyInPlace)
 
-    def flights() -> Flights:
+    def flights() -> RunningRequests:
         layer = app.middleware_stack
         while not isinstance(layer, PolicyInPlace):
             layer = layer.app
@@ -264,7 +264,7 @@ def served(reply: Callable[[Request, Flights], Awaitable[Response]], engine: Fak
 
 
 def test_a_stream_has_notes_as_events_and_a_whole_reply_as_a_header(engine: FakeEngine) -> None:
-    async def reply(asked: Request, flights: Flights) -> Response:
+    async def reply(asked: Request, flights: RunningRequests) -> Response:
         state = request(f"chatcmpl-{asked.headers['x-request-id']}")
         flights.note(state, 0, 4)
         if not (await asked.json()).get("stream"):
@@ -294,7 +294,7 @@ def test_a_stream_has_notes_as_events_and_a_whole_reply_as_a_header(engine: Fake
 
 
 def test_who_does_not_ask_hears_nothing_of_versions(engine: FakeEngine) -> None:
-    async def reply(asked: Request, flights: Flights) -> Response:
+    async def reply(asked: Request, flights: RunningRequests) -> Response:
         return JSONResponse({"id": asked.headers["x-request-id"]})
 
     with served(reply, engine) as http:

@@ -174,7 +174,7 @@ def test_an_open_session_is_cut_off_and_a_settled_one_has_ended(ledger: Ledger) 
     for name in ("good", "bad"):
         writer.chat(name, [None, None], group="g")
     with ledger.transaction() as tx:
-        episodes.settle(tx, "g", [episodes.Episode("good", 1.0), episodes.Episode("bad", -1.0)])
+        episodes.settle(tx, "g", [episodes.EpisodeOutcome("good", 1.0), episodes.EpisodeOutcome("bad", -1.0)])
     live, good, bad = trajectories(ledger)
     assert live["next", "truncated"][-1].item() and not live["next", "terminated"].any()
     assert good["next", "terminated"].flatten().tolist() == [False, True]

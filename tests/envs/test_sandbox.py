@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, Room, bubblewrap_trouble
+from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import descendants, size_of
 from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
@@ -175,7 +175,9 @@ def test_without_a_sandbox_where_the_user_insists() -> None:
 
 def test_what_docker_is_told(tmp_path: Path) -> None:
     assert set(BACKENDS) == {"bubblewrap", "docker", "none"}
-    room = Room(tmp_path, "clawrl-x", False, Limits(memory_mb=9), (Bind(tmp_path, "/d"),), {"A": "b"}, "an/image")
+    room = SandboxSpec(
+        tmp_path, "clawrl-x", False, Limits(memory_mb=9), (Bind(tmp_path, "/d"),), {"A": "b"}, "an/image"
+    )
     command = " ".join(Docker().command(room, ["echo", "1"], "/work", pty=False))
     assert command.endswith("--workdir /work an/image echo 1")
     for part in ("--network none", "--cap-drop ALL", "--memory 9m", f"{tmp_path}:/d:ro", "--env A=b", "--read-only"):

@@ -86,8 +86,8 @@ def streamed(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     return message, [*chunks, finish, counted]
 
 
-def response_reply() -> responses_reply.Reply:
-    return responses_reply.Reply({"name": "responses"}, None, None, 1.0)
+def response_reply() -> responses_reply.ResponsesReply:
+    return responses_reply.ResponsesReply({"name": "responses"}, None, None, 1.0)
 
 
 def told(reply: Any, chunks: list[Json]) -> list[Json]:
@@ -118,11 +118,11 @@ def test_a_streamed_response_adds_up_to_the_whole_one(sample: tuple[Json, list[J
 @given(streamed())
 def test_a_streamed_message_adds_up_to_the_whole_one(sample: tuple[Json, list[Json]]) -> None:
     message, chunks = sample
-    events = told(anthropic_reply.Reply(), chunks)
+    events = told(anthropic_reply.AnthropicReply(), chunks)
     for event in events:
         if event["type"] != "ping":
             MESSAGE_EVENTS.validate_python(event)
-    whole = anthropic_reply.Reply().whole(completion_of(message, chunks[-2]["choices"][0]["finish_reason"]))
+    whole = anthropic_reply.AnthropicReply().whole(completion_of(message, chunks[-2]["choices"][0]["finish_reason"]))
     Message.model_validate(whole)
     assert events[0]["message"]["usage"]["input_tokens"] == 5
     assert events[-2]["delta"] == {name: whole[name] for name in ("stop_reason", "stop_sequence")}
@@ -169,7 +169,7 @@ def test_a_response_sent_back_is_the_reply_again(spoken: Json) -> None:
 @given(messages)
 def test_a_message_sent_back_is_the_reply_again(spoken: Json) -> None:
     message = chat_message(spoken)
-    content = anthropic_reply.Reply().whole(completion_of(message))["content"]
+    content = anthropic_reply.AnthropicReply().whole(completion_of(message))["content"]
     history = [*USER, {"role": "assistant", "content": content}, {"role": "user", "content": "go on"}]
     chat = anthropic_request.to_chat({"messages": history, "max_tokens": 5})
     assert [one["role"] for one in chat["messages"]] == ["user", "assistant", "user"]
@@ -201,6 +201,6 @@ def test_arguments_that_come_before_their_name_are_kept() -> None:
 
 def test_a_call_cut_by_its_length_is_shown_as_it_is() -> None:
     cut_call = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a": "b'}}]}
-    whole = anthropic_reply.Reply().whole(completion_of({"content": None, **cut_call}, "length"))
+    whole = anthropic_reply.AnthropicReply().whole(completion_of({"content": None, **cut_call}, "length"))
     assert whole["content"][0]["input"] == {anthropic_reply.UNREADABLE: '{"a": "b'}
     assert whole["stop_reason"] == "max_tokens"

@@ -12,7 +12,7 @@ from gateway_rig import ENGINE_KEY, Rig, ScriptedEngine, ServerThread, pauses, p
 from starlette.responses import Response
 
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.gateway.policies import Policies
+from clawrl_trl.gateway.policies import PolicyRouter
 from clawrl_trl.ledger import Ledger, events, policies
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -113,7 +113,7 @@ def test_a_foreign_engines_name_for_its_model_is_known_before_the_first_look(tmp
 
     async def asked(rig: Rig) -> str:
         async with EngineClient(rig.engine_url, ENGINE_KEY, timeout=30) as engine:
-            made = Policies(rig.ledger, rig.gateway.writer, engine, aliases=["clawrl"], keep=0, folder=tmp_path)
+            made = PolicyRouter(rig.ledger, rig.gateway.writer, engine, aliases=["clawrl"], keep=0, folder=tmp_path)
             made.start()
             return await made.ensure(made.serving)
 
@@ -213,7 +213,7 @@ def test_an_engine_with_raw_log_probs_is_noticed(tmp_path: Path) -> None:
 def test_which_log_probs_these_are_is_known_before_the_first_request_and_asked_again(tmp_path: Path) -> None:
     async def known(rig: Rig) -> list[bool | None]:
         async with EngineClient(rig.engine_url, ENGINE_KEY, timeout=30) as engine:
-            made = Policies(rig.ledger, rig.gateway.writer, engine, aliases=["clawrl"], keep=0, folder=tmp_path)
+            made = PolicyRouter(rig.ledger, rig.gateway.writer, engine, aliases=["clawrl"], keep=0, folder=tmp_path)
             made.start()
             answers = [made.sampled_logprobs]
             await made.ensure(made.serving)
@@ -245,7 +245,7 @@ def test_no_request_is_sent_while_the_engine_is_asked_about_its_log_probs(tmp_pa
 
     async def known(rig: Rig) -> bool | None:
         async with EngineClient(f"http://127.0.0.1:{server.port}", ENGINE_KEY, timeout=30) as client:
-            made = Policies(rig.ledger, rig.gateway.writer, client, aliases=["clawrl"], keep=0, folder=tmp_path)
+            made = PolicyRouter(rig.ledger, rig.gateway.writer, client, aliases=["clawrl"], keep=0, folder=tmp_path)
             made.start()
             first = asyncio.create_task(made.ensure(made.serving))
             assert await asyncio.to_thread(engine.asked.wait, 30)

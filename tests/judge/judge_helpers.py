@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from clawrl_trl.judge.turn import JudgedTurn, Opinionated
+from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn
 from clawrl_trl.ledger import Ledger, schema, turns
 
 
@@ -179,7 +179,7 @@ def judged_turn(
     *,
     request: str = "What is 5 plus 7?",
     reply: str = "**Final answer:** 12",
-    feedback: list[Opinionated] | None = None,
+    feedback: list[FeedbackItem] | None = None,
     tools: list[dict[str, Any]] | None = None,
 ) -> JudgedTurn:
     """A turn as judges see it, without a ledger."""

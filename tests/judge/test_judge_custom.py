@@ -9,7 +9,7 @@ from judge_helpers import judged_turn
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge, parsed
-from clawrl_trl.judge.turn import NotNow
+from clawrl_trl.judge.turn import JudgeUnavailable
 
 SOURCE = """
 import asyncio
@@ -75,7 +75,7 @@ async def test_what_it_returns_is_the_judgement(rewards: Path, name: str, score:
     ("name", "message"), [("broken", "no model"), ("tall", "not in"), ("hanging", "TimeoutError")]
 )
 async def test_its_faults_leave_the_turn_pending_a_few_times(rewards: Path, name: str, message: str) -> None:
-    with pytest.raises(NotNow, match=message) as failure:
+    with pytest.raises(JudgeUnavailable, match=message) as failure:
         await CustomJudge(f"{rewards}:{name}", timeout=0.2).judge(judged_turn("ok"))
     assert failure.value.patience is not None
 

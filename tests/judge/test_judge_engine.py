@@ -19,7 +19,7 @@ from clawrl_trl.judge.hints import hinted
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.teacher import NoTeacher, Teacher
+from clawrl_trl.judge.teacher import HintTeacher, NoTeacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger, samples, schema, turns
 from clawrl_trl.run import RunFolder
@@ -90,7 +90,7 @@ async def judge_one(run: RunFolder, ledger: Ledger, turn: schema.Turn, engine: E
         turns.set_next_state(tx, turn.id, said, ["owner"], None, time.time())
     stop = asyncio.Event()
     settings = ServeSettings.load(run.path)
-    task = asyncio.create_task(JudgeLoop(ledger, settings, Teacher(engine), judge).run(stop))
+    task = asyncio.create_task(JudgeLoop(ledger, settings, HintTeacher(engine), judge).run(stop))
     async with asyncio.timeout(120):
         while True:
             with ledger.reader() as tx:
@@ -150,7 +150,7 @@ async def test_a_hinted_prompt_that_is_too_long_has_no_teacher(run: RunFolder) -
         turn = await chat(engine)
         turn.completion_ids = np.resize(turn.completion_ids, 8000)  # type: ignore[arg-type]
         with pytest.raises(NoTeacher, match="refused"):
-            await Teacher(engine).teach(turn, ["No bold please."])
+            await HintTeacher(engine).teach(turn, ["No bold please."])
 
 
 async def test_a_small_model_as_judge_abstains_rather_than_guesses(run: RunFolder, ledger: Ledger) -> None:

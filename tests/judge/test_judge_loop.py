@@ -23,8 +23,8 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import loop as judge_loop
 from clawrl_trl.judge.loop import JudgeLoop, backoff
-from clawrl_trl.judge.teacher import Teacher
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, NotNow
+from clawrl_trl.judge.teacher import HintTeacher
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, LedgerError, episodes, events, samples, schema, turns
 from clawrl_trl.run import RunFolder
 
@@ -62,7 +62,7 @@ async def judge_until(
     ledger: Ledger,
     judge: Judge,
     done: Callable[[], bool],
-    teacher: Teacher | None = None,
+    teacher: HintTeacher | None = None,
     lease_s: float | None = None,
     **settings: object,
 ) -> JudgeLoop:
@@ -100,7 +100,7 @@ def rows(ledger: Ledger, turn_id: str) -> tuple[schema.Turn, schema.Verdict | No
 async def test_verdict_and_sample_with_the_teachers_scores(ledger: Ledger, script: Scripted) -> None:
     turn_id = put_turn(ledger)
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+        await judge_until(ledger, Told(minus), judged(ledger, 1), HintTeacher(client))
     turn, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and sample is not None
     assert (verdict.score, verdict.hint, verdict.hint_source) == (-1.0, "No bold.", "owner message")
@@ -129,7 +129,7 @@ async def test_a_refusing_engine_leaves_a_sample_without_teacher(ledger: Ledger,
     script.broken["/v1/completions"] = 400
     turn_id = put_turn(ledger)
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+        await judge_until(ledger, Told(minus), judged(ledger, 1), HintTeacher(client))
     _, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and "refused" in verdict.detail["no_teacher"]
     assert sample is not None and sample.teacher_logprobs is None and sample.score == -1
@@ -142,7 +142,7 @@ async def test_a_teacher_that_is_always_late_does_not_withhold_the_score(
     turn_id = put_turn(ledger)
     async with EngineClient(script.base_url) as client:
         client.tokenize = AsyncMock(side_effect=TimeoutError)  # type: ignore[method-assign]
-        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))
+        await judge_until(ledger, Told(minus), judged(ledger, 1), HintTeacher(client))
     _, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and verdict.score == -1 and verdict.detail["no_teacher"] == "teacher: time-out"
     assert sample is not None and sample.score == -1 and sample.teacher_logprobs is None
@@ -151,7 +151,7 @@ async def test_a_teacher_that_is_always_late_does_not_withhold_the_score(
 async def test_hints_off_asks_no_teacher(ledger: Ledger, script: Scripted) -> None:
     turn_id = put_turn(ledger)
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client), hints=False)
+        await judge_until(ledger, Told(minus), judged(ledger, 1), HintTeacher(client), hints=False)
     assert script.requests == []
     assert rows(ledger, turn_id)[1].hint is None  # type: ignore[union-attr]
 
@@ -162,7 +162,7 @@ async def test_a_failure_leaves_the_turn_pending_and_is_tried_again(
     monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.02)
     turn_id = put_turn(ledger)
     script.broken["/tokenize"] = 503
-    failures = [NotNow("away"), ValueError("a bug")]
+    failures = [JudgeUnavailable("away"), ValueError("a bug")]
     judge = Told(lambda turn: failures.pop(0) if failures else minus(turn))
 
     def repaired() -> bool:
@@ -171,7 +171,7 @@ async def test_a_failure_leaves_the_turn_pending_and_is_tried_again(
         return judged(ledger, 1)()
 
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, judge, repaired, Teacher(client))
+        await judge_until(ledger, judge, repaired, HintTeacher(client))
     _, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and verdict.score == -1
     assert sample is not None and sample.teacher_logprobs is not None
@@ -376,14 +376,14 @@ def put_outcome(ledger: Ledger, hint: str = "x is 1, not 6.") -> str:
         session = tx.get(schema.Session, turn.session_id)
         assert session is not None
         session.group = "g"
-        episodes.settle(tx, "g", [episodes.Episode(session.id, -1.0, hints={turn_id: [hint]})])
+        episodes.settle(tx, "g", [episodes.EpisodeOutcome(session.id, -1.0, hints={turn_id: [hint]})])
     return turn_id
 
 
 async def test_an_outcome_with_a_hint_gets_its_teacher_and_no_other_judge(ledger: Ledger, script: Scripted) -> None:
     turn_id, judge = put_outcome(ledger), Told(lambda turn: Judgement("told", 1.0))
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, judge, judged(ledger, 1), Teacher(client))
+        await judge_until(ledger, judge, judged(ledger, 1), HintTeacher(client))
     _, verdict, sample = rows(ledger, turn_id)
     assert verdict is not None and sample is not None and judge.seen == []
     assert (verdict.judge, verdict.score, verdict.hint_source) == ("outcome", -1.0, "environment")
@@ -403,11 +403,11 @@ async def test_an_outcome_waits_for_an_engine_that_is_away(ledger: Ledger, scrip
             return bool(tx.scalar(select(func.count()).where(schema.Event.kind == "judge_retry")))
 
     async with EngineClient(script.base_url, timeout=10) as client:
-        await judge_until(ledger, Told(minus), retried, Teacher(client))
+        await judge_until(ledger, Told(minus), retried, HintTeacher(client))
         turn, verdict, sample = rows(ledger, turn_id)
         assert turn.state == "judging" and sample is None and verdict is not None and "waiting" in verdict.detail
         script.broken.clear()
-        await judge_until(ledger, Told(minus), judged(ledger, 1), Teacher(client))  # as after a restart
+        await judge_until(ledger, Told(minus), judged(ledger, 1), HintTeacher(client))  # as after a restart
     assert rows(ledger, turn_id)[2] is not None
 
 

@@ -15,7 +15,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import llm_judge
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.llm_judge import LLMJudge, plurality
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, NotNow, Opinionated
+from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement, JudgeUnavailable
 
 
 async def ask(script: Scripted, turn: JudgedTurn | None = None, **options: Any) -> Judgement:
@@ -82,7 +82,7 @@ async def test_a_server_that_does_not_name_its_model_is_asked_again(script: Scri
     script.broken["/v1/models"] = 503
     async with EngineClient(script.base_url) as client:
         judge = LLMJudge(client)
-        with pytest.raises(NotNow) as caught:
+        with pytest.raises(JudgeUnavailable) as caught:
             await judge.judge(judged_turn("ok"))
         assert caught.value.patience is None
         script.broken.clear()
@@ -100,19 +100,19 @@ async def test_a_server_without_structured_output_is_asked_for_the_last_line(scr
 @pytest.mark.parametrize("status", [500, 503, 429, 401, 404])
 async def test_a_failed_vote_leaves_the_turn_pending(script: Scripted, status: int) -> None:
     script.broken["/v1/chat/completions"] = status
-    with pytest.raises(NotNow):
+    with pytest.raises(JudgeUnavailable):
         await ask(script)
 
 
 async def test_one_vote_that_times_out_leaves_the_turn_pending(script: Scripted) -> None:
     script.votes = each('{"score": 1, "hint": null}', '{"score": 1, "hint": null}', 3.0)
-    with pytest.raises(NotNow, match="TimeoutError"):
+    with pytest.raises(JudgeUnavailable, match="TimeoutError"):
         await ask(script, votes=3, timeout=0.5)
 
 
 async def test_a_server_that_is_away_leaves_the_turn_pending() -> None:
     async with EngineClient("http://127.0.0.1:9", timeout=2) as client:
-        with pytest.raises(NotNow):
+        with pytest.raises(JudgeUnavailable):
             await LLMJudge(client, model="m").judge(judged_turn("ok"))
 
 
@@ -122,7 +122,7 @@ async def test_answers_that_are_not_completions_are_invalid_votes(script: Script
 
 
 async def test_explicit_feedback_needs_no_vote(script: Scripted) -> None:
-    turn = judged_turn("great", feedback=[Opinionated("thumbs", -1.0, None)])
+    turn = judged_turn("great", feedback=[FeedbackItem("thumbs", -1.0, None)])
     assert (await ask(script, turn)).score == -1
     assert script.requests == []
 

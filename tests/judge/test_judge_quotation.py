@@ -12,7 +12,7 @@ from judge_helpers import judged_turn
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.provenance import owner_words
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.turn import Opinionated
+from clawrl_trl.judge.turn import FeedbackItem
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "carried.jsonl").read_text().splitlines()]
 OBJECTION = "No, this is wrong, please redo it without the table."
@@ -113,7 +113,7 @@ def test_a_long_pasted_text_without_any_mark_decides_nothing(judge: RulesJudge) 
 
 def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> None:
     judgement = judge.decide(
-        judged_turn(f"Reply to this mail:\n\n{OBJECTION}", feedback=[Opinionated("thumbs", -1.0, None)])
+        judged_turn(f"Reply to this mail:\n\n{OBJECTION}", feedback=[FeedbackItem("thumbs", -1.0, None)])
     )
     assert (judgement.score, judgement.hints) == (-1.0, ())
 

@@ -10,7 +10,7 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.turn import Opinionated
+from clawrl_trl.judge.turn import FeedbackItem
 from recipes.judge import examples
 
 DATA = json.loads((Path(__file__).parent / "reactions.json").read_text())
@@ -98,13 +98,13 @@ GERMAN = "Bitte ohne fette Schrift. Und schreib ganze Sätze."
     "feedback",
     [
         [],
-        [Opinionated("thumbs", -1.0, None)],
-        [Opinionated("thumbs", -1.0, GERMAN)],
-        [Opinionated("correction", None, GERMAN)],
-        [Opinionated("text", None, GERMAN)],
+        [FeedbackItem("thumbs", -1.0, None)],
+        [FeedbackItem("thumbs", -1.0, GERMAN)],
+        [FeedbackItem("correction", None, GERMAN)],
+        [FeedbackItem("text", None, GERMAN)],
     ],
 )
-def test_no_hint_is_made_of_what_was_not_understood(judge: RulesJudge, feedback: list[Opinionated]) -> None:
+def test_no_hint_is_made_of_what_was_not_understood(judge: RulesJudge, feedback: list[FeedbackItem]) -> None:
     judgement = judge.decide(judged_turn(GERMAN, feedback=feedback))
     explicit = any(one.value is not None or one.kind == "correction" for one in feedback)
     assert judgement.score == (-1 if explicit else None)

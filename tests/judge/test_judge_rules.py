@@ -11,7 +11,7 @@ from judge_helpers import judged_turn
 
 from clawrl_trl.judge.classifier.model import Opinion
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, Opinionated
+from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text().splitlines()]
 BOLD = "Please write it without bold."
@@ -56,8 +56,8 @@ def test_the_same_turn_is_always_judged_the_same(judge: RulesJudge) -> None:
     assert judge.decide(turn) == judge.decide(turn)
 
 
-def said(kind: str, value: float | None = None, text: str | None = None) -> Opinionated:
-    return Opinionated(kind, value, text)
+def said(kind: str, value: float | None = None, text: str | None = None) -> FeedbackItem:
+    return FeedbackItem(kind, value, text)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def said(kind: str, value: float | None = None, text: str | None = None) -> Opin
     ],
 )
 def test_explicit_feedback_decides_over_everything(
-    judge: RulesJudge, feedback: list[Opinionated], score: float
+    judge: RulesJudge, feedback: list[FeedbackItem], score: float
 ) -> None:
     contrary = "Perfect, thanks!" if score < 0 else BOLD
     assert judge.decide(judged_turn(contrary, feedback=feedback)).score == score

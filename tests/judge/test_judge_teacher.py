@@ -9,8 +9,8 @@ from judge_helpers import Scripted, logprob, put_turn, ranked, render
 from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge.hints import hinted
-from clawrl_trl.judge.teacher import ATTEMPTS, NoTeacher, Taught, Teacher, plainly_sampled
-from clawrl_trl.judge.turn import NotNow
+from clawrl_trl.judge.teacher import ATTEMPTS, HintTeacher, NoTeacher, TeacherScores, plainly_sampled
+from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.ledger import Ledger, schema, turns
 
 
@@ -22,9 +22,9 @@ def stored(ledger: Ledger, **values: object) -> schema.Turn:
     return turn
 
 
-async def teach(script: Scripted, turn: schema.Turn, *hints: str, top_k: int = 0) -> Taught:
+async def teach(script: Scripted, turn: schema.Turn, *hints: str, top_k: int = 0) -> TeacherScores:
     async with EngineClient(script.base_url, timeout=10) as client:
-        return await Teacher(client, timeout=10, top_k=top_k).teach(turn, hints or ("No bold please.",))
+        return await HintTeacher(client, timeout=10, top_k=top_k).teach(turn, hints or ("No bold please.",))
 
 
 def expected(turn: schema.Turn, hint: str | None) -> np.ndarray:
@@ -113,7 +113,7 @@ async def test_tools_and_template_arguments_go_into_the_rendering(script: Script
 class TestCandidates:
     """The policy's likely tokens, scored by the teacher."""
 
-    def check(self, turn: schema.Turn, taught: Taught, k: int, width: int, *, by_teacher: bool = False) -> None:
+    def check(self, turn: schema.Turn, taught: TeacherScores, k: int, width: int, *, by_teacher: bool = False) -> None:
         plain, hinted_prompt = render(turn.messages), render(hinted(turn.messages, taught.hint))
         completion = turn.completion_ids.tolist()  # type: ignore[union-attr]
         assert taught.topk_ids is not None and taught.topk_logprobs is not None
@@ -184,7 +184,9 @@ async def test_a_turn_of_several_versions_is_taught_by_what_was_stored(script: S
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])
-@pytest.mark.parametrize(("status", "error"), [(500, NotNow), (503, NotNow), (400, NoTeacher), (404, NoTeacher)])
+@pytest.mark.parametrize(
+    ("status", "error"), [(500, JudgeUnavailable), (503, JudgeUnavailable), (400, NoTeacher), (404, NoTeacher)]
+)
 async def test_an_engine_fault_is_tried_again_and_a_refusal_is_final(
     script: Scripted, ledger: Ledger, path: str, status: int, error: type[Exception]
 ) -> None:
@@ -209,8 +211,8 @@ async def test_an_engine_that_is_away_is_waited_for_and_one_that_is_late_is_not(
 ) -> None:
     async with EngineClient(script.base_url) as client:
         client.tokenize = AsyncMock(side_effect=failure)  # type: ignore[method-assign]
-        with pytest.raises(NotNow) as caught:
-            await Teacher(client).teach(stored(ledger), ["No bold please."])
+        with pytest.raises(JudgeUnavailable) as caught:
+            await HintTeacher(client).teach(stored(ledger), ["No bold please."])
     assert caught.value.patience == patience
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session as Transaction
 from clawrl_trl.credit import binary
 from clawrl_trl.credit.source import training_sample
 from clawrl_trl.ledger import Ledger, batches, episodes, turns
-from clawrl_trl.ledger.episodes import CONSTANT, INCOMPARABLE, Episode
+from clawrl_trl.ledger.episodes import CONSTANT, INCOMPARABLE, EpisodeOutcome
 from clawrl_trl.ledger.schema import Event, Sample, Turn
 
 
@@ -49,7 +49,7 @@ def test_a_group_is_measured_as_a_whole(ledger: Ledger) -> None:
     outcomes = {"a": 1.0, "b": -1.0, "c": 0.5}
     with ledger.transaction() as tx:
         made = {name: rollout(tx, name, 2) for name in outcomes}
-        settled = episodes.settle(tx, "g", [Episode(name, value) for name, value in outcomes.items()])
+        settled = episodes.settle(tx, "g", [EpisodeOutcome(name, value) for name, value in outcomes.items()])
         assert (settled.samples, settled.constant, settled.dropped_episodes, settled.unknown) == (6, 0, 0, [])
         for name, value in outcomes.items():
             for one, sample in zip(made[name], samples(tx, made[name]), strict=True):
@@ -64,7 +64,7 @@ def test_a_part_of_a_group_in_a_batch_keeps_the_group_s_measure(ledger: Ledger) 
         for name in "abcd":
             rollout(tx, name, 1)
         values = {"a": 1.0, "b": 1.0, "c": 1.0, "d": -1.0}
-        episodes.settle(tx, "g", [Episode(name, value) for name, value in values.items()])
+        episodes.settle(tx, "g", [EpisodeOutcome(name, value) for name, value in values.items()])
         batch = batches.lease(tx, size=2, needs=("score",), max_staleness=4, current_version=0)
         assert batch is not None
         found = [training_sample(*pair) for pair in batches.samples_of(tx, batch)]
@@ -77,8 +77,8 @@ def test_steps_are_compared_with_steps(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         long, short = rollout(tx, "a", 2), rollout(tx, "b", 1)
         given = [
-            Episode("a", 1.0, signals={long[0].id: 0.5, long[1].id: -1.0}),
-            Episode("b", -1.0, signals={short[0].id: 1.0}),
+            EpisodeOutcome("a", 1.0, signals={long[0].id: 0.5, long[1].id: -1.0}),
+            EpisodeOutcome("b", -1.0, signals={short[0].id: 1.0}),
         ]
         episodes.settle(tx, "g", given, signal_weight=0.1, stepwise=True)
         first, alone = samples(tx, long)
@@ -94,7 +94,7 @@ def test_signals_are_compared_over_all_turns_of_the_group(ledger: Ledger) -> Non
         outcomes = {"a": 1.0, "b": 1.0, "c": -1.0}
         told = {"a": [1.0, -0.5, None], "b": [0.25], "c": [None, -1.0]}
         given = [
-            Episode(
+            EpisodeOutcome(
                 name,
                 outcomes[name],
                 signals={t.id: s for t, s in zip(made[name], told[name], strict=True) if s is not None},
@@ -116,7 +116,10 @@ def test_signals_are_compared_over_all_turns_of_the_group(ledger: Ledger) -> Non
 def test_signals_tell_rollouts_of_the_same_outcome_apart(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         made = rollout(tx, "a", 1) + rollout(tx, "b", 1)
-        given = [Episode("a", -1.0, signals={made[0].id: 1.0}), Episode("b", -1.0, signals={made[1].id: -1.0})]
+        given = [
+            EpisodeOutcome("a", -1.0, signals={made[0].id: 1.0}),
+            EpisodeOutcome("b", -1.0, signals={made[1].id: -1.0}),
+        ]
         assert episodes.settle(tx, "g", given, signal_weight=0.5).samples == 2
         better, worse = samples(tx, made)
         assert (better.score, worse.score, better.baseline) == (-0.5, -1.5, -1.0)
@@ -130,8 +133,8 @@ def test_signals_without_weight_or_difference_change_nothing(ledger: Ledger, ste
         with ledger.transaction() as tx:
             made = rollout(tx, f"{group}-a", 2, group) + rollout(tx, f"{group}-b", 2, group)
             given = [
-                Episode(f"{group}-a", 1.0, signals={made[0].id: 0.1, made[1].id: 0.1}),
-                Episode(f"{group}-b", 1.0, signals={made[2].id: signal}),
+                EpisodeOutcome(f"{group}-a", 1.0, signals={made[0].id: 0.1, made[1].id: 0.1}),
+                EpisodeOutcome(f"{group}-b", 1.0, signals={made[2].id: signal}),
             ]
             settled = episodes.settle(tx, group, given, signal_weight=weight, stepwise=stepwise)
             assert (settled.samples, settled.constant) == (0, 4)
@@ -143,7 +146,7 @@ def test_a_step_is_told_by_the_replies_before_it(ledger: Ledger) -> None:
         assert [episodes.step_of(one) for one in made] == [0, 1, 2]
         again = turns.add(tx, turn(made[0].session_id, messages=made[1].messages))
         other = rollout(tx, "b", 2)
-        episodes.settle(tx, "g", [Episode("a", 1.0), Episode("b", -1.0)], stepwise=True)
+        episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0), EpisodeOutcome("b", -1.0)], stepwise=True)
         assert again.state == "judged", "a reply that never arrived, asked for again, is at the same step"
         assert samples(tx, [other[1]])[0].baseline == pytest.approx(1 / 3)
 
@@ -151,7 +154,7 @@ def test_a_step_is_told_by_the_replies_before_it(ledger: Ledger) -> None:
 def test_a_constant_group_is_dropped_and_counted(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         made = rollout(tx, "a", 1) + rollout(tx, "b", 1)
-        settled = episodes.settle(tx, "g", [Episode("a", 1.0), Episode("b", 1.0)])
+        settled = episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0), EpisodeOutcome("b", 1.0)])
         assert (settled.samples, settled.constant) == (0, 2)
         assert [(one.state, one.reason) for one in samples(tx, made)] == [("dropped", CONSTANT)] * 2
 
@@ -159,7 +162,7 @@ def test_a_constant_group_is_dropped_and_counted(ledger: Ledger) -> None:
 def test_a_group_of_one_keeps_its_raw_reward(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         made = rollout(tx, "a", 1)
-        assert episodes.settle(tx, "g", [Episode("a", -0.5)]).samples == 1
+        assert episodes.settle(tx, "g", [EpisodeOutcome("a", -0.5)]).samples == 1
         assert (samples(tx, made)[0].score, samples(tx, made)[0].baseline) == (-0.5, None)
 
 
@@ -169,7 +172,7 @@ def test_a_raw_reward_is_the_advantage_in_every_batch(ledger: Ledger, size: int)
     with ledger.transaction() as tx:
         for group, reward in (("g", -0.5), ("h", 1.0)):
             rollout(tx, group, 2, group)
-            assert episodes.settle(tx, group, [Episode(group, reward)]).samples == 2
+            assert episodes.settle(tx, group, [EpisodeOutcome(group, reward)]).samples == 2
         found: list[float] = []
         held: list[str] = []
         while len(found) < 4:
@@ -187,7 +190,7 @@ def test_a_dropped_episode_never_gets_a_reward(ledger: Ledger) -> None:
         broken = rollout(tx, "a", 2)
         rollout(tx, "b", 1)
         rollout(tx, "c", 1)
-        ended = [Episode("a", None, "the browser died"), Episode("b", 1.0), Episode("c", -1.0)]
+        ended = [EpisodeOutcome("a", None, "the browser died"), EpisodeOutcome("b", 1.0), EpisodeOutcome("c", -1.0)]
         settled = episodes.settle(tx, "g", ended)
         assert (settled.samples, settled.dropped_episodes) == (2, 1)
         assert tx.scalars(select(Sample).where(Sample.turn_id.in_([one.id for one in broken]))).all() == []
@@ -201,7 +204,11 @@ def test_the_last_rollout_of_a_group_has_nothing_to_be_compared_with(ledger: Led
     with ledger.transaction() as tx:
         rollout(tx, "a", 2)
         left = rollout(tx, "b", 2)
-        ended = [Episode("a", None, "the browser died"), Episode("nobody", 1.0), Episode("b", 1.0)]
+        ended = [
+            EpisodeOutcome("a", None, "the browser died"),
+            EpisodeOutcome("nobody", 1.0),
+            EpisodeOutcome("b", 1.0),
+        ]
         settled = episodes.settle(tx, "g", ended, stepwise=stepwise)
         assert (settled.samples, settled.incomparable, settled.dropped_episodes) == (0, 2, 1)
         assert [(one.state, one.reason) for one in samples(tx, left)] == [("dropped", INCOMPARABLE)] * 2
@@ -212,7 +219,7 @@ def test_settling_again_adds_nothing(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         rollout(tx, "a", 2)
         rollout(tx, "b", 2)
-        ended = [Episode("a", 1.0), Episode("b", 0.0)]
+        ended = [EpisodeOutcome("a", 1.0), EpisodeOutcome("b", 0.0)]
         assert episodes.settle(tx, "g", ended).samples == 4
         assert episodes.settle(tx, "g", ended).samples == 0
         assert len(tx.scalars(select(Sample)).all()) == 4
@@ -222,7 +229,7 @@ def test_an_expired_turn_still_gets_its_outcome(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         made = rollout(tx, "a", 2)
         assert turns.expire(tx, silent_since=100.0) == 2
-        assert episodes.settle(tx, "g", [Episode("a", 1.0)]).samples == 2
+        assert episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0)]).samples == 2
         assert {one.state for one in made} == {"judged"}
 
 
@@ -232,16 +239,16 @@ def test_who_may_settle_what(ledger: Ledger) -> None:
         rollout(tx, "chat", 1, group=None)
         for group, name, owner in (("other", "a", None), ("g", "a", "bob"), ("g", "chat", None)):
             with pytest.raises(KeyError, match="no rollout of group"):
-                episodes.settle(tx, group, [Episode(name, 1.0)], owner=owner)
-        assert episodes.settle(tx, "g", [Episode("nobody", 1.0)]).unknown == ["nobody"]
+                episodes.settle(tx, group, [EpisodeOutcome(name, 1.0)], owner=owner)
+        assert episodes.settle(tx, "g", [EpisodeOutcome("nobody", 1.0)]).unknown == ["nobody"]
         with pytest.raises(ValueError, match="session a has no turn elsewhere"):
-            episodes.settle(tx, "g", [Episode("a", 1.0, signals={"elsewhere": 1.0})])
+            episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0, signals={"elsewhere": 1.0})])
 
 
 def test_a_baseline_is_part_of_what_a_batch_promises(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         made = rollout(tx, "a", 1) + rollout(tx, "b", 1)
-        episodes.settle(tx, "g", [Episode("a", 1.0), Episode("b", 0.0)])
+        episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0), EpisodeOutcome("b", 0.0)])
         sample = samples(tx, made)[0]
         before = sample.content(made[0])
         sample.baseline = 0.75
@@ -261,7 +268,7 @@ def test_advantages_are_those_of_the_group(ledger: Ledger, values: list[float]) 
         group = f"group-{tx.scalar(select(Turn.seq).order_by(Turn.seq.desc()).limit(1)) or 0}"
         names = [f"{group}-{index}" for index in range(len(values))]
         made = [rollout(tx, name, 1, group=group)[0] for name in names]
-        episodes.settle(tx, group, [Episode(*pair) for pair in zip(names, values, strict=True)])
+        episodes.settle(tx, group, [EpisodeOutcome(*pair) for pair in zip(names, values, strict=True)])
         found = samples(tx, made)
         measures = [None if one.baseline is None or one.scale is None else (one.baseline, one.scale) for one in found]
         expected, constant = binary(values, [group] * len(values))
@@ -273,7 +280,7 @@ def hinted(tx: Transaction, outcomes: dict[str, float]) -> dict[str, Turn]:
     """Rollouts of a turn each, settled with a hint for those below 1."""
     made = {name: rollout(tx, name, 1)[0] for name in outcomes}
     hints = {name: {made[name].id: ["x is 1, not 6."]} for name, value in outcomes.items() if value < 1}
-    ended = [Episode(name, value, hints=hints.get(name, {})) for name, value in outcomes.items()]
+    ended = [EpisodeOutcome(name, value, hints=hints.get(name, {})) for name, value in outcomes.items()]
     settled = episodes.settle(tx, "g", ended)
     assert settled.hinted == len(hints)
     return made
@@ -289,7 +296,7 @@ def test_a_turn_with_a_hint_waits_for_its_teacher(ledger: Ledger) -> None:
         assert verdict is not None and verdict.score == -1.0 and episodes.awaits_teacher(verdict)
         assert not episodes.awaits_teacher(turns.verdict_of(tx, made["a"].id))
         assert [one.id for one in turns.claim_judging(tx, 9, 5.0, 60.0)] == [made["b"].id]
-        again = episodes.settle(tx, "g", [Episode("b", -1.0, hints={made["b"].id: ["other"]})])
+        again = episodes.settle(tx, "g", [EpisodeOutcome("b", -1.0, hints={made["b"].id: ["other"]})])
         assert (again.hinted, again.samples) == (0, 0), "settled once"
 
 
@@ -316,4 +323,4 @@ def test_a_hint_for_another_s_turn_is_refused(ledger: Ledger) -> None:
         rollout(tx, "a", 1)
         other = rollout(tx, "b", 1)[0]
         with pytest.raises(ValueError, match=f"no turn {other.id}, for which there is a hint"):
-            episodes.settle(tx, "g", [Episode("a", -1.0, hints={other.id: ["x"]})])
+            episodes.settle(tx, "g", [EpisodeOutcome("a", -1.0, hints={other.id: ["x"]})])

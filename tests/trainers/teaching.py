@@ -13,7 +13,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.hints import hinted
 from clawrl_trl.judge.loop import JudgeLoop
-from clawrl_trl.judge.teacher import Teacher
+from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.judge.turn import Judge
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
@@ -60,7 +60,7 @@ async def judge(ledger: Ledger, engine: EngineClient, sampled: list[Turn], judge
             turns.add(tx, turn)
             turns.set_next_state(tx, turn.id, [{"role": "user", "content": OBJECTION}], ["owner"], None, now)
     stop = asyncio.Event()
-    loop = JudgeLoop(ledger, ServeSettings(), Teacher(engine, top_k=top_k), judge)
+    loop = JudgeLoop(ledger, ServeSettings(), HintTeacher(engine, top_k=top_k), judge)
     task = asyncio.create_task(loop.run(stop))
     async with asyncio.timeout(240):
         while True:

@@ -41,7 +41,7 @@ class AdapterError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class LoadedPolicy:
     """Weights under a name.
 
     Args:
@@ -84,20 +84,20 @@ def load_base(path: str, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-class Policies:
+class LoadedPolicies:
     """All loaded policies by name. Thread-safe; loading never touches a model that is in use."""
 
-    def __init__(self, base: Policy) -> None:
+    def __init__(self, base: LoadedPolicy) -> None:
         self.base = base
         self._loaded = {base.name: base}
         self._lock = threading.Lock()
         self._loading = threading.Lock()
 
-    def get(self, name: str) -> Policy | None:
+    def get(self, name: str) -> LoadedPolicy | None:
         with self._lock:
             return self._loaded.get(name)
 
-    def all(self) -> list[Policy]:
+    def all(self) -> list[LoadedPolicy]:
         """The base model first, then the others in the order they were loaded."""
         with self._lock:
             return list(self._loaded.values())
@@ -126,7 +126,7 @@ class Policies:
                 raise AdapterError(f"The lora adapter '{name}' cannot be found.", status=404)
             del self._loaded[name]
 
-    def _read(self, name: str, path: str) -> Policy:
+    def _read(self, name: str, path: str) -> LoadedPolicy:
         folder = Path(path)
         if (folder / "adapter_config.json").is_file():
             read = self._adapter
@@ -141,7 +141,7 @@ class Policies:
         except Exception as error:  # a foreign folder can fail in any way, and must not take the engine with it
             raise AdapterError(f"Loading lora {name} failed: {_first_line(error)}") from error
         model.eval().requires_grad_(False)
-        return Policy(name, model, path, self.base.eos_ids)
+        return LoadedPolicy(name, model, path, self.base.eos_ids)
 
     def _adapter(self, folder: Path) -> PreTrainedModel:
         config = PeftConfig.from_pretrained(str(folder))

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from clawrl_trl.engines.calls import EMBEDDED
 from clawrl_trl.engines.embedded import errors
-from clawrl_trl.engines.embedded.adapters import Policy
+from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.engine import Engine, Mailbox
 from clawrl_trl.engines.embedded.errors import RequestError, error_object
 from clawrl_trl.engines.embedded.generation import Generation, Update
@@ -86,7 +86,7 @@ async def models(request: Request) -> Json:
     return {"object": "list", "data": [_card(one, engine) for one in engine.policies.all()]}
 
 
-def _card(policy: Policy, engine: Engine) -> Json:
+def _card(policy: LoadedPolicy, engine: Engine) -> Json:
     base = policy is engine.policies.base
     return {
         "id": policy.name,
@@ -169,7 +169,7 @@ async def chat_completions(request: Request, body: Annotated[ChatBody, Depends(p
     return await _answer(request, writer, mailbox)
 
 
-def _chat_writer(engine: Engine, policy: Policy, body: ChatBody, mailbox: Mailbox) -> ChatWriter:
+def _chat_writer(engine: Engine, policy: LoadedPolicy, body: ChatBody, mailbox: Mailbox) -> ChatWriter:
     prompt = _render(engine, body, body.messages, body.add_generation_prompt)
     generation = engine.generation(
         policy,
@@ -228,7 +228,9 @@ async def completions(request: Request, body: Annotated[CompletionBody, Depends(
     return await _answer(request, writer, mailbox)
 
 
-def _completion_writer(engine: Engine, policy: Policy, body: CompletionBody, mailbox: Mailbox) -> CompletionWriter:
+def _completion_writer(
+    engine: Engine, policy: LoadedPolicy, body: CompletionBody, mailbox: Mailbox
+) -> CompletionWriter:
     generations = [
         engine.generation(
             policy,

@@ -1,8 +1,8 @@
 """Prompts going in and tokens coming out, several rows at a time.
 
 `Prefill` runs prompts of one policy through the model in chunks, so that rows that already run wait for one chunk at
-most. `Batch` holds the running rows of one policy and decodes one token for each per step. Both pad on the left; the
-padding is masked and takes no position.
+most. `DecodeBatch` holds the running rows of one policy and decodes one token for each per step. Both pad on the
+left; the padding is masked and takes no position.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from clawrl_trl.engines.embedded.adapters import Policy
+from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.cache import joined, new_cache, selected
 from clawrl_trl.engines.embedded.generation import Generation, PromptScores, Row, Update
 from clawrl_trl.engines.embedded.sampling import Sampler
@@ -30,7 +30,7 @@ class Started:
     """What a finished prefill leaves: the rows' first updates, and the rows that go on as a batch of their own."""
 
     updates: list[Update]
-    batch: "Batch | None"
+    batch: "DecodeBatch | None"
 
 
 class Prefill:
@@ -124,18 +124,18 @@ class Prefill:
         keep = source_index[going]
         drop = int(self._starts[keep].min())
         cache = selected(self._cache, keep, drop)
-        batch = Batch(self._policy, [rows[index] for index in going], cache, self._starts[keep] - drop)
+        batch = DecodeBatch(self._policy, [rows[index] for index in going], cache, self._starts[keep] - drop)
         return Started(ended + updates, batch)
 
 
-class Batch:
+class DecodeBatch:
     """The running rows of one policy.
 
     `cache` holds every token of each row but the last one drawn; `starts` (`[rows]` int64) is the column of each
     row's first token. Both change only when rows join or leave.
     """
 
-    def __init__(self, policy: Policy, rows: list[Row], cache: Cache, starts: Tensor) -> None:
+    def __init__(self, policy: LoadedPolicy, rows: list[Row], cache: Cache, starts: Tensor) -> None:
         self.policy = policy
         self.rows = rows
         self._model = policy.model
@@ -156,7 +156,7 @@ class Batch:
         columns = torch.arange(length + 512, device=self._starts.device)
         return self.policy.mask((columns >= self._starts[:, None])[:, None, None])
 
-    def join(self, other: "Batch") -> None:
+    def join(self, other: "DecodeBatch") -> None:
         """Take over the rows of another batch of the same policy."""
         mine, theirs = self._cache.get_seq_length(), other._cache.get_seq_length()
         longest = max(mine, theirs)

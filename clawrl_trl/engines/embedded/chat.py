@@ -36,7 +36,7 @@ class PromptError(Exception):
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class ParsedToolCall:
     """A complete call: `arguments` is JSON text, as OpenAI's protocol has it."""
 
     name: str
@@ -49,7 +49,7 @@ class Delta:
 
     reasoning: str = ""
     content: str = ""
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[ParsedToolCall] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.tool_calls)
@@ -296,7 +296,7 @@ def _open_pattern(template: dict[str, Any] | None) -> re.Pattern[str]:
     return re.compile(call.get("open_pattern") or "|".join(map(re.escape, literals)) or r"(?!)", re.DOTALL)
 
 
-def _valid_call(value: Any) -> ToolCall | None:
+def _valid_call(value: Any) -> ParsedToolCall | None:
     """The call in OpenAI's form, or `None` if its shape is not one that a client could run."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
@@ -310,7 +310,9 @@ def _valid_call(value: Any) -> ToolCall | None:
     if arguments is None:
         arguments = {}
     return (
-        ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        ParsedToolCall(function["name"], json.dumps(arguments, ensure_ascii=False))
+        if isinstance(arguments, dict)
+        else None
     )
 
 

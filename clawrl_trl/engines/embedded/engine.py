@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import embedded_context
-from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, Policies, Policy, load_base
+from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, LoadedPolicies, LoadedPolicy, load_base
 from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
 from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
 from clawrl_trl.engines.embedded.errors import RequestError
@@ -61,14 +61,14 @@ class Engine:
     Args:
         vocabulary (`Vocabulary`): The tokenizer.
         chat (`ChatFormat`): Rendering and parsing of chats.
-        policies (`Policies`): The base model and what was loaded beside it.
+        policies (`LoadedPolicies`): The base model and what was loaded beside it.
         scheduler (`Scheduler`): The decoding thread.
         max_model_len (`int`): Longest prompt plus completion, in tokens.
     """
 
     vocabulary: Vocabulary
     chat: ChatFormat
-    policies: Policies
+    policies: LoadedPolicies
     scheduler: Scheduler
     max_model_len: int
 
@@ -90,16 +90,16 @@ class Engine:
         if torch.cuda.is_available():
             model.to("cuda")
         chat = ChatFormat(tokenizer, find_response_template(tokenizer, model))
-        base = Policy(BASE, model, path, _eos_ids(model.generation_config, tokenizer))
+        base = LoadedPolicy(BASE, model, path, _eos_ids(model.generation_config, tokenizer))
         return cls(
             vocabulary=Vocabulary(tokenizer, chat.delimiters),
             chat=chat,
-            policies=Policies(base),
+            policies=LoadedPolicies(base),
             scheduler=Scheduler(settings.max_running, settings.max_waiting),
             max_model_len=served_context(model, settings.max_model_len),
         )
 
-    def policy(self, name: str | None) -> Policy:
+    def policy(self, name: str | None) -> LoadedPolicy:
         """The policy a request names; the base model when it names none.
 
         Raises:
@@ -112,7 +112,7 @@ class Engine:
 
     def generation(
         self,
-        policy: Policy,
+        policy: LoadedPolicy,
         prompt_ids: list[int],
         body: SamplingBody,
         *,
@@ -154,7 +154,7 @@ class Engine:
             prompt_logprobs=body.prompt_logprobs,
         )
 
-    def _check_prompt(self, prompt_ids: list[int], policy: Policy, max_tokens: int | None) -> None:
+    def _check_prompt(self, prompt_ids: list[int], policy: LoadedPolicy, max_tokens: int | None) -> None:
         if not prompt_ids:
             raise RequestError("The prompt cannot be empty.", param="prompt")
         longest = self.max_model_len - (0 if max_tokens == 0 else 1)
@@ -184,7 +184,7 @@ class Engine:
         )
 
     @staticmethod
-    def _check_ids(ids: Any, policy: Policy, param: str) -> None:
+    def _check_ids(ids: Any, policy: LoadedPolicy, param: str) -> None:
         wrong = next(
             (token for token in (min(ids, default=0), max(ids, default=0)) if not _is_id(token, policy)), None
         )
@@ -230,7 +230,7 @@ class Engine:
         await mailbox.take()
 
 
-def _is_id(token: int, policy: Policy) -> bool:
+def _is_id(token: int, policy: LoadedPolicy) -> bool:
     return 0 <= token < policy.vocab_size
 
 

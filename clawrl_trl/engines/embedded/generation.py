@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clawrl_trl.engines.embedded.adapters import Policy
+from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.detokenize import Detokenizer
 from clawrl_trl.engines.embedded.sampling import Sampling
 
@@ -47,7 +47,7 @@ class Generation:
     """One prompt to continue `choices` times.
 
     Args:
-        policy (`Policy`): The weights; this reference keeps them alive until the last choice is finished.
+        policy (`LoadedPolicy`): The weights; this reference keeps them alive until the last choice is finished.
         prompt_ids (`list[int]`): At least one token.
         sampling (`Sampling`): How to continue.
         new_text (`Callable`): Makes the detokeniser of one choice.
@@ -56,7 +56,7 @@ class Generation:
         prompt_logprobs (`int`, *optional*): Alternatives to report per prompt token; `None` reports nothing.
     """
 
-    policy: Policy
+    policy: LoadedPolicy
     prompt_ids: list[int]
     sampling: Sampling
     new_text: Callable[[], Detokenizer]

@@ -41,7 +41,7 @@ UNSUPPORTED = (
 )
 
 
-class StreamOptions(Body):
+class EngineStreamOptions(Body):
     include_usage: bool = False
 
 
@@ -72,7 +72,7 @@ class SamplingBody(Body):
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: EngineStreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -146,7 +146,7 @@ class SamplingBody(Body):
         )
 
 
-class Conversation(Body):
+class ConversationBody(Body):
     """Messages and how to render them."""
 
     messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
@@ -183,7 +183,7 @@ class Conversation(Body):
         return tools
 
 
-class ChatBody(SamplingBody, Conversation):
+class ChatBody(SamplingBody, ConversationBody):
     """`POST /v1/chat/completions`."""
 
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
@@ -242,7 +242,7 @@ class TokenizeBody(Body):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         if self.messages is not None:
-            Conversation(messages=self.messages, tools=self.tools)
+            ConversationBody(messages=self.messages, tools=self.tools)
         return self
 
 

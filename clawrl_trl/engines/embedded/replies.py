@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawrl_trl.engines.embedded.chat import Delta, ReplyReader, ToolCall
+from clawrl_trl.engines.embedded.chat import Delta, ParsedToolCall, ReplyReader
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import ChatBody, CompletionBody, SamplingBody
@@ -322,6 +322,6 @@ def _message(delta: Delta) -> Json:
     return message
 
 
-def _tool_call(call: ToolCall) -> Json:
+def _tool_call(call: ParsedToolCall) -> Json:
     identity = f"call_{uuid.uuid4().hex[:24]}"
     return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

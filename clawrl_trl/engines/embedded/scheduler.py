@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import torch
 
-from clawrl_trl.engines.embedded.adapters import Policy
-from clawrl_trl.engines.embedded.batch import Batch, Prefill
+from clawrl_trl.engines.embedded.adapters import LoadedPolicy
+from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.generation import Generation, Row, Update
 
 PREFILL_TOKENS = 512
@@ -44,7 +44,7 @@ class Scheduler:
         self._max_running = max_running
         self._max_waiting = max_waiting
         self._waiting: deque[Generation] = deque()
-        self._batches: dict[Policy, Batch] = {}
+        self._batches: dict[LoadedPolicy, DecodeBatch] = {}
         self._prefill: Prefill | None = None
         self._wake = threading.Condition()
         self._closing = False
@@ -126,7 +126,7 @@ class Scheduler:
                 self._waiting = deque(one for one in self._waiting if not one.cancelled)
         return updates
 
-    def _keep(self, policy: Policy, going: list[int]) -> list[Update]:
+    def _keep(self, policy: LoadedPolicy, going: list[int]) -> list[Update]:
         batch = self._batches[policy]
         rows = [batch.rows[index] for index in going]
         if not rows:
@@ -168,7 +168,7 @@ class Scheduler:
             PREFILL_TOKENS, 1.25 * sum(lengths)
         )
 
-    def _decode(self, policy: Policy) -> list[Update]:
+    def _decode(self, policy: LoadedPolicy) -> list[Update]:
         batch = self._batches[policy]
         try:
             updates = batch.step()
@@ -195,7 +195,7 @@ class Scheduler:
         self._prefill = None
         return started.updates + (self._join(started.batch) if started.batch is not None else [])
 
-    def _join(self, batch: Batch) -> list[Update]:
+    def _join(self, batch: DecodeBatch) -> list[Update]:
         present = self._batches.setdefault(batch.policy, batch)
         if present is batch:
             return []
@@ -207,7 +207,7 @@ class Scheduler:
             return self._fail(batch.policy, rows, error)
         return []
 
-    def _fail(self, policy: Policy, rows: Sequence[Row], error: Exception) -> list[Update]:
+    def _fail(self, policy: LoadedPolicy, rows: Sequence[Row], error: Exception) -> list[Update]:
         """End a batch that can't go on."""
         del self._batches[policy]
         return [row.fail(_reason(error)) for row in rows]

@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from clawrl_trl.engines.calls import BASE_MODEL, IN_PLACE_MODEL, POLICY_PATH, UNKNOWN_VERSION, VERSIONS_HEADER
-from clawrl_trl.engines.vllm.version_notes import Flights, Message, Send, noting
+from clawrl_trl.engines.vllm.version_notes import Message, RunningRequests, Send, noting
 from clawrl_trl.engines.vllm.worker_extension import HEAD, shapes
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "tie_word_embeddings")
@@ -51,7 +51,7 @@ def version_of(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-class Holder:
+class ModelHolder:
     """Keeps one server's weights, the names it answers to and what it says about tokens together.
 
     Args:
@@ -59,7 +59,7 @@ class Holder:
     """
 
     def __init__(self, state: Any) -> None:
-        self.flights = Flights()
+        self.flights = RunningRequests()
         self.name, self.version = BASE_MODEL, 0
         self._engine = state.engine_client
         self._models = state.openai_serving_models
@@ -213,7 +213,7 @@ class PolicyInPlace:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._holder: Holder | None = None
+        self._holder: ModelHolder | None = None
 
     async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
         if self._holder is None and hasattr(scope["app"].state, "engine_client"):
@@ -231,20 +231,20 @@ class PolicyInPlace:
         finally:
             flights.end(flight)
 
-    def _install(self, app: Any) -> Holder:
+    def _install(self, app: Any) -> ModelHolder:
         if app.state.engine_client.vllm_config.parallel_config._api_process_count > 1:
             raise RuntimeError("a policy in place needs a single front end: --api-server-count 1")
-        holder = Holder(app.state)
+        holder = ModelHolder(app.state)
         app.add_api_route(POLICY_PATH, lambda: _state(holder), methods=["GET"])
         app.add_api_route(POLICY_PATH, _loading(holder), methods=["POST"])
         return holder
 
 
-def _state(holder: Holder) -> dict[str, Any]:
+def _state(holder: ModelHolder) -> dict[str, Any]:
     return {"policy": holder.name, "version": holder.version}
 
 
-def _loading(holder: Holder) -> Callable[[dict[str, Any]], Awaitable[Any]]:
+def _loading(holder: ModelHolder) -> Callable[[dict[str, Any]], Awaitable[Any]]:
     from fastapi.responses import JSONResponse
 
     async def load(body: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 _REQUEST = re.compile(r"(chatcmpl|cmpl)-(?P<flight>[0-9a-f]{32})(-(?P<prompt>\d+))?")
 
 
-class Note(NamedTuple):
+class VersionNote(NamedTuple):
     """From token `start` on, `version` samples the reply `choice`."""
 
     choice: int
@@ -28,11 +28,11 @@ class Note(NamedTuple):
     version: int
 
 
-class Flights:
+class RunningRequests:
     """The requests under way whose client wants to know the versions of their tokens."""
 
     def __init__(self) -> None:
-        self._notes: dict[str, list[Note]] = {}
+        self._notes: dict[str, list[VersionNote]] = {}
         self._constrained: set[str] = set()
 
     def begin(self) -> str:
@@ -52,7 +52,7 @@ class Flights:
         if match is not None and match["flight"] in self._notes:
             per_prompt = 1 if request.parent_req is None else request.parent_req.sampling_params.n
             choice = int(match["prompt"] or 0) * per_prompt + request.request_index
-            self._notes[match["flight"]].append(Note(choice, start, version))
+            self._notes[match["flight"]].append(VersionNote(choice, start, version))
 
     def constrain(self, request: Any) -> None:
         """Note that one of vLLM's requests, if it is one of these, is sampled under a grammar."""
@@ -64,13 +64,13 @@ class Flights:
         """Whether any reply to a request is sampled under a grammar."""
         return flight in self._constrained
 
-    def take(self, flight: str) -> list[Note]:
+    def take(self, flight: str) -> list[VersionNote]:
         """The notes since the last call."""
         notes, self._notes[flight] = self._notes[flight], []
         return notes
 
 
-def noting(send: Send, flights: Flights, flight: str) -> Send:
+def noting(send: Send, flights: RunningRequests, flight: str) -> Send:
     """`send` with the notes on board: as an event of their own in a stream, as a header of a whole reply."""
     streams = False
 

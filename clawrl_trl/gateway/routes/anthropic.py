@@ -5,7 +5,7 @@ from fastapi.responses import JSONResponse, Response
 
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import Asked
+from clawrl_trl.gateway.record import IncomingRequest
 from clawrl_trl.gateway.requests import CountRequest, MessagesRequest, check
 from clawrl_trl.gateway.routes.chat import answer
 from clawrl_trl.gateway.service import Gateway
@@ -31,8 +31,8 @@ async def create(request: Request) -> Response:
     check_media(content, gateway.settings.media_domains)
     chat = anthropic_request.to_chat(content)
     api = {"name": anthropic_reply.API}
-    asked = Asked(MESSAGES, owner, headers, chat, request.scope.get("path_session"), api=api)
-    return await answer(request, asked, len(raw), anthropic_reply.Reply())
+    asked = IncomingRequest(MESSAGES, owner, headers, chat, request.scope.get("path_session"), api=api)
+    return await answer(request, asked, len(raw), anthropic_reply.AnthropicReply())
 
 
 @router.post(PATH + "/count_tokens")

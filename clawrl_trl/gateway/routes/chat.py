@@ -1,8 +1,8 @@
 """`POST /v1/chat/completions` and `POST /v1/completions`, and how every captured reply reaches its client.
 
-A request of another API comes here as the chat completion it was translated to, with a `Reply` that translates
-what comes back. It goes through the same exchange: captured, committed before its last event, cancelled when its
-client leaves.
+A request of another API comes here as the chat completion it was translated to, with a `ReplyTranslation` that
+translates what comes back. It goes through the same exchange: captured, committed before its last event, cancelled
+when its client leaves.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from clawrl_trl.gateway import body, sse
 from clawrl_trl.gateway.errors import too_many
 from clawrl_trl.gateway.exchange import Exchange
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import Asked
+from clawrl_trl.gateway.record import IncomingRequest
 from clawrl_trl.gateway.requests import check
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.wire import CHAT, COMPLETIONS, Wire
@@ -32,7 +32,7 @@ CLIENT_GONE = 499
 Json = dict[str, Any]
 
 
-class Reply(Protocol):
+class ReplyTranslation(Protocol):
     """A chat completion's reply in the words of another API."""
 
     def take(self, chunk: Mapping[str, Any]) -> list[Json]:
@@ -72,17 +72,22 @@ async def _answer(request: Request, wire: Wire) -> Response:
     content = await body.parsed(raw)
     check(wire.request, content)
     check_media(content, gateway.settings.media_domains)
-    return await answer(request, Asked(wire, owner, headers, content, request.scope.get("path_session")), len(raw))
+    return await answer(
+        request, IncomingRequest(wire, owner, headers, content, request.scope.get("path_session")), len(raw)
+    )
 
 
-async def answer(request: Request, asked: Asked, size: int, reply: Reply | None = None) -> Response:
+async def answer(
+    request: Request, asked: IncomingRequest, size: int, reply: ReplyTranslation | None = None
+) -> Response:
     """Run the exchange of a checked request and answer with what comes of it.
 
     Args:
         request (`Request`): As it came over HTTP.
-        asked (`Asked`): What it asks.
+        asked (`IncomingRequest`): What it asks.
         size (`int`): Length of its body, bytes.
-        reply (`Reply`, *optional*): Translates the reply; without one the client gets it as the engine gave it.
+        reply (`ReplyTranslation`, *optional*): Translates the reply; without one the client gets it as the engine
+            gave it.
 
     Raises:
         ApiError: If there is no reply; 429 if as many requests are under way as may run and wait.
@@ -105,7 +110,7 @@ async def answer(request: Request, asked: Asked, size: int, reply: Reply | None 
     return JSONResponse(exchange.whole if reply is None else reply.whole(exchange.whole), headers=exchange.headers)
 
 
-async def _translated(events: AsyncIterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
+async def _translated(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:
     """A chat completion's stream as the stream of another API, whose events have names."""
     async for raw in sse.events(events):
         if raw == b"[DONE]":

@@ -58,7 +58,8 @@ async def settle(request: Request) -> Response:
     check(EpisodesRequest, content)
     given = EpisodesRequest.model_validate(content)
     ended = [
-        episodes.Episode(one.session_id, one.outcome, one.reason, one.signals, one.hints) for one in given.episodes
+        episodes.EpisodeOutcome(one.session_id, one.outcome, one.reason, one.signals, one.hints)
+        for one in given.episodes
     ]
 
     def write(tx: Transaction) -> dict[str, Any]:

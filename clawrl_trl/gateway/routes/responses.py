@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session as Transaction
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import Asked
+from clawrl_trl.gateway.record import IncomingRequest
 from clawrl_trl.gateway.requests import ResponsesRequest, check
 from clawrl_trl.gateway.routes.chat import answer
 from clawrl_trl.gateway.service import Gateway
@@ -51,8 +51,10 @@ async def create(request: Request) -> Response:
         check_media({"messages": history}, gateway.settings.media_domains)
     chat = responses_request.to_chat(content, history)
     api = responses_reply.remembered(content)
-    asked = Asked(RESPONSES, owner, headers, chat, request.scope.get("path_session"), api=api, follows=session)
-    reply = responses_reply.Reply(api, content.get("instructions"), chat.get("tools"), asked.at)
+    asked = IncomingRequest(
+        RESPONSES, owner, headers, chat, request.scope.get("path_session"), api=api, follows=session
+    )
+    reply = responses_reply.ResponsesReply(api, content.get("instructions"), chat.get("tools"), asked.at)
     return await answer(request, asked, len(raw), reply)
 
 
@@ -105,7 +107,7 @@ def _described(gateway: Gateway, owner: str, response_id: str) -> Json:
         choice = {"message": turn.response, "finish_reason": turn.finish_reason}
         model = turn.sampling["model"] or gateway.policies.alias
         completion = {"id": turn.completion_id, "model": model, "choices": [choice], "usage": turn.usage}
-        return responses_reply.Reply(api, instructions, turn.tools, turn.created_at).whole(completion)
+        return responses_reply.ResponsesReply(api, instructions, turn.tools, turn.created_at).whole(completion)
 
 
 def _found(tx: Transaction, owner: str, response_id: str) -> schema.Turn:

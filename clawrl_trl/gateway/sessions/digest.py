@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
-from clawrl_trl.gateway.sessions.reading import Fate, Message, Reading, other_parts, text_of
+from clawrl_trl.gateway.sessions.reading import HistoryRole, Message, Reading, other_parts, text_of
 
 Link = bytes
 """A digest of everything up to a message, 16 bytes."""
@@ -36,7 +36,7 @@ def trail(owner: str, reading: Reading) -> list[tuple[int, Link]]:
     chain = Chain(root(owner))
     links = []
     for index, (message, note) in enumerate(zip(reading.messages, reading.notes, strict=True)):
-        if note.fate is Fate.KEPT:
+        if note.fate is HistoryRole.KEPT:
             chain.add(note.role, message, note.text)
             links.append((index, chain.link))
     return links

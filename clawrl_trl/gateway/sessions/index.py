@@ -1,9 +1,9 @@
 """The open conversations in memory: which links of a chain lead to which reply.
 
-An `Anchor` is a reply that the gateway sent, found by the link of the chain up to and including it; an `Asked` is
-a request, found by the link of what it asked. Several conversations may share a link, as long as they say the
-same; they stay separate entries under it. The index is bounded in conversations and in entries: the longest
-silent conversation goes first, and a conversation keeps its newest entries only.
+A `SentReply` is a reply that the gateway sent, found by the link of the chain up to and including it; a
+`PendingRequest` is a request, found by the link of what it asked. Several conversations may share a link, as long as
+they say the same; they stay separate entries under it. The index is bounded in conversations and in entries: the
+longest silent conversation goes first, and a conversation keeps its newest entries only.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TypeVar
 
 from clawrl_trl.gateway.sessions.digest import Link
-from clawrl_trl.gateway.sessions.kinds import Setting
+from clawrl_trl.gateway.sessions.kinds import RequestSetting
 
 
 class Outcome(Enum):
@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Anchor:
+class SentReply:
     """A reply the gateway sent, to the request at link `asked`; `claimed` is the request that answers it."""
 
     turn_id: str
@@ -42,7 +42,7 @@ class Anchor:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingRequest:
     """A request and what became of it.
 
     `link` is the chain it ends with and `before` the chain up to its last user message, of which the digest and
@@ -56,7 +56,7 @@ class Asked:
     text: bytes
     length: int
     closed: bool
-    setting: Setting
+    setting: RequestSetting
     conversation: "Conversation"
     at: float
     outcome: Outcome = Outcome.OPEN
@@ -78,12 +78,12 @@ class Conversation:
     external_id: str | None
     source: str
     last_at: float
-    setting: Setting | None = None
-    last_main: Anchor | None = None
+    setting: RequestSetting | None = None
+    last_main: SentReply | None = None
     bare: bool = False
     owner_names: frozenset[str] | None = None
-    anchors: list[Anchor] = field(default_factory=list)
-    asked: OrderedDict[bytes, Asked] = field(default_factory=OrderedDict)
+    anchors: list[SentReply] = field(default_factory=list)
+    asked: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict)
 
 
 class Index:
@@ -96,9 +96,9 @@ class Index:
         self._turns = turns_per_session
         self._ttl_s = ttl_s
         self._conversations: OrderedDict[str, Conversation] = OrderedDict()
-        self._anchors: dict[Link, list[Anchor]] = {}
-        self._asked: dict[Link, list[Asked]] = {}
-        self._unanswered: dict[Link, list[Asked]] = {}
+        self._anchors: dict[Link, list[SentReply]] = {}
+        self._asked: dict[Link, list[PendingRequest]] = {}
+        self._unanswered: dict[Link, list[PendingRequest]] = {}
 
     def __len__(self) -> int:
         return len(self._conversations)
@@ -141,7 +141,7 @@ class Index:
         for asked in conversation.asked.values():
             self._forget(asked)
 
-    def anchor(self, anchor: Anchor, links: Iterable[Link]) -> None:
+    def anchor(self, anchor: SentReply, links: Iterable[Link]) -> None:
         """Enter a reply under each of the links that later history may show."""
         conversation = anchor.conversation
         anchor.links = tuple(dict.fromkeys(links))
@@ -153,7 +153,7 @@ class Index:
             self._unlink(conversation.anchors.pop(0))
         self._make_room()
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: PendingRequest) -> None:
         """Enter a request; the same request asked again takes the place of the earlier one."""
         conversation = asked.conversation
         if earlier := conversation.asked.pop(asked.key, None):
@@ -166,21 +166,21 @@ class Index:
             self._forget(conversation.asked.popitem(last=False)[1])
         self._make_room()
 
-    def settle(self, asked: Asked, outcome: Outcome, turn_id: str | None, now: float) -> None:
+    def settle(self, asked: PendingRequest, outcome: Outcome, turn_id: str | None, now: float) -> None:
         """Note what became of a request; only requests without a whole reply can be repeated or folded."""
         asked.outcome, asked.turn_id, asked.at = outcome, turn_id or asked.turn_id, now
         if outcome is Outcome.DONE:
             _drop(self._unanswered, asked.before, asked)
 
-    def anchors_at(self, link: Link) -> list[Anchor]:
+    def anchors_at(self, link: Link) -> list[SentReply]:
         """The replies that a chain up to this link ends with."""
         return self._anchors.get(link, [])
 
-    def asked_at(self, link: Link) -> list[Asked]:
+    def asked_at(self, link: Link) -> list[PendingRequest]:
         """The requests that a chain up to this link ends with."""
         return self._asked.get(link, [])
 
-    def unanswered_after(self, link: Link) -> list[Asked]:
+    def unanswered_after(self, link: Link) -> list[PendingRequest]:
         """The requests without a whole reply whose last message hangs at this link."""
         return self._unanswered.get(link, [])
 
@@ -191,20 +191,20 @@ class Index:
         while self._entries > self._most and len(self._conversations) > 1:
             self.remove(next(iter(self._conversations)))
 
-    def _unlink(self, anchor: Anchor) -> None:
+    def _unlink(self, anchor: SentReply) -> None:
         self._entries -= 1
         for link in anchor.links:
             _drop(self._anchors, link, anchor)
         if anchor.conversation.last_main is anchor:
             anchor.conversation.last_main = None
 
-    def _forget(self, asked: Asked) -> None:
+    def _forget(self, asked: PendingRequest) -> None:
         self._entries -= 1
         _drop(self._asked, asked.link, asked)
         _drop(self._unanswered, asked.before, asked)
 
 
-Entry = TypeVar("Entry", Anchor, Asked)
+Entry = TypeVar("Entry", SentReply, PendingRequest)
 
 
 def _drop(table: dict[Link, list[Entry]], link: Link, entry: Entry) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.identity import turn_type
-from clawrl_trl.gateway.sessions.reading import Fate, Reading
+from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
 from clawrl_trl.gateway.sessions.sketch import Sketch, alike, sketch
 
 _ONE_SHOT_SYSTEM = 4000
@@ -19,31 +19,31 @@ _MANY_TOOLS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RequestSetting:
     """What a request is asked under: a sketch of its system prompt and the names of its tools."""
 
     system: Sketch
     tools: frozenset[str]
 
-    def prompted_like(self, other: "Setting") -> bool:
+    def prompted_like(self, other: "RequestSetting") -> bool:
         """Whether the system prompt is the other's but for stamps and small changes."""
         return alike(self.system, other.system)
 
-    def like(self, other: "Setting") -> bool:
+    def like(self, other: "RequestSetting") -> bool:
         """Whether the tools, too, are the other's."""
         return self.tools == other.tools and self.prompted_like(other)
 
 
-def setting_of(reading: Reading, tools: object) -> Setting:
+def setting_of(reading: Reading, tools: object) -> RequestSetting:
     """The setting of a request."""
     named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in named)
     names = frozenset(str(function.get("name")) for function in functions)
-    return Setting(sketch(reading.system), names)
+    return RequestSetting(sketch(reading.system), names)
 
 
 def kind_of(
-    headers: Mapping[str, str], body: Mapping[str, Any], reading: Reading, main: Setting | None
+    headers: Mapping[str, str], body: Mapping[str, Any], reading: Reading, main: RequestSetting | None
 ) -> tuple[str, str]:
     """The kind of a request and the reason for it.
 
@@ -51,7 +51,7 @@ def kind_of(
         headers (`Mapping[str, str]`): Lower-case names.
         body (`Mapping[str, Any]`): The request's body.
         reading (`Reading`): Its messages.
-        main (`Setting`, *optional*): The setting of the conversation that the request extends.
+        main (`RequestSetting`, *optional*): The setting of the conversation that the request extends.
     """
     if stated := turn_type(headers, body):
         return stated[0], f"the client says so ({stated[1]})"
@@ -70,7 +70,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
             return f"{reason}, by the client's session name"
     trigger = reading.trigger()
     if trigger is not None:
-        if trigger.fate is Fate.WAKE:
+        if trigger.fate is HistoryRole.WAKE:
             return f"{trigger.reason}, by its text"
         for pattern, reason in clients.SIDE_PROMPT:
             if pattern.match(trigger.text):
@@ -88,7 +88,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
     return ""
 
 
-def _side_by_setting(now: Setting, main: Setting) -> str:
+def _side_by_setting(now: RequestSetting, main: RequestSetting) -> str:
     if main.tools and not now.tools and not now.prompted_like(main):
         return "the conversation's history under another system prompt and without tools"
     few = 0 < len(now.tools) <= len(main.tools) / 2

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from clawrl_trl.gateway.sessions.digest import Chain, Link, quotation, reply_digest, root, text_digest, trail
 from clawrl_trl.gateway.sessions.identity import Identity
-from clawrl_trl.gateway.sessions.index import Anchor, Asked, Conversation, Index, Outcome
-from clawrl_trl.gateway.sessions.kinds import Setting
-from clawrl_trl.gateway.sessions.reading import Fate, Reading
+from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
+from clawrl_trl.gateway.sessions.kinds import RequestSetting
+from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
 
 RETRY_S = 900.0
 """How long after a failure the same request still counts as its repetition."""
@@ -34,7 +34,7 @@ class Request:
         key: Tells requests of one conversation apart: the chain and the internal events behind it.
     """
 
-    def __init__(self, owner: str, reading: Reading, identity: Identity, setting: Setting, now: float) -> None:
+    def __init__(self, owner: str, reading: Reading, identity: Identity, setting: RequestSetting, now: float) -> None:
         self.owner = owner
         self.reading = reading
         self.identity = identity
@@ -49,13 +49,13 @@ class Request:
         self.text = notes[self.path[-1][0]].text if last == "user" else ""
         self.text_digest = text_digest(self.text)
         trigger = reading.trigger()
-        self.closed = last in ("user", "tool") and (trigger is None or trigger.fate is Fate.KEPT)
-        events = (note.text for note in notes if note.fate is Fate.EVENT)
+        self.closed = last in ("user", "tool") and (trigger is None or trigger.fate is HistoryRole.KEPT)
+        events = (note.text for note in notes if note.fate is HistoryRole.EVENT)
         self.key = self.link + text_digest("\0".join(events))
         replies = (index for index, _ in reversed(self.path) if notes[index].role == "assistant")
         self.last_reply = next(replies, -1)
 
-    def versions(self, lost: Asked | None) -> tuple[Link, ...]:
+    def versions(self, lost: PendingRequest | None) -> tuple[Link, ...]:
         """The chains it may end with in later history, when its last message is one folded into another."""
         if not self.text:
             return ()
@@ -74,18 +74,18 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class ReplyMatch:
     """The reply that a request follows: where it stands in the messages, and its anchor.
 
     `bare` says that the request shows nothing of the conversation so far.
     """
 
     position: int
-    anchor: Anchor
+    anchor: SentReply
     bare: bool = False
 
 
-def repeated(index: Index, request: Request) -> Asked | None:
+def repeated(index: Index, request: Request) -> PendingRequest | None:
     """An earlier request without a whole reply that this one repeats, by the client's word or by its content."""
     if not request.path:
         return None
@@ -101,22 +101,22 @@ def repeated(index: Index, request: Request) -> Asked | None:
     return max(found, key=lambda asked: _likeness(request, asked), default=None)
 
 
-def _likeness(request: Request, asked: Asked) -> tuple[bool, bool, float]:
+def _likeness(request: Request, asked: PendingRequest) -> tuple[bool, bool, float]:
     """Among requests that look the same: one asked under the same setting, then one that is known to be lost."""
     lost = asked.outcome in (Outcome.FAILED, Outcome.ABORTED, Outcome.STOPPED)
     return asked.setting.like(request.setting), lost, asked.at
 
 
-def shown(index: Index, request: Request, within: Conversation | None = None) -> Footing | None:
+def shown(index: Index, request: Request, within: Conversation | None = None) -> ReplyMatch | None:
     """The last reply of ours that the request shows after the messages it was given to."""
     for position, link in reversed(request.path):
         anchors = [a for a in index.anchors_at(link)[-_CANDIDATES:] if within in (None, a.conversation)]
         if anchors:
-            return Footing(position, max(anchors, key=lambda anchor: _preference(request, anchor)))
+            return ReplyMatch(position, max(anchors, key=lambda anchor: _preference(request, anchor)))
     return None
 
 
-def _preference(request: Request, anchor: Anchor) -> tuple[int, bool, bool, bool, int]:
+def _preference(request: Request, anchor: SentReply) -> tuple[int, bool, bool, bool, int]:
     """Among replies that look the same: a conversation named like the request, one under its system prompt, then the
     newest unanswered.
     """
@@ -132,7 +132,7 @@ def _kinship(identity: Identity, conversation: Conversation) -> int:
     return 1 if conversation.source.startswith("message:") or conversation.source == "inferred" else 0
 
 
-def stopped(index: Index, request: Request, within: Conversation | None = None) -> tuple[int, Asked] | None:
+def stopped(index: Index, request: Request, within: Conversation | None = None) -> tuple[int, PendingRequest] | None:
     """An earlier request that this one goes on from without showing any reply: the user stopped it, or it died.
 
     Returns:
@@ -153,8 +153,8 @@ def stopped(index: Index, request: Request, within: Conversation | None = None) 
 
 
 def stopped_reply(
-    index: Index, request: Request, conversation: Conversation, followed: Footing | None
-) -> Footing | None:
+    index: Index, request: Request, conversation: Conversation, followed: ReplyMatch | None
+) -> ReplyMatch | None:
     """The reply in this conversation that the user stopped to say what this request says.
 
     The client shows the words it was asked with, no reply, and the user's next words. A reply that nobody saw being
@@ -169,7 +169,7 @@ def stopped_reply(
         return None
     anchors = (anchor for anchor in reversed(conversation.anchors) if anchor.turn_id == found[1].turn_id)
     anchor = next(anchors, None)
-    return Footing(found[0], anchor) if anchor is not None else None
+    return ReplyMatch(found[0], anchor) if anchor is not None else None
 
 
 def quoted(index: Index, request: Request) -> Conversation | None:
@@ -186,14 +186,14 @@ def quoted(index: Index, request: Request) -> Conversation | None:
     return None
 
 
-def _dangling(asked: Asked) -> bool:
+def _dangling(asked: PendingRequest) -> bool:
     if asked.outcome is not Outcome.DONE:
         return True
     last = asked.conversation.last_main
     return last is not None and last.turn_id == asked.turn_id and not last.answered and not last.claimed
 
 
-def folded(index: Index, request: Request, within: Conversation | None = None) -> Asked | None:
+def folded(index: Index, request: Request, within: Conversation | None = None) -> PendingRequest | None:
     """An earlier request whose lost message stands in front of this one's last message."""
     queued = bool(request.path) and request.reading.notes[request.path[-1][0]].queued
     for asked in reversed(index.unanswered_after(request.before)[-_FOLDS:]):
@@ -209,7 +209,7 @@ def folded(index: Index, request: Request, within: Conversation | None = None) -
     return None
 
 
-def footing(index: Index, request: Request, conversation: Conversation) -> Footing | None:
+def footing(index: Index, request: Request, conversation: Conversation) -> ReplyMatch | None:
     """The reply in this conversation that the request follows.
 
     By the chain first. When history was rewritten in front of it, the last assistant message may still be a reply
@@ -224,7 +224,7 @@ def footing(index: Index, request: Request, conversation: Conversation) -> Footi
         reply = reply_digest(request.reading.messages[last])
         for anchor in reversed(conversation.anchors):
             if reply and anchor.main and not anchor.answered and anchor.reply == reply:
-                return Footing(last, anchor)
+                return ReplyMatch(last, anchor)
     if found is not None or request.identity.external_id is None or request.identity.loose:
         return found
     newest = conversation.last_main
@@ -232,8 +232,8 @@ def footing(index: Index, request: Request, conversation: Conversation) -> Footi
         return None
     positions = {link: position for position, link in request.path}
     if conversation.bare:
-        return Footing(last, newest, bare=True)
+        return ReplyMatch(last, newest, bare=True)
     if newest.asked in positions:
-        return Footing(last, newest) if last > positions[newest.asked] else None
+        return ReplyMatch(last, newest) if last > positions[newest.asked] else None
     overlap = any(a.conversation is conversation for link in positions for a in index.asked_at(link))
-    return None if overlap else Footing(last, newest, bare=True)
+    return None if overlap else ReplyMatch(last, newest, bare=True)

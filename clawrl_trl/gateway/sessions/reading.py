@@ -27,7 +27,7 @@ _NUDGE_PARAGRAPHS = 32
 _ROLES = {"developer": "system", "function": "tool"}
 
 
-class Fate(Enum):
+class HistoryRole(Enum):
     """What becomes of a message in the conversation."""
 
     KEPT = "kept"
@@ -37,11 +37,11 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Note:
+class MessageReading:
     """One message, read. `text` is the cleaned text; `cleaned` says whether it differs from the message's."""
 
     provenance: str
-    fate: Fate
+    fate: HistoryRole
     text: str = ""
     role: str = "user"
     cleaned: bool = False
@@ -59,7 +59,7 @@ class Reading:
     """A request's messages, read; `notes` has one entry per message."""
 
     messages: Sequence[Message]
-    notes: list[Note] = field(default_factory=list)
+    notes: list[MessageReading] = field(default_factory=list)
     system: str = ""
     client_session: str | None = None
     client_key: str = ""
@@ -70,10 +70,10 @@ class Reading:
         """One word per message: who it comes from."""
         return [note.provenance for note in self.notes]
 
-    def trigger(self) -> Note | None:
+    def trigger(self) -> MessageReading | None:
         """The user message that made the client ask: the last one that is neither transient nor a nudge."""
         written = (note for note in reversed(self.notes) if note.role == "user")
-        return next((note for note in written if note.fate is not Fate.DROPPED), None)
+        return next((note for note in written if note.fate is not HistoryRole.DROPPED), None)
 
     def name_owner(self, listed: Names = frozenset(), known: Names | None = None) -> Names | None:
         """Give the messages of other named senders than the owner the provenance `other`.
@@ -111,7 +111,7 @@ class Reading:
         messages: list[Message] = []
         provenance: list[str] = []
         for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
-            if note.fate in (Fate.DROPPED, Fate.WAKE) or note.summary:
+            if note.fate in (HistoryRole.DROPPED, HistoryRole.WAKE) or note.summary:
                 continue
             if note.role == "assistant":
                 break
@@ -142,22 +142,22 @@ def read(messages: Sequence[Message]) -> Reading:
             note.sender = read_sender(message, text if len(text) <= MOST_READ else "")
             if agents and note.provenance == "owner":
                 note.provenance = "event"
-            if note.fate is not Fate.DROPPED:
-                woken = note.fate is Fate.WAKE
+            if note.fate is not HistoryRole.DROPPED:
+                woken = note.fate is HistoryRole.WAKE
         elif role == "assistant":
-            note = Note("assistant", Fate.WAKE if woken else Fate.KEPT, role="assistant")
+            note = MessageReading("assistant", HistoryRole.WAKE if woken else HistoryRole.KEPT, role="assistant")
             woken = woken and bool(message.get("tool_calls"))
         elif role == "tool":
-            note = Note("tool", Fate.WAKE if woken else Fate.KEPT, role="tool")
+            note = MessageReading("tool", HistoryRole.WAKE if woken else HistoryRole.KEPT, role="tool")
         else:
-            note = Note("system", Fate.DROPPED, role=role)
+            note = MessageReading("system", HistoryRole.DROPPED, role=role)
             if not reading.system:
                 reading.system = text_of(message)
         reading.notes.append(note)
     return reading
 
 
-def _first_user(reading: Reading, message: Message, note: Note) -> bool:
+def _first_user(reading: Reading, message: Message, note: MessageReading) -> bool:
     """Find the client's own session id; says whether the session's user is another agent."""
     text = text_of(message)
     for name, pattern in clients.SESSION_ID if len(text) <= MOST_READ else ():
@@ -170,35 +170,35 @@ def _first_user(reading: Reading, message: Message, note: Note) -> bool:
     return by_key or bool(clients.AGENT.match(note.text))
 
 
-def _read_user(message: Message, *, first: bool, follows_tool: bool) -> Note:
+def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageReading:
     """Clean a user message step by step; each step is one habit of the dialect table."""
     raw = text_of(message)
     if len(raw) > MOST_READ:
-        return Note("owner", Fate.KEPT, raw.strip())
+        return MessageReading("owner", HistoryRole.KEPT, raw.strip())
     if clients.EVENT.match(raw):
-        return Note("event", Fate.EVENT, raw)
+        return MessageReading("event", HistoryRole.EVENT, raw)
     text = raw.strip()
     for needle, pattern in clients.CUTS:
         if needle in text:
             text = pattern.sub("", text).strip()
     text, marked = _peel(text)
-    note = Note("owner", Fate.KEPT, text, cleaned=text != raw.strip())
+    note = MessageReading("owner", HistoryRole.KEPT, text, cleaned=text != raw.strip())
     if not text and not other_parts(message):
-        note.fate = Fate.WAKE if marked else Fate.DROPPED
+        note.fate = HistoryRole.WAKE if marked else HistoryRole.DROPPED
         note.provenance = "event" if "cron" in marked.lower() else "client"
         note.reason = "a cron wake" if "cron" in marked.lower() else "a heartbeat" if marked else ""
         return note
     if clients.EVENT.match(text):
-        note.provenance, note.fate = "event", Fate.EVENT
+        note.provenance, note.fate = "event", HistoryRole.EVENT
         return note
     if reason := _wake(text):
-        note.provenance, note.fate = "event" if "cron" in reason else "client", Fate.WAKE
+        note.provenance, note.fate = "event" if "cron" in reason else "client", HistoryRole.WAKE
         note.reason = reason
         return note
     if opening := clients.QUEUED.match(text):
         return _read_queued(note, _peel(text[opening.end() :].strip())[0])
     if follows_tool and clients.NUDGE.match(text):
-        note.provenance, note.fate, note.nudge = "client", Fate.DROPPED, True
+        note.provenance, note.fate, note.nudge = "client", HistoryRole.DROPPED, True
     elif clients.CARRIED.match(text):
         note.provenance = "tool"
     elif first and clients.SUMMARY.match(text):
@@ -225,7 +225,7 @@ def _wake(text: str) -> str:
     return next((reason for word, reason in clients.WAKE_WORDS if word in text), "")
 
 
-def _read_queued(note: Note, text: str) -> Note:
+def _read_queued(note: MessageReading, text: str) -> MessageReading:
     """A message that got no answer, repeated: alone (a nudge follows it) or in front of a newer one.
 
     Later history shows the repeated message in the first case and the newer one in the second; where the newer
@@ -269,9 +269,9 @@ def other_parts(message: Message) -> list[Message]:
     return [part for part in content if isinstance(part, dict) and part.get("type") not in written]
 
 
-def _cleaned(message: Message, note: Note) -> Message:
+def _cleaned(message: Message, note: MessageReading) -> Message:
     label = note.sender.label if note.sender else ""
-    if not (note.cleaned or label) or note.fate is Fate.EVENT:
+    if not (note.cleaned or label) or note.fate is HistoryRole.EVENT:
         return message
     text = note.text.removeprefix(label)
     others = other_parts(message)

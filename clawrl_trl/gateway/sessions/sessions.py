@@ -30,9 +30,9 @@ from clawrl_trl.gateway.sampling import STOPPED
 from clawrl_trl.gateway.sessions import match
 from clawrl_trl.gateway.sessions.digest import Chain, quotation, reply_digest, trail
 from clawrl_trl.gateway.sessions.identity import Identity, named_session, strip_identity
-from clawrl_trl.gateway.sessions.index import Anchor, Asked, Conversation, Index, Outcome
+from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
 from clawrl_trl.gateway.sessions.kinds import kind_of, setting_of
-from clawrl_trl.gateway.sessions.match import Footing, Request
+from clawrl_trl.gateway.sessions.match import ReplyMatch, Request
 from clawrl_trl.gateway.sessions.placement import Answer, Incoming, Placement
 from clawrl_trl.gateway.sessions.reading import Message, read
 from clawrl_trl.gateway.sessions.senders import fold
@@ -115,7 +115,7 @@ class Sessions:
         )
 
     def _place_main(
-        self, request: Request, conversation: Conversation, reason: str, followed: Footing | None
+        self, request: Request, conversation: Conversation, reason: str, followed: ReplyMatch | None
     ) -> Placement:
         earlier = conversation.asked.get(request.key)
         again = earlier is not None and earlier.outcome is not Outcome.DONE
@@ -126,10 +126,10 @@ class Sessions:
         self._ask(request, conversation)
         return _placement(request, conversation, "main", reason, followed, answered, retry_of)
 
-    def _ask(self, request: Request, conversation: Conversation) -> Asked:
+    def _ask(self, request: Request, conversation: Conversation) -> PendingRequest:
         earlier = conversation.asked.get(request.key)
         lost = match.folded(self._index, request, conversation)
-        asked = Asked(
+        asked = PendingRequest(
             key=request.key,
             link=request.link,
             before=request.before,
@@ -146,13 +146,13 @@ class Sessions:
         conversation.setting = request.setting
         return asked
 
-    def _answers(self, request: Request, conversation: Conversation, followed: Footing | None) -> list[Answer]:
+    def _answers(self, request: Request, conversation: Conversation, followed: ReplyMatch | None) -> list[Answer]:
         """The next states this request gives: to the main turn it follows, and to one the user stopped since."""
         stopped = match.stopped_reply(self._index, request, conversation, followed)
         footings = [footing for footing in (followed, stopped) if footing is not None]
         return [answer for footing in footings for answer in self._answer(request, conversation, footing)]
 
-    def _answer(self, request: Request, conversation: Conversation, footing: Footing) -> list[Answer]:
+    def _answer(self, request: Request, conversation: Conversation, footing: ReplyMatch) -> list[Answer]:
         position, anchor = footing.position, footing.anchor
         if not anchor.main:
             below = [link for at, link in request.path if at < position]
@@ -218,14 +218,14 @@ class Sessions:
     def _anchor(
         self,
         conversation: Conversation,
-        asked: Asked | None,
+        asked: PendingRequest | None,
         main: bool,
         turn_id: str,
         response: Message,
         messages: list[Message],
         *,
         aborted: bool,
-    ) -> Anchor | None:
+    ) -> SentReply | None:
         """Enter a reply under the chains that later history may show; none if it says nothing."""
         reply = {**response, "role": "assistant"}
         digest = reply_digest(reply)
@@ -239,7 +239,7 @@ class Sessions:
         if not digest:
             return None
         self._count += 1
-        anchor = Anchor(turn_id, conversation, main, digest, before, self._count)
+        anchor = SentReply(turn_id, conversation, main, digest, before, self._count)
         quote = quotation(conversation.owner, reply)
         self._index.anchor(anchor, [*links, quote] if quote else links)
         if main:
@@ -315,7 +315,7 @@ def _outcome(aborted: bool, stopped: bool) -> Outcome:
 
 
 def _main_reason(
-    earlier: Asked | None, followed: Footing | None, answered: list[Answer], conversation: Conversation
+    earlier: PendingRequest | None, followed: ReplyMatch | None, answered: list[Answer], conversation: Conversation
 ) -> str:
     if earlier is not None and earlier.outcome is not Outcome.DONE:
         return "the same request again, after no whole reply"
@@ -333,7 +333,7 @@ def _placement(
     conversation: Conversation,
     kind: str,
     reason: str,
-    followed: Footing | None,
+    followed: ReplyMatch | None,
     answered: list[Answer] | None = None,
     retry_of: str | None = None,
 ) -> Placement:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clawrl_trl.gateway.errors import anthropic_error
-from clawrl_trl.gateway.translate.parts import Part, Parts, Step
+from clawrl_trl.gateway.translate.parts import Part, PartEvent, Parts
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ UNREADABLE = "unparsed_arguments"
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
-class Reply:
+class AnthropicReply:
     """The message that answers one request, in the making."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Reply:
         }
 
 
-def _event(step: Step) -> Json:
+def _event(step: PartEvent) -> Json:
     part = step.part
     if step.what == "open":
         return {"type": "content_block_start", "index": part.index, "content_block": _block(part, empty=True)}

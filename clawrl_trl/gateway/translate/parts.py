@@ -27,7 +27,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Step:
+class PartEvent:
     """What one event did to a part: it began, gained `text`, or is over."""
 
     what: Literal["open", "grow", "close"]
@@ -59,20 +59,20 @@ class Parts:
         self._calls: dict[int, Part] = {}
         self._blank = ""
 
-    def take(self, reply: Mapping[str, Any]) -> list[Step]:
+    def take(self, reply: Mapping[str, Any]) -> list[PartEvent]:
         """Add an event of a stream, or a whole reply; of several choices the first counts."""
         self.id = reply.get("id") or self.id
         self.model = reply.get("model") or self.model
         self._count(reply)
-        steps: list[Step] = []
+        steps: list[PartEvent] = []
         for choice in reply.get("choices") or ():
             if choice.get("index", 0) == 0:
                 steps += self._take_choice(choice)
         return steps
 
-    def end(self) -> list[Step]:
+    def end(self) -> list[PartEvent]:
         """Nothing more will come."""
-        steps: list[Step] = []
+        steps: list[PartEvent] = []
         blank = self._blank
         if blank and not self.parts:
             self._grow(self._enter("text", steps), blank, steps)
@@ -83,9 +83,9 @@ class Parts:
         """Whether the reply calls a tool."""
         return any(part.kind == "call" for part in self.parts)
 
-    def _take_choice(self, choice: Mapping[str, Any]) -> list[Step]:
+    def _take_choice(self, choice: Mapping[str, Any]) -> list[PartEvent]:
         said = choice.get("delta") or choice.get("message") or {}
-        steps: list[Step] = []
+        steps: list[PartEvent] = []
         if thought := said.get("reasoning_content") or said.get("reasoning"):
             self._grow(self._enter("reasoning", steps), thought, steps)
         if text := said.get("content"):
@@ -97,7 +97,7 @@ class Parts:
         self.stop_sequence = stopped_by if isinstance(stopped_by, str) else self.stop_sequence
         return steps
 
-    def _take_text(self, text: str, steps: list[Step]) -> None:
+    def _take_text(self, text: str, steps: list[PartEvent]) -> None:
         if self._open is None or self._open.kind != "text":
             self._blank += text
             if not self._blank.strip():
@@ -105,7 +105,7 @@ class Parts:
             text = self._blank
         self._grow(self._enter("text", steps), text, steps)
 
-    def _take_call(self, index: int, call: Mapping[str, Any], steps: list[Step]) -> None:
+    def _take_call(self, index: int, call: Mapping[str, Any], steps: list[PartEvent]) -> None:
         function = call.get("function") or {}
         part = self._calls.get(index)
         if part is None:
@@ -121,32 +121,32 @@ class Parts:
             else:
                 self._grow(part, arguments, steps)
 
-    def _enter(self, kind: Kind, steps: list[Step]) -> Part:
+    def _enter(self, kind: Kind, steps: list[PartEvent]) -> Part:
         """The open part if it is of this kind, else a new one."""
         if self._open is None or self._open.kind != kind:
             self._begin(Part(kind, -1), steps)
         assert self._open is not None
         return self._open
 
-    def _begin(self, part: Part, steps: list[Step]) -> None:
+    def _begin(self, part: Part, steps: list[PartEvent]) -> None:
         self._close(steps)
         self._blank = ""
         part.index = len(self.parts)
         self.parts.append(part)
         self._open = part
-        steps.append(Step("open", part))
+        steps.append(PartEvent("open", part))
         if early := part.text:
             # Arguments that came before the name of their function.
             part.text = ""
             self._grow(part, early, steps)
 
-    def _grow(self, part: Part, text: str, steps: list[Step]) -> None:
+    def _grow(self, part: Part, text: str, steps: list[PartEvent]) -> None:
         part.text += text
-        steps.append(Step("grow", part, text))
+        steps.append(PartEvent("grow", part, text))
 
-    def _close(self, steps: list[Step]) -> list[Step]:
+    def _close(self, steps: list[PartEvent]) -> list[PartEvent]:
         if self._open is not None:
-            steps.append(Step("close", self._open))
+            steps.append(PartEvent("close", self._open))
             self._open = None
         return steps
 

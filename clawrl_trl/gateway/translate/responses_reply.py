@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from clawrl_trl.gateway.translate.parts import Part, Parts, Step
+from clawrl_trl.gateway.translate.parts import Part, PartEvent, Parts
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ def instructions_of(api: Mapping[str, Any], messages: list[Json]) -> tuple[str |
     return head[:length], [{"role": "system", "content": others}, *rest] if others else rest
 
 
-class Reply:
+class ResponsesReply:
     """The response to one request, in the making.
 
     Args:
@@ -107,10 +107,10 @@ class Reply:
     def _status(self) -> str:
         return "incomplete" if self._parts.finish_reason in ("length", "abort") else "completed"
 
-    def _told(self, steps: list[Step]) -> list[Json]:
+    def _told(self, steps: list[PartEvent]) -> list[Json]:
         return [event for step in steps for event in self._step(step)]
 
-    def _step(self, step: Step) -> list[Json]:
+    def _step(self, step: PartEvent) -> list[Json]:
         part = step.part
         at: Json = {"item_id": self._item_id(part), "output_index": part.index}
         if part.kind != "call":

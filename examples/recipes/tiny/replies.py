@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from clawrl_trl.envs.chat.problems import Problem, Step
+from clawrl_trl.envs.chat.problems import Problem, SolutionStep
 from recipes.tiny.options import options
 from recipes.tiny.wishes import Wish
 
@@ -84,7 +84,7 @@ def _bold_solution(rng: random.Random, problem: Problem) -> str:
     return head + "\n".join(lines) + f"\n\n**Final answer:** {_counted(rng, problem)}"
 
 
-def _equations(steps: tuple[Step, ...]) -> list[str]:
+def _equations(steps: tuple[SolutionStep, ...]) -> list[str]:
     return [step.equation for step in steps if step.equation]
 
 
