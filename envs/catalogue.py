@@ -1,5 +1,7 @@
 """The environments by name, as `--env` and `clawrl env-server` know them, and where their tasks come from.
 
+Those of this package are in a table; other packages add theirs by an entry point (`clawrl_trl.plugins`).
+
 A task set is a folder with a file or folder for each split (`train`, `heldout`); the shipped ones lie in
 `examples/tasks`, under the environment's name. Of tasks that are not split, a fifth is held out, chosen by their ids
 whatever the difficulty: what a run is measured on is nothing that it, or another run, practised. Nothing is imported
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.plugins import ENVIRONMENTS, load_plugin, plugin_names
 
 SPLITS = ("train", "heldout")
 HELD_OUT = 5
@@ -28,8 +31,8 @@ class EnvironmentEntry:
     """A kind of world.
 
     Attributes:
-        env (`str`): `module:class` of its environment, in this package.
-        reader (`str`): `module:function` that reads its tasks from a path.
+        env (`str`): `package.module:class` of its environment.
+        reader (`str`): `package.module:function` that reads its tasks from a path.
         max_steps (`int`): Most actions of an episode, by default.
         variable (`str`, *optional*): Environment variable that names the task set where `--tasks` doesn't.
         tools (`bool`): Whether it needs tools: those of `TOOLS_CONFIG`, else of `tools.json` in the task set.
@@ -59,7 +62,7 @@ class EnvironmentEntry:
         found: Sequence[Any] = _named(self.reader)(path)
         if path == source:
             found = _share(found, split)
-        found = [task for task in found if difficulty in (None, task.difficulty)]
+        found = [task for task in found if difficulty in (None, getattr(task, "difficulty", None))]
         if not found:
             wanted = "tasks" if difficulty is None else f"tasks of difficulty {difficulty}"
             raise UserError(f"{path} has no {wanted}: name another --tasks or --difficulty.")
@@ -100,24 +103,41 @@ class EnvironmentEntry:
 
 
 SETTINGS = {
-    "terminal": EnvironmentEntry("terminal.env:TerminalEnv", "terminal.task_folder:load_tasks", 10),
-    "gui": EnvironmentEntry("gui.env:GUIEnv", "gui.tasks:read_tasks", 30, hints=True),
-    "swe": EnvironmentEntry("swe.env:SWEEnv", "swe.tasks:read_swe_tasks", 20, variable="SWE_BENCH_PATH", hints=True),
-    "toolcall": EnvironmentEntry("toolcall.env:ToolCallEnv", "toolcall.tasks:read_tool_tasks", 16, tools=True),
+    "terminal": EnvironmentEntry(
+        "clawrl_trl.envs.terminal.env:TerminalEnv", "clawrl_trl.envs.terminal.task_folder:load_tasks", 10
+    ),
+    "gui": EnvironmentEntry("clawrl_trl.envs.gui.env:GUIEnv", "clawrl_trl.envs.gui.tasks:read_tasks", 30, hints=True),
+    "swe": EnvironmentEntry(
+        "clawrl_trl.envs.swe.env:SWEEnv",
+        "clawrl_trl.envs.swe.tasks:read_swe_tasks",
+        20,
+        variable="SWE_BENCH_PATH",
+        hints=True,
+    ),
+    "toolcall": EnvironmentEntry(
+        "clawrl_trl.envs.toolcall.env:ToolCallEnv", "clawrl_trl.envs.toolcall.tasks:read_tool_tasks", 16, tools=True
+    ),
 }
 """Limits are the reference system's (arXiv 2603.10165)."""
 
 
+def environment_names() -> list[str]:
+    """Return the names of all environments, this package's and those that others add."""
+    return sorted({*SETTINGS, *plugin_names(ENVIRONMENTS)})
+
+
 def setting(name: str) -> EnvironmentEntry:
-    """The setting of that name.
+    """Return the environment of that name; one of this package goes before another's.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is none, or a package adds something else under that name.
     """
-    try:
-        return SETTINGS[name]
-    except KeyError:
-        raise UserError(f"--env {name!r} is unknown: use {', '.join(SETTINGS)}.") from None
+    entry = SETTINGS.get(name) or load_plugin(ENVIRONMENTS, name)
+    if entry is None:
+        raise UserError(f"--env {name!r} is unknown: use {', '.join(environment_names())}.")
+    if not isinstance(entry, EnvironmentEntry):
+        raise UserError(f"--env {name!r}: the entry point is a {type(entry).__name__}, not an EnvironmentEntry.")
+    return entry
 
 
 def task_folder(tasks: str | None, env: str, shipped: Path) -> Path:
@@ -156,4 +176,4 @@ def _share(tasks: Sequence[Any], split: str) -> Sequence[Any]:
 
 def _named(spec: str) -> Any:
     module, name = spec.split(":")
-    return getattr(import_module(f"clawrl_trl.envs.{module}"), name)
+    return getattr(import_module(module), name)

@@ -18,6 +18,7 @@ from typing import Any
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
+from clawrl_trl.plugins import JUDGES, plugin_names
 from clawrl_trl.run import make_private, write_private
 
 FILE_NAME = "settings.json"
@@ -49,6 +50,7 @@ KEY_ENVIRONMENT = {
 """Where the bearer key of each scope is looked up."""
 
 DEFAULT_RUN = "runs/live"
+JUDGES_OF_OURS = ("rules", "llm")
 BUNDLED_TEMPERATURE = 0.9
 """A model this small makes slips of the pen at 1: one plain solution in seventy goes wrong on a word that the model
 itself finds next to impossible, at 0.9 one in two hundred."""
@@ -172,7 +174,11 @@ class ServingArguments:
         "Names or ids under which the owner writes where a client names senders, separated by commas. Default: a "
         "conversation's first sender; nobody in a group chat, nor beside messages without a name.",
     )
-    judge: str = _setting("judge", "rules", "Judge: 'rules' (no model), 'llm', or 'off'.")
+    judge: str = _setting(
+        "judge",
+        "rules",
+        "Judge: 'rules' (no model), 'llm', 'off', or the name of one that an installed package adds.",
+    )
     judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = _setting(
         "judge_model", None, "Model of the llm judge. Default: the engine's base model."
@@ -209,8 +215,9 @@ class ServingArguments:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
-        if self.judge not in ("rules", "llm", "off"):
-            raise UserError(f"--judge {self.judge!r} is unknown: use rules, llm or off.")
+        if self.judge not in (*JUDGES_OF_OURS, "off") and self.judge not in (added := plugin_names(JUDGES)):
+            known = ", ".join([*JUDGES_OF_OURS, *added])
+            raise UserError(f"--judge {self.judge!r} is unknown: use {known} or off.")
         if not 0 <= self.teacher_top_k <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):

@@ -39,7 +39,7 @@ class CustomJudge:
         """The judgement of one turn.
 
         Raises:
-            NotNow: If the callable raised, took too long, or returned no score.
+            JudgeUnavailable: If the callable raised, took too long, or returned no score.
         """
         try:
             async with asyncio.timeout(self._timeout):

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
+from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Judge
+from clawrl_trl.plugins import JUDGES, load_plugin
 from clawrl_trl.run import RunFolder
 
 JUDGE_KEY = "CLAWRL_JUDGE_KEY"
@@ -25,7 +27,7 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
         own: Client of `settings.judge_url`, if there is one.
 
     Raises:
-        UserError: If a custom reward can't be loaded.
+        UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
     if settings.custom_rm_path:
         return CustomJudge(settings.custom_rm_path, settings.judge_timeout)
@@ -39,7 +41,13 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
             max_tokens=settings.judge_max_tokens,
             timeout=settings.judge_timeout,
         )
-    return RulesJudge()
+    if settings.judge == "rules":
+        return RulesJudge()
+    make = load_plugin(JUDGES, settings.judge)
+    if make is None:
+        raise UserError(f"--judge {settings.judge!r} is not installed any more: install its package, or name another.")
+    judge: Judge = make(settings)
+    return judge
 
 
 @contextlib.asynccontextmanager

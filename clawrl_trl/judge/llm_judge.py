@@ -126,7 +126,7 @@ class LLMJudge:
         """The judgement of one turn; explicit feedback decides without a vote.
 
         Raises:
-            NotNow: If any vote could not be had.
+            JudgeUnavailable: If any vote could not be had.
         """
         said = explicit(turn)
         if said is not None:

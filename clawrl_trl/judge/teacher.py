@@ -87,7 +87,7 @@ class HintTeacher:
         Raises:
             NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
                 hint qualifies.
-            NotNow: If the engine failed; to be tried again.
+            JudgeUnavailable: If the engine failed; to be tried again.
         """
         if turn.prompt_ids is None or turn.completion_ids is None or not len(turn.completion_ids):
             raise NoTeacher("the turn has no token ids")

@@ -154,7 +154,7 @@ class Judge(Protocol):
         """The judgement of one turn.
 
         Raises:
-            NotNow: If it can't be had at the moment.
+            JudgeUnavailable: If it can't be had at the moment.
         """
         ...
 

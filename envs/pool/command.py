@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from clawrl_trl.envs.catalogue import SETTINGS, setting, task_folder
+from clawrl_trl.envs.catalogue import environment_names, setting, task_folder
 from clawrl_trl.envs.pool.pool import EnvPool
 from clawrl_trl.envs.pool.server import make_app
 from clawrl_trl.errors import UserError
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("clawrl env-server", description="Lend environments over HTTP.")
     add = parser.add_argument
-    add("--env", required=True, choices=sorted(SETTINGS), help="environment")
+    add("--env", required=True, choices=environment_names(), help="environment")
     add("--tasks", help="task set: a path, or a name in examples/tasks; default: the environment's name")
     add("--split", default="train", help="split of the task set (default: %(default)s)")
     add("--difficulty", type=int, help="only tasks of this difficulty")

@@ -22,7 +22,7 @@ from typing import Any
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.catalogue import SETTINGS, setting
+from clawrl_trl.envs.catalogue import environment_names, setting
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
@@ -280,7 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--run", type=Path, required=True, help="run folder; episodes.jsonl is written there")
-    add("--env", required=True, choices=sorted(SETTINGS), help="environment")
+    add("--env", required=True, choices=environment_names(), help="environment")
     add("--tasks", type=Path, required=True, help="task set")
     add("--difficulty", type=int, help="only tasks of this difficulty")
     add("--episodes", type=int, default=Practice.episodes, help="episodes to play in all")

@@ -1,0 +1,108 @@
+"""What CONTRIBUTING.md tells a contributor to write works as a package of its own, installed beside this one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.errors import UserError
+
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+BLOCK = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the page's package is installed."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    for name, content in BLOCK.findall(PAGE):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(content)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+    return target
+
+
+@pytest.fixture
+def importable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(installed))
+    yield installed
+    for name in [name for name in sys.modules if name.split(".")[0] == "guessing"]:
+        del sys.modules[name]
+
+
+def call(number: int) -> str:
+    function = {"name": "guess", "arguments": json.dumps({"number": number})}
+    calls = [{"id": "a", "type": "function", "function": function}]
+    return json.dumps({"role": "assistant", "content": None, "tool_calls": calls})
+
+
+def test_an_environment_of_another_package_is_known_by_its_name(importable: Path, tmp_path: Path) -> None:
+    from clawrl_trl.envs.catalogue import environment_names, setting
+
+    tasks = tmp_path / "numbers.jsonl"
+    tasks.write_text("".join(json.dumps({"id": f"n{number}", "number": number}) + "\n" for number in range(1, 11)))
+    assert "guess" in environment_names()
+    make, count = setting("guess").maker(tasks, "train")
+    env = make()
+    assert count == 8 and env.max_steps == 8
+    state = env.reset()
+    number = int(state["task_id"].removeprefix("n"))
+    state = env.step(state.set("action", call(number - 1)))["next"]
+    assert json.loads(state["conversation"])[-1]["content"] == "higher"
+    state = env.step(state.set("action", call(number)))["next"]
+    assert state["terminated"].item() and state["outcome"].item() == 1.0
+
+
+def test_commands_offer_it(installed: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "nothing"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert said.returncode == 2 and "guess" in said.stderr
+
+
+async def test_a_judge_of_another_package_is_known_by_its_name(importable: Path) -> None:
+    from clawrl_trl.engines.client import EngineClient
+    from clawrl_trl.judge.factory import open_judge
+    from clawrl_trl.judge.turn import JudgedTurn
+
+    response = {"role": "assistant", "content": "word " * 50}
+    turn = JudgedTurn("t", "s", [], None, response, [], [], [], 0)
+    async with (
+        EngineClient("http://127.0.0.1:9", None) as engine,
+        open_judge(ServeSettings(judge="brief"), engine) as judge,
+    ):
+        judgement = await judge.judge(turn)
+    assert (judgement.judge, judgement.score, judgement.detail) == ("brief", -1.0, {"words": 50})
+
+
+def test_an_unknown_name_is_told_with_those_there_are(importable: Path) -> None:
+    from clawrl_trl.envs.catalogue import setting
+
+    with pytest.raises(UserError, match=r"use .*guess.*terminal"):
+        setting("chess")
+    with pytest.raises(UserError, match="use rules, llm, brief or off"):
+        ServeSettings(judge="polite")
+
+
+def test_a_part_that_cannot_be_imported_is_told_in_one_line(importable: Path) -> None:
+    from clawrl_trl.envs.catalogue import setting
+
+    (importable / "guessing" / "env.py").rename(importable / "guessing" / "gone.py")
+    try:
+        with pytest.raises(UserError, match=r"'guess' can't be imported from guessing\.env:ENTRY"):
+            setting("guess")
+    finally:
+        (importable / "guessing" / "gone.py").rename(importable / "guessing" / "env.py")
+
+
+def test_a_name_of_this_package_is_not_taken_over(importable: Path) -> None:
+    from clawrl_trl.envs.catalogue import SETTINGS, setting
+
+    assert setting("terminal") is SETTINGS["terminal"]
