@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.config.flags import read_flags
-from clawrl_trl.config.serving import BUNDLED_TEMPERATURE, DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
+from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
 from clawrl_trl.errors import UserError
 
 TEACHING = ("opd", "combine")
@@ -19,56 +20,6 @@ TEACHING = ("opd", "combine")
 CHAT = "chat"
 """The environment that a persona is."""
 NUM_GENERATIONS = 8
-_BUNDLED = {
-    "temperature": BUNDLED_TEMPERATURE,
-    "per_device_train_batch_size": 2,
-    "batch_timeout": 2.0,
-    "adam_epsilon": 1e-4,
-    "kl_estimator": "exact",
-    "max_grad_norm": 0.05,
-}
-BUNDLED = {
-    "binary": {"learning_rate": 3e-3, "beta": 0.1, "support_coef": 10.0, **_BUNDLED},
-    "opd": {
-        "learning_rate": 2e-3,
-        "beta": 0.0,
-        "opd_top_k": 64,
-        "opd_clip": 8.0,
-        "opd_accepted_prefix": True,
-        **_BUNDLED,
-    },
-    "combine": {
-        "learning_rate": 3e-3,
-        "beta": 0.1,
-        "support_coef": 10.0,
-        "baseline_window": 16,
-        "opd_top_k": 64,
-        "opd_clip": 8.0,
-        "w_rl": 0.3,
-        **_BUNDLED,
-    },
-}
-"""Defaults for the bundled model, which is far smaller than what the trainers' own defaults are made for: it takes
-larger steps, and scores alone, without some pull to the base, let it drift into another style by chance. A teacher is
-a pull of its own: opd needs no other. The step follows the evidence: Adam makes whole steps of the smallest gradients,
-unless its epsilon is of their size, and weak scores or a hint that is not about style would take the model as far by
-chance as a good hint does on purpose; scores, which are noisier than hints, weigh less than they. A batch of two
-replies may have ten times the gradient of the one before, and Adam, which remembers it for long, takes a leap and then
-short steps: gradients are clipped at the size that most have. Where all is approved an approval teaches little but
-the oddities of the reply: combine compares scores with those before. Binary does not, for then the pull to the base,
-which nothing else holds up there, would take back what was learnt. That pull is weak, therefore, and a second one with
-a slack keeps scores off tokens that make no sense. A hint turns the opening of a reply to a dozen others, each of them
-rare with the policy: among 8 candidates they would be one tail with all that makes no sense, so there are 64, and the
-gap to the teacher is hardly clipped, for it is what holds that tail down.
-What was measured with these and with others is told in `benchmarks/results/personas.md`."""
-_PRACTICE = {"learning_rate": 2e-3, "max_grad_norm": 1.0, "support_coef": 0.0}
-BUNDLED_PRACTICE = {
-    "binary": {"beta": 0.1, **_PRACTICE},
-    "opd": _PRACTICE,
-    "combine": {"baseline_window": 0, **_PRACTICE},
-}
-"""What differs with `--env`: batches of whole groups have gradients of one size, and steps may be smaller. An action
-that is rarely tried may be the right one. A reward without a group stays raw there, as the environment promised."""
 
 AT_LEAST = {
     "interactions": 1,
@@ -105,6 +56,13 @@ class ScriptArguments:
     method: str = field(
         default="combine",
         metadata={"help": "Credit: binary, opd (distillation) or combine. Default with --env: binary."},
+    )
+    preset: str | None = field(
+        default=None,
+        metadata={
+            "help": "Defaults of the other flags: a name ('clawrl presets' lists them), a YAML file, or 'none'. "
+            "Default: 'tiny' for the bundled model, none for others."
+        },
     )
     persona: str | None = field(
         default=None, metadata={"help": "Simulated user that chats with the model: student, teacher or a YAML file."}
@@ -268,14 +226,15 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     if chosen["method"] not in configs:
         raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
     parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
-    practised = BUNDLED_PRACTICE[chosen["method"]] if chosen["env"] not in (None, CHAT) else {}
-    defaults = BUNDLED[chosen["method"]] | practised if chosen["model_name_or_path"] is None else {}
-    parser.set_defaults(
-        method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None, **defaults
-    )
+    preset = _preset(chosen)
+    values = preset.values(chosen["method"], practises=chosen["env"] not in (None, CHAT)) if preset else {}
+    parser.set_defaults(method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None)
+    if unknown := parser.set_defaults_with_config(**values):
+        raise UserError(f"--preset {chosen['preset']} sets what there is not: {', '.join(unknown[::2])}.")
     if unknown := parser.set_defaults_with_config(**file):
         raise UserError(f"The --config file sets what there is not: {', '.join(unknown[::2])}.")
     script, config, model, serving = read_flags(parser, argv)
+    script.preset = preset.name if preset else None
     script.refuse_idle_flags()
     if config.support_coef and not config.beta and not model.use_peft:
         raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
@@ -334,6 +293,7 @@ def _peek(argv: list[str], file: dict[str, Any]) -> dict[str, Any]:
         "method": None,
         "persona": None,
         "tasks": None,
+        "preset": None,
         "model_name_or_path": os.environ.get("MODEL_PATH") or None,
         "num_generations": NUM_GENERATIONS,
         "max_steps": os.environ.get("MAX_STEPS") or None,
@@ -346,6 +306,12 @@ def _peek(argv: list[str], file: dict[str, Any]) -> dict[str, Any]:
     if found["env"] == CHAT:
         found["persona"] = found["persona"] or found["tasks"] or "student"
     return found | {"method": found["method"] or ("combine" if found["env"] in (None, CHAT) else "binary")}
+
+
+def _preset(chosen: dict[str, Any]) -> Preset | None:
+    """The preset that is named; without one, that of the bundled model where no other is named."""
+    spec = chosen["preset"] or (BUNDLED if chosen["model_name_or_path"] is None else NONE)
+    return None if spec == NONE else load_preset(spec)
 
 
 def _whole_number(name: str, given: Any) -> int:

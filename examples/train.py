@@ -178,6 +178,7 @@ def taught(script: ScriptArguments, config: Any, settings: ServeSettings, base_u
 def main() -> int:
     """Run the script."""
     script, config, model, settings = parse(sys.argv[1:])
+    named = f"preset {script.preset}" if script.preset else "no preset"
     narrow_trainer(settings)
     loss = check(script, config, settings)
     stop = stop_on_signals()
@@ -200,6 +201,7 @@ def main() -> int:
                 there = served(settings, lambda line: status.update(escape(line)))
                 base_url = stack.enter_context(there)["base_url"]
             print(connection_help(settings, base_url), flush=True)
+            print(f"Training by {script.method} with {named}; 'clawrl presets' lists what there is.", flush=True)
         state.wait_for_everyone()
         ledger = Ledger.open(settings.ledger_url or RunFolder(settings.run).ledger)
         source = LedgerSource(ledger, stop=stop.is_set)

@@ -22,6 +22,7 @@ from clawrl_trl import __version__, pictures
 from clawrl_trl.cli.printer import Printer
 from clawrl_trl.cli.session_view import print_reasons, print_turns
 from clawrl_trl.config.flags import read_flags
+from clawrl_trl.config.presets import load_preset, preset_names
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.hub.command import add_arguments as add_push_arguments
@@ -73,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     forget = add("forget", _forget, "erase a session with its turns, feedback and samples")
     forget.add_argument("session")
     add("import", _import, "read hand-written conversations into the ledger").add_argument("file", type=Path)
+    presets = commands.add_parser("presets", help="list the presets of a training script")
+    presets.add_argument("--json", action="store_true", help="print JSON")
+    presets.set_defaults(action=_presets)
     add("policies", _policies, "list the policy versions of a run")
     add_push_arguments(add("push", _push, "publish a policy on the Hugging Face Hub, and nothing else of the run"))
     rollback = add("rollback", _rollback, "serve an earlier policy version again")
@@ -259,6 +263,16 @@ def _policies(arguments: argparse.Namespace) -> int:
     shown = [{**row, "created": _day(row["created_at"]), "parent": _dash(row["parent"])} for row in rows]
     shown = [{**row, "reason": _dash(row["reason"])} for row in shown]
     Printer().table(("version", "parent", "kind", "state", "created", "reason"), shown, {"created": "created_at"})
+    return 0
+
+
+def _presets(arguments: argparse.Namespace) -> int:
+    loaded = [load_preset(name) for name in preset_names()]
+    rows = [{"name": one.name, "for": one.summary, "measured": one.measured or "-"} for one in loaded]
+    if arguments.json:
+        print(encode_json(rows))
+    else:
+        Printer().table(("name", "for", "measured"), rows, {})
     return 0
 
 

@@ -106,3 +106,12 @@ def test_a_name_of_this_package_is_not_taken_over(importable: Path) -> None:
     from clawrl_trl.envs.catalogue import SETTINGS, setting
 
     assert setting("terminal") is SETTINGS["terminal"]
+
+
+def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:
+    from clawrl_trl.config.presets import load_preset
+
+    (preset,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(preset)
+    values = load_preset(str(tmp_path / "mine.yaml")).values("opd", practises=True)
+    assert values == {"learning_rate": 1e-5, "opd_top_k": 64, "max_grad_norm": 1.0}

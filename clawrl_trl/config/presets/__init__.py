@@ -1,0 +1,106 @@
+"""Presets: named defaults of a training script's flags, one YAML file each. A new file is a new preset.
+
+A preset is weaker than a `--config` file and than flags. Its keys:
+
+- `summary`: what it is for, one line; `measured`: where it is told what was measured with it.
+- `all`: values of flags, by name; `methods`: more of them for `binary`, `opd` or `combine`.
+- `practice`: the same two keys, for what differs with `--env`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clawrl_trl.errors import UserError
+
+FOLDER = Path(__file__).parent
+BUNDLED = "tiny"
+"""The preset of the bundled model."""
+NONE = "none"
+"""What `--preset` is given for no preset."""
+
+_KEYS = frozenset({"summary", "measured", "all", "methods", "practice"})
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset as its file says it.
+
+    Attributes:
+        name (`str`): Its name, or its path.
+        summary (`str`): What it is for.
+        measured (`str`): Where its results are; empty if nothing was measured.
+        shared (`Mapping`): Values of flags for every method.
+        methods (`Mapping`): Values of flags for a method, by its name.
+        practice (`Mapping`): The keys `all` and `methods`, for what differs with `--env`.
+    """
+
+    name: str
+    summary: str
+    measured: str = ""
+    shared: Values = field(default_factory=dict)
+    methods: Mapping[str, Values] = field(default_factory=dict)
+    practice: Mapping[str, Any] = field(default_factory=dict)
+
+    def values(self, method: str, *, practises: bool) -> dict[str, Any]:
+        """Return the values of flags for a method, in an environment or with chats."""
+        values = {**self.shared, **self.methods.get(method, {})}
+        if practises:
+            values |= {**self.practice.get("all", {}), **self.practice.get("methods", {}).get(method, {})}
+        return values
+
+
+def preset_names() -> list[str]:
+    """Return the names of the shipped presets."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_preset(spec: str) -> Preset:
+    """Load a shipped preset by its name, or one of the user's by its path.
+
+    Raises:
+        UserError: If there is none, or its file is wrong.
+    """
+    is_file = spec.endswith((".yaml", ".yml"))
+    if not is_file and spec not in preset_names():
+        raise UserError(f"--preset {spec!r} is unknown: use {', '.join(preset_names())}, none, or a YAML file.")
+    path = Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--preset {spec} can't be read: {error}.") from None
+    _check(spec, content)
+    return Preset(
+        name=spec,
+        summary=str(content.get("summary") or ""),
+        measured=str(content.get("measured") or ""),
+        shared=content.get("all") or {},
+        methods=content.get("methods") or {},
+        practice=content.get("practice") or {},
+    )
+
+
+def _check(spec: str, content: Any) -> None:
+    if not isinstance(content, dict):
+        raise UserError(f"--preset {spec} must be a YAML mapping.")
+    practice = content.get("practice") or {}
+    wrong = [str(key) for key in content if key not in _KEYS]
+    wrong += [f"practice.{key}" for key in practice if key not in ("all", "methods")] if _is_map(practice) else []
+    if wrong:
+        raise UserError(f"--preset {spec} has {wrong[0]!r}, which means nothing: values stand under all or methods.")
+    maps = {"practice": practice}
+    for place, part in (("", content), ("practice.", practice if _is_map(practice) else {})):
+        methods = part.get("methods") or {}
+        maps |= {f"{place}all": part.get("all") or {}, f"{place}methods": methods}
+        maps |= {f"{place}methods.{name}": one or {} for name, one in (methods if _is_map(methods) else {}).items()}
+    flat = next((place for place, part in maps.items() if not _is_map(part)), None)
+    if flat is not None:
+        raise UserError(f"--preset {spec}: {flat} must be a mapping.")
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
