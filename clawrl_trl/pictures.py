@@ -99,7 +99,7 @@ def of_turn(messages: Sequence[Message], number: int) -> list[Picture]:
 
 
 def shows(messages: Sequence[Message]) -> bool:
-    """Whether there are pictures in messages."""
+    """Return whether there are pictures in messages."""
     return any(True for message in messages for _ in _urls(message))
 
 

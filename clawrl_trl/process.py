@@ -1,4 +1,4 @@
-"""What a child process of ours asks of the kernel at its start."""
+"""Settings that a child process of ours asks of the kernel at its start."""
 
 import ctypes
 import signal

@@ -150,7 +150,7 @@ def _open_descriptor(path: str, flags: int) -> int:
 
 
 def _lives(pid: int, started: float | None) -> bool:
-    """Whether that process is still there, and not another that was given its id."""
+    """Return whether that process is still there, and not another that was given its id."""
     try:
         since = psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:

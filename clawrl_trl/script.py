@@ -1,4 +1,4 @@
-"""What a training script is told, from its flags and YAML file.
+"""Arguments of a training script, from its flags and YAML file.
 
 `examples/train.py` is one such script; another may share its flags. The arguments say what to do, not how: nothing
 here loads a model or starts a process. A flag that could have no effect is refused.

@@ -1,4 +1,4 @@
-"""Whether tasks can be solved, and only by doing something: every oracle must succeed, and doing nothing must fail.
+"""Check of task sets: every oracle must succeed, and doing nothing must fail.
 
 Each kind of task is recognised by its form, and played in its own environment, so that what is checked is what an
 agent meets. `clawrl tasks check PATH` prints what comes of it.
@@ -39,7 +39,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether the oracle succeeds and doing nothing fails."""
+        """True if the oracle succeeds and doing nothing fails."""
         return self.solved == 1.0 and self.untouched < 1.0
 
 

@@ -229,7 +229,7 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     @property
     def exact_pull(self) -> bool:
-        """Whether a step reads the whole distributions of policy and base."""
+        """True if a step reads the whole distributions of policy and base."""
         return self.kl_estimator == "exact" and bool(self.beta or self.support_coef)
 
     def _check_numbers(self) -> None:

@@ -1,4 +1,4 @@
-"""What a policy folder holds, written and read.
+"""Contents of a policy folder, written and read.
 
 The weights lie at the top, in the form engines and PEFT load; everything else that training needs to go on exactly
 as if it had never stopped (optimizer, scheduler, random state, step count) lies in `training_state/`. Writing and

@@ -1,4 +1,4 @@
-"""How far the policy has moved from the base model, as the gate wants to know it before a version may serve."""
+"""Estimate of the policy's divergence from the base model, for the gate."""
 
 from typing import Any
 

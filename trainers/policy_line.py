@@ -58,7 +58,7 @@ class PolicyLine:
         self._merges = self._merges_for_engine()
 
     def _merges_for_engine(self) -> bool:
-        """Whether the engine gets whole models because it can't serve the adapter.
+        """Return whether the engine gets whole models because it can't serve the adapter.
 
         Raises:
             UserError: If the engine can't serve what is trained in any way.

@@ -1,4 +1,4 @@
-"""What a policy version was trained with: method, base model, hyper-parameters, package versions."""
+"""Record of a policy version's training: method, base model, hyper-parameters, package versions."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version

@@ -305,7 +305,7 @@ class ServeSettings(ServingArguments):
 
     @property
     def serves_bundled_model(self) -> bool:
-        """Whether the engine is ours and has the model that comes with the package."""
+        """True if the engine is ours and has the model that comes with the package."""
         return self.model_name_or_path is None and self.engine in ("transformers", "vllm")
 
     @property

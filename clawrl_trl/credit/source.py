@@ -47,7 +47,7 @@ class Source(Protocol):
         """The next batch, or `None` when there is none after `wait_s` seconds."""
 
     def ended(self) -> bool:
-        """Whether no batch will come any more."""
+        """Return whether no batch will come any more."""
 
 
 class ListSource:

@@ -1,4 +1,4 @@
-"""What one check found.
+"""The finding of one check.
 
 A finding is one line for a person and one object for a program. It says ok, warn (training works, something is
 worse than it need be), fail (what is trained would be wrong, or nothing would run) or skipped, with the reason.

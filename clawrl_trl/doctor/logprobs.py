@@ -47,7 +47,7 @@ def bound_of(patient: Target) -> Bound:
 
 
 async def mode(patient: Target) -> Finding:
-    """Whether log-probs follow the sampling temperature."""
+    """Return whether log-probs follow the sampling temperature."""
     name = "log-prob mode"
     if await reports_sampled_logprobs(patient.engine, patient.base):
         return Finding(name, "ok", "processed: log-probs are those of the distribution sampled from")
@@ -68,7 +68,7 @@ async def cool(patient: Target) -> Finding:
 
 
 async def prompt_scores(patient: Target) -> Finding:
-    """Whether `prompt_logprobs` are raw, complete and in their places: the teacher's scores come from them."""
+    """Return whether `prompt_logprobs` are raw, complete and in their places: the teacher's scores come from them."""
     name = "prompt log-probs"
     sampled = (await _sampled(patient, 1.0))[0]
     assert sampled.prompt_ids is not None
@@ -125,7 +125,7 @@ def verdict(name: str, rows: Sequence[Row], bound: Bound, against: str) -> Findi
 
 
 def shift(rows: Sequence[Row]) -> str | None:
-    """Whether the values fit a neighbouring token far better than their own: `"previous"`, `"next"`, or `None`."""
+    """Return the neighbouring token that the values fit far better than their own: `"previous"`, `"next"` or `None`."""
     own = _mean_gap([pair for row in rows for pair in zip(*row, strict=True)])
     previous = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[1:], theirs[:-1], strict=True)])
     following = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[:-1], theirs[1:], strict=True)])

@@ -67,7 +67,7 @@ def _misfit(one: Requirement) -> str | None:
 
 
 async def memory(patient: Target) -> Finding:
-    """Whether trainer and engine fit, by arithmetic."""
+    """Return whether trainer and engine fit, by arithmetic."""
     name = "memory"
     total, free, card = _card() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
     need = needed(patient, patient.shape, on_card=card is not None)
@@ -132,7 +132,7 @@ def _rounded(count: int) -> str:
 
 
 async def port(patient: Target) -> Finding:
-    """Whether the gateway can listen where it is told to."""
+    """Return whether the gateway can listen where it is told to."""
     name = "port"
     host, number = patient.settings.host, patient.settings.port
     announced = patient.run.announced("gateway")

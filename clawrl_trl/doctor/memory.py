@@ -1,4 +1,4 @@
-"""How much memory a model takes, in serving and in training, by arithmetic alone.
+"""Memory estimates for serving and training a model, by arithmetic alone.
 
 The figures are sums of terms that can be checked one by one: so many bytes a parameter, a cached token, an adapter.
 What no formula gives (a CUDA context, a framework's workspace) is a stated constant. The table of `docs/engines.md` is

@@ -1,4 +1,4 @@
-"""What is examined: an engine, the model behind it, the settings it is to run under.
+"""The target of an examination: an engine, the model behind it, the settings it is to run under.
 
 A check reads what it needs from here and nowhere else. What can't be had (no engine answers, the model is not on
 this machine, it does not fit) is a `Skip` with the reason, so a check asks for what it needs and never tests for it.
@@ -39,7 +39,7 @@ class Target:
 
     @property
     def remote(self) -> bool:
-        """Whether the engine is somebody else's: reached by a URL, not started for the run."""
+        """True if the engine is somebody else's: reached by a URL, not started for the run."""
         return self.settings.engine.startswith(("http://", "https://"))
 
     @property
@@ -121,7 +121,7 @@ class Target:
 
     @property
     def coarse(self) -> bool:
-        """Whether the engine computes in bfloat16 (or something unknown), so that log-probs agree to rounding only."""
+        """True if the engine computes in bfloat16 (or something unknown), so that log-probs agree to rounding only."""
         if self.settings.engine == "transformers":
             return self.settings.dtype != "float32"
         wide = self.settings.vllm_dtype == "float32" or (self.settings.vllm_dtype == "auto" and on_cpu())
@@ -159,7 +159,7 @@ class Target:
 
     @property
     def beside(self) -> bool:
-        """Whether the engine runs on this machine and can read its folders."""
+        """True if the engine runs on this machine and can read its folders."""
         return not self.remote or urlsplit(self.settings.engine).hostname in LOOPBACK_HOSTS
 
 

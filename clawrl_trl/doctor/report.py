@@ -1,4 +1,4 @@
-"""How findings are shown: a page for a person, plain lines in a pipe, a list for a program.
+"""Reports of findings: a page for a person, plain lines in a pipe, a list for a program.
 
 Each finding is printed when it is there, so a slow check is seen to be at work. Nothing but the last line depends on
 what came before.

@@ -33,7 +33,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 KEPT_OUT = "start vLLM with --generation-config vllm (clawrl does); requests through the gateway are sampled plainly"
 PROMPTS = ("The", "a b a b a b a b")
 TOP = (20, 5)
-"""How many likely tokens to compare; the second when the engine allows no more."""
+"""Numbers of likely tokens to compare; the second when the engine allows no more."""
 
 
 async def generation_config(patient: Target) -> Finding:
@@ -74,7 +74,7 @@ def _read(model: str) -> dict[str, Any]:
 
 
 async def defaults(patient: Target) -> Finding:
-    """Whether a request that says nothing about sampling is sampled plainly."""
+    """Return whether a request that says nothing about sampling is sampled plainly."""
     name = "sampling defaults"
     gap = max([await _gap(patient, prompt) for prompt in PROMPTS])
     if gap < 0.05:
@@ -107,7 +107,7 @@ async def _top(patient: Target, body: dict[str, Any]) -> dict[str, float]:
 
 
 async def context_length(patient: Target) -> Finding:
-    """Whether the settings, the engine and the model agree on how long a conversation may get."""
+    """Return whether the settings, the engine and the model agree on how long a conversation may get."""
     name = "context length"
     engine, wanted, served = patient.engine, patient.settings.max_model_len, patient.card.get("max_model_len")
     if served is None:
@@ -122,7 +122,7 @@ async def context_length(patient: Target) -> Finding:
 
 
 async def agents_fit(patient: Target) -> Finding:
-    """Whether requests of agents fit into the context."""
+    """Return whether requests of agents fit into the context."""
     name = "room for agents"
     _, served = patient.engine, patient.card.get("max_model_len")
     if served is None:

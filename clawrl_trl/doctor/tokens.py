@@ -63,7 +63,7 @@ async def tool_ids(patient: Target) -> Finding:
 
 
 async def decoded_text(patient: Target) -> Finding:
-    """Whether the ids decode to the text that was sent with them."""
+    """Return whether the ids decode to the text that was sent with them."""
     name = "text of the ids"
     plain = await patient.reply(TEXT)
     if plain.obstacle():

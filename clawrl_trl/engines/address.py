@@ -1,4 +1,4 @@
-"""Where an engine is, and what a request to it carries: the half that both clients share."""
+"""Addresses of engines and the arguments of HTTP requests to them, shared by both clients."""
 
 import os
 from collections.abc import Callable

@@ -146,7 +146,7 @@ def with_thoughts(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def already_loaded(error: EngineError) -> bool:
-    """Whether the engine refused to load a name because it has it."""
+    """Return whether the engine refused to load a name because it has it."""
     return error.status == 400 and "already" in error.message.lower()
 
 
@@ -182,7 +182,7 @@ def model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def loaded_from(root: str | None, folder: str | Path) -> bool:
-    """Whether what an engine has loaded from `root` is this folder's."""
+    """Return whether what an engine has loaded from `root` is this folder's."""
     return root is not None and Path(root).resolve() == Path(folder).resolve()
 
 

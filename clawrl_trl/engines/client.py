@@ -97,7 +97,7 @@ class EngineClient(Addressed):
         await self._http.aclose()
 
     async def health(self) -> bool:
-        """Whether the engine says it can serve."""
+        """Return whether the engine says it can serve."""
         try:
             await self._json(EngineCall("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:

@@ -1,4 +1,4 @@
-"""How long a context is served when nobody says: what the model takes and the memory holds, 32,768 tokens at most.
+"""The default context length: what the model takes and the memory holds, 32,768 tokens at most.
 
 Both engines ask here, and what an engine then really takes is what it says under `max_model_len` on `/v1/models`:
 the gateway, the provider block and `clawrl doctor` repeat that, never a setting.

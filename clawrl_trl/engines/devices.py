@@ -1,4 +1,4 @@
-"""Which accelerators the trainer, the engine and a judge's own engine use.
+"""Assignment of accelerators to the trainer, the engine and a judge's own engine.
 
 By default all share one: that is what "colocated" means here. Who has more gives counts (`ACTOR_GPUS`, `ROLLOUT_GPUS`,
 `PRM_GPUS`, as in the reference system), and the visible devices are dealt out in that order. Every process is

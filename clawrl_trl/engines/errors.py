@@ -1,4 +1,4 @@
-"""How a call to an engine fails.
+"""Errors of calls to an engine.
 
 Two kinds are told apart, because different things follow: the engine answered with a refusal or nonsense, or no
 (whole) answer came.
@@ -36,7 +36,7 @@ class EngineError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same call may succeed later: overload and server faults, not a caller's mistake."""
+        """True if the same call may succeed later: overload and server faults, not a caller's mistake."""
         return self.status in (408, 425, 429) or self.status >= 500
 
 

@@ -105,7 +105,7 @@ def family_of(model: str) -> Family:
 
 
 def closes_thinking(template: str) -> bool:
-    """Whether a chat template's prompt, by default, ends with a thinking block that is closed already."""
+    """Return whether a chat template's prompt, by default, ends with a thinking block that is closed already."""
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -123,7 +123,7 @@ def closes_thinking(template: str) -> bool:
 
 
 def has_chat_template(model: str) -> bool:
-    """Whether a model says how a chat is put to it.
+    """Return whether a model says how a chat is put to it.
 
     Args:
         model (`str`): Folder or hub id.

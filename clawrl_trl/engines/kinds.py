@@ -1,4 +1,4 @@
-"""Which kinds of policy an engine can serve, and how: decided here and nowhere else.
+"""Kinds of policies that an engine can serve, and how it serves each; decided in this module alone.
 
 An adapter is served beside the base model under a name of its own, on every engine. A whole model is
 
@@ -47,18 +47,18 @@ class Serving:
     grammars: bool = True
 
     def exchanges(self, kind: str) -> bool:
-        """Whether a version of this kind takes the base model's place."""
+        """Return whether a version of this kind takes the base model's place."""
         return kind == "full" and self.whole == "in place"
 
     def offers(self, number: int, kind: str) -> bool:
-        """Whether a version can be asked for now, once it is loaded."""
+        """Return whether a version can be asked for now, once it is loaded."""
         if self.in_place:
             return number == self.in_place
         return kind != "full" or self.whole == "by name"
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder holds a whole model, no adapter."""
+    """Return whether a folder holds a whole model, no adapter."""
     return (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file()
 
 

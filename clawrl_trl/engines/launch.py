@@ -1,4 +1,4 @@
-"""How an engine process is started, so that the supervisor needs to know only one kind.
+"""Start of an engine process, embedded or vLLM, so that the supervisor needs to know only one kind.
 
 Every engine is one command that takes the run folder, listens on loopback, and announces itself in `engine.json`
 when it answers. The embedded engine does that by itself; `python -m clawrl_trl.engines.launch` does it for a real
@@ -166,7 +166,7 @@ def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[su
 
 
 def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log: ServerLog) -> bool:
-    """Whether the server came up; says meanwhile what it is doing."""
+    """Return whether the server came up; says meanwhile what it is doing."""
     started = time.monotonic()
     said = ""
     while process.poll() is None and not _healthy(base_url):

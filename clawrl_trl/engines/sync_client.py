@@ -58,7 +58,7 @@ class SyncEngineClient(Addressed):
         self._http.close()
 
     def health(self) -> bool:
-        """Whether the engine says it can serve."""
+        """Return whether the engine says it can serve."""
         try:
             self._json(EngineCall("GET", "/health"), limit_s=HEALTH_TIMEOUT_S)
         except EngineError:

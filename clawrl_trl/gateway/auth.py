@@ -1,4 +1,4 @@
-"""Who may do what: bearer keys in three scopes, and what keeps browsers out when there is no key.
+"""Authorisation: bearer keys in three scopes, and what keeps browsers out when there is no key.
 
 `chat` keys talk to the model, the `feedback` key rates replies, the `admin` key sees and changes the run. Each
 chat key is an owner of its own: sessions of different owners never join. Without a chat key the gateway serves
@@ -32,7 +32,7 @@ def fingerprint(key: str) -> str:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host name or address is this machine's own."""
+    """Return whether a host name or address is this machine's own."""
     if host is None:
         return False
     if host.lower() in LOOPBACK_HOSTS:
@@ -88,7 +88,7 @@ class Keys:
             raise ApiError(403, "This needs the admin scope: set CLAWRL_ADMIN_KEY and use it as the bearer key.")
 
     def is_admin(self, headers: Mapping[str, str], client: str | None) -> bool:
-        """Whether `check_admin` would let this request pass."""
+        """Return whether `check_admin` would let this request pass."""
         try:
             self.check_admin(headers, client)
         except ApiError:

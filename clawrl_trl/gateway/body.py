@@ -81,7 +81,7 @@ def _clean(value: Any, depth: int) -> Any:
 
 
 def _is_safe(text: str) -> bool:
-    """Whether nothing of `_UNSAFE` is in a text; a search by pattern takes half a second on the largest."""
+    """Return whether nothing of `_UNSAFE` is in a text; a search by pattern takes half a second on the largest."""
     if "\0" in text:
         return False
     if text.isascii():

@@ -1,4 +1,4 @@
-"""What an engine sampled, collected while it passes through.
+"""Capture of token ids and log-probabilities from an engine's reply stream.
 
 A `Capture` reads the events of a stream, or the one object of a plain reply, and keeps for each choice the
 message as the client sees it and the token ids and log-probs as the engine reported them. It never tokenises
@@ -56,7 +56,7 @@ class Choice:
 
     @property
     def sampled(self) -> bool:
-        """Whether anything was sampled."""
+        """True if anything was sampled."""
         return bool(self.token_ids or any(self.content) or self.reasoning or self.tool_calls)
 
     @property
@@ -157,7 +157,7 @@ class Capture:
 
     @property
     def finished(self) -> bool:
-        """Whether every choice that began has its finish reason."""
+        """True if every choice that began has its finish reason."""
         return bool(self.choices) and all(one.finish_reason for one in self.choices.values())
 
     def settle(self) -> list[Choice]:

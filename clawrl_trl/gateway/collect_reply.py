@@ -27,7 +27,7 @@ _PASSED_ON = ("system_fingerprint", "service_tier", "metrics")
 
 
 def streamable(body: Mapping[str, Any]) -> bool:
-    """Whether the events of a stream say everything that a plain reply to this request would.
+    """Return whether the events of a stream say everything that a plain reply to this request would.
 
     Hidden reasoning is plain too: in a stream vLLM withholds the ids of all tokens along with it.
     """
@@ -38,7 +38,7 @@ def streamable(body: Mapping[str, Any]) -> bool:
 
 
 def _wanted(body: Mapping[str, Any], name: str) -> bool:
-    """Whether a field asks for something; 0 does (log-probs of no other tokens than the sampled ones)."""
+    """Return whether a field asks for something; 0 does (log-probs of no other tokens than the sampled ones)."""
     return body.get(name) is not None and body[name] is not False
 
 

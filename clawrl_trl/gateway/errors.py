@@ -72,7 +72,7 @@ def anthropic_error(status: int, message: str) -> dict[str, Any]:
 
 
 def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from a client of Anthropic's API."""
+    """Return whether a request comes from a client of Anthropic's API."""
     return "anthropic-version" in headers or _ANTHROPIC_PATH.fullmatch(path) is not None
 
 

@@ -1,4 +1,4 @@
-"""What every request passes first: the browser guard, the session in the URL, and the access log.
+"""Middleware of every request: the browser guard, the session in the URL, and the access log.
 
 `/s/<session>/v1/...` is served like `/v1/...`; the session's name travels on in the scope. The log has a line a
 request with method, path, status and time, and never a body, a query or a header.

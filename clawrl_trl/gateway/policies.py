@@ -1,4 +1,4 @@
-"""Which policy version answers, and how a new one takes over without anybody noticing.
+"""Routing of requests to policy versions, and the change to a new version under running requests.
 
 The follower reads from the ledger which version serves. It makes the engine load that version first and only
 then lets new requests have it; requests in flight keep theirs, because each holds a lease and a version with a
@@ -111,7 +111,7 @@ class PolicyRouter:
 
     @property
     def grammars(self) -> bool:
-        """Whether the engine may sample under a grammar; assumed as long as nobody knows."""
+        """True if the engine may sample under a grammar; assumed as long as nobody knows."""
         return self._engine_serves is None or self._engine_serves.grammars
 
     def names(self) -> list[str]:
@@ -351,7 +351,7 @@ class PolicyRouter:
                 await self._engine.unload_adapter(f"policy-v{number}")
 
     def _is_ours(self, number: int, root: str | None) -> bool:
-        """Whether what the engine has loaded from `root` is this run's version; engines may outlive runs."""
+        """Return whether what the engine has loaded from `root` is this run's version; engines may outlive runs."""
         version = self._known.get(number)
         return version is not None and bool(version.path) and loaded_from(root, served_folder(self._path(version)))
 

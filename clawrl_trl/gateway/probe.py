@@ -1,4 +1,4 @@
-"""Which log-probs an engine reports, found out by asking it.
+"""Probe of an engine: finds out by a request which log-probs it reports.
 
 A turn's log-probs have to be those of the distribution it was sampled from, temperature included. vLLM reports
 them so only with `--logprobs-mode processed_logprobs`; by default they belong to temperature 1, and nothing in a
@@ -18,7 +18,7 @@ RAW_BELOW = 1.5
 
 
 async def reports_sampled_logprobs(engine: EngineClient, model: str) -> bool:
-    """Whether the engine's log-probs follow the sampling temperature.
+    """Return whether the engine's log-probs follow the sampling temperature.
 
     Args:
         engine (`EngineClient`): The engine.

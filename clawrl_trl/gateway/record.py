@@ -1,4 +1,4 @@
-"""What an exchange leaves in the ledger: the session, its turns, and what the request says about earlier ones.
+"""The ledger rows of one exchange: the session, its turns, and what the request says about earlier ones.
 
 All of it is one transaction. It may run more than once or not at all, so it makes its rows anew each time.
 """
@@ -63,12 +63,12 @@ class IncomingRequest:
 
     @property
     def streamed(self) -> bool:
-        """Whether the client asked for a stream."""
+        """True if the client asked for a stream."""
         return bool(self.body.get("stream"))
 
     @property
     def session_done(self) -> bool:
-        """Whether the client says that this request ends its session."""
+        """True if the client says that this request ends its session."""
         word = self.headers.get("x-session-done") or self.body.get("session_done")
         return str(word).strip().lower() in ("1", "true", "yes", "on")
 

@@ -1,4 +1,4 @@
-"""What a client may ask: the parts of a request that the gateway itself relies on, checked.
+"""Schemas of the parts of a request that the gateway itself relies on.
 
 Only types and ranges are checked, and only of fields that are read here or stored; everything else passes
 through to the engine, which knows best. The models are used for checking alone: what is forwarded is the

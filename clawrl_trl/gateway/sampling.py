@@ -1,4 +1,4 @@
-"""How a reply was sampled, and whether that leaves its tokens trainable.
+"""Sampling parameters of a reply, and whether they leave its tokens trainable.
 
 Training needs, for each token, the probability of the distribution it was drawn from. Plain sampling at a
 temperature that is not next to 0 gives that. Anything that cuts or bends the distribution (truncation, penalties,

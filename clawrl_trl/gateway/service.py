@@ -144,7 +144,7 @@ class Gateway:
 
     @property
     def in_flight(self) -> int:
-        """How many exchanges are under way."""
+        """Number of exchanges under way."""
         return len(self._exchanges)
 
     def spawn(self, life: Coroutine[Any, Any, None], end: Callable[[], None]) -> None:

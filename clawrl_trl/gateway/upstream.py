@@ -174,7 +174,7 @@ class Upstream:
             raise EngineError(503, f"policy version {self.version.number} can't be loaded: {error.message}") from error
 
     async def _is_down(self, error: EngineError) -> bool:
-        """Whether an error means that the engine is gone: a vLLM whose core died still answers, with 500."""
+        """Return whether an error means that the engine is gone: a vLLM whose core died still answers, with 500."""
         if isinstance(error, EngineUnavailable):
             return not error.timed_out
         return error.status >= 500 and not await self.engine.health()

@@ -64,7 +64,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     @property
     def owes(self) -> bool:
-        """Whether the client has yet to send a part of a request."""
+        """True if the client has yet to send a part of a request."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""How a published policy is loaded: the part of its card that is code."""
+"""Code that loads a published policy, for its card."""
 
 import json
 from collections.abc import Mapping

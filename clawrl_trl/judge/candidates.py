@@ -21,7 +21,7 @@ FACTOR = 8
 
 
 def widths(k: int) -> list[int]:
-    """How many tokens the teacher should name, the best number first, the others for an engine that refuses it.
+    """Numbers of tokens the teacher may name, the best first, the others for an engine that refuses it.
 
     Args:
         k: Tokens the policy names, at most `WIDEST`.

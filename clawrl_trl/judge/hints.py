@@ -72,7 +72,7 @@ def cleaned(sentence: str) -> str:
 
 
 def is_directive(sentence: str) -> bool:
-    """Whether a sentence asks for something about the reply rather than stating or setting a new task."""
+    """Return whether a sentence asks for something about the reply rather than stating or setting a new task."""
     if any(words.CUES[name].search(sentence) for name in _TASK):
         return False
     return any(words.CUES[name].search(sentence) for name in _DIRECTIVE)

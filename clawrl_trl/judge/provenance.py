@@ -1,4 +1,4 @@
-"""Who may say what: only the owner's words may become a hint, and not all of them.
+"""Provenance of messages and hints: only the owner's words may become a hint, and not all of them.
 
 A hint is put before the teacher as if the user had written it, and what the teacher then does is distilled into
 the weights. So text of tools, web pages, events and clients never gets here, and of the owner's own words those
@@ -112,7 +112,7 @@ def tool_names(tools: Sequence[object] | None) -> list[str]:
 
 
 def grounded(hint: str, owner_texts: Iterable[str], share: float = 0.6) -> bool:
-    """Whether at least `share` of a hint's content words are the owner's own (compared by their first 4 letters)."""
+    """Return whether `share` of a hint's content words are the owner's own, compared by their first 4 letters."""
     said = {word[:4] for text in owner_texts for word in _words(text)}
     wanted = _words(hint)
     return bool(wanted) and sum(word[:4] in said for word in wanted) >= share * len(wanted)

@@ -1,4 +1,4 @@
-"""What the base model, told the hint, thinks of the tokens that were sampled.
+"""Log-probabilities of sampled tokens under the teacher: the base model that has read a hint.
 
 The response is scored, not written again: the hinted prompt is rendered by the engine's own chat template, the
 stored completion ids follow it, and the engine returns one log-prob for each of them, aligned by position. Both
@@ -207,7 +207,7 @@ def _floats(values: Any) -> NDArray[np.float32]:
 
 
 def plainly_sampled(sampling: Mapping[str, Any]) -> bool:
-    """Whether stored log-probs are those of the model itself: temperature 1, no truncation, no penalties."""
+    """Return whether stored log-probs are those of the model itself: temperature 1, no truncation, no penalties."""
     neutral: dict[str, tuple[Any, ...]] = {
         "temperature": (None, 1),
         "top_p": (None, 1),

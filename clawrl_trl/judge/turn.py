@@ -1,4 +1,4 @@
-"""What a judge is given and what it gives back.
+"""Input and output of judges.
 
 A `JudgedTurn` is a frozen copy of one turn, so that a judge, ours or a user's, can't touch the ledger; a `Judgement`
 is all a judge may say. A judge that can't work at the moment raises `JudgeUnavailable`: the turn then stays pending

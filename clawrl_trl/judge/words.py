@@ -1,4 +1,4 @@
-"""What can be read off a message without a model: sentences, cues and how it overlaps with what was said before.
+"""Features of a message that need no model: sentences, cues, and overlap with what was said before.
 
 The classifier gets these numbers beside the sentence embeddings, because an embedding blurs exactly what decides
 a verdict: a negation, a "but" after the thanks, whether the numbers in the message are new (the next problem) or
@@ -110,7 +110,7 @@ def sentences(text: str) -> list[str]:
 
 
 def is_bare_question(message: str) -> bool:
-    """Whether a message only asks: no thanks, nothing approved, no announced or self-contained next problem."""
+    """Return whether a message only asks: no thanks, nothing approved, no announced or self-contained next problem."""
     parts = sentences(message)
     if not parts or not all(part.endswith("?") for part in parts) or len(_NUMBER.findall(message)) > 1:
         return False
@@ -119,7 +119,7 @@ def is_bare_question(message: str) -> bool:
 
 
 def is_about_reply(message: str) -> bool:
-    """Whether a message speaks of the reply or to its author, or wants something different."""
+    """Return whether a message speaks of the reply or to its author, or wants something different."""
     against = ("wish", "contrast", "negation", "degree", "redo", "wrong", "change_first", "please", "reply")
     return bool(re.search(r"\byou\b", message, _FLAGS)) or any(CUES[name].search(message) for name in against)
 

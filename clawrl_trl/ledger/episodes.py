@@ -233,7 +233,7 @@ def _record(
 
 
 def awaits_teacher(verdict: Verdict | None) -> bool:
-    """Whether a turn's verdict stands already, and only its sample waits for a teacher."""
+    """Return whether a turn's verdict stands already, and only its sample waits for a teacher."""
     return verdict is not None and verdict.judge == JUDGE and "waiting" in verdict.detail
 
 

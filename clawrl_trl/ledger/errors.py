@@ -1,4 +1,4 @@
-"""What can go wrong with a ledger, in words a user can act on.
+"""Errors of a ledger, in words a user can act on.
 
 The database speaks in error codes; `explain` turns the ones that come from the machine (a full disk, a lock
 that never opens, a damaged file) into one line with the remedy. Codes that only a programmer can cause are

@@ -28,13 +28,13 @@ def qualifies(needs: Sequence[str]) -> ColumnElement[bool]:
 
 
 def counts(tx: Session) -> dict[str, int]:
-    """How many samples are in each state."""
+    """Number of samples in each state."""
     found = tx.execute(select(Sample.state, func.count()).group_by(Sample.state))
     return dict.fromkeys(states.names(states.SAMPLE), 0) | {row[0]: row[1] for row in found}
 
 
 def ready(tx: Session, needs: Sequence[str]) -> int:
-    """How many free samples have at least one of `needs` (`"score"`, `"teacher"`)."""
+    """Number of free samples that have at least one of `needs` (`"score"`, `"teacher"`)."""
     return tx.scalar(select(func.count()).where(Sample.state == "ready", qualifies(needs))) or 0
 
 

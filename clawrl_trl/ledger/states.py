@@ -1,4 +1,4 @@
-"""Which state may follow which: the transition tables, as data, and their enforcement.
+"""States of rows and the transitions between them, as data, and their enforcement.
 
 A table maps a state to the states that may follow it; `None` stands for a row that does not exist yet. The
 schema attaches a table to each `state` column: setting the attribute to anything the table does not allow

@@ -221,7 +221,7 @@ class Ledger:
 
 
 def in_transaction(connection: Connection) -> bool:
-    """Whether the database still holds the open transaction; SQLite gives it up on some full disks."""
+    """Return whether the database still holds the open transaction; SQLite gives it up on some full disks."""
     return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
 
 

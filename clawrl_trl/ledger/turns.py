@@ -299,7 +299,7 @@ def verdict_of(tx: Transaction, turn_id: str) -> Verdict | None:
 
 
 def counts(tx: Transaction) -> dict[str, int]:
-    """How many turns are in each state."""
+    """Number of turns in each state."""
     found = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
     return dict.fromkeys(states.names(states.TURN), 0) | {row[0]: row[1] for row in found}
 

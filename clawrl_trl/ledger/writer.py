@@ -91,7 +91,7 @@ class LedgerWriter:
 
     @property
     def waiting(self) -> int:
-        """How many writes are queued and not begun."""
+        """Number of writes that are queued and not begun."""
         return self._jobs.qsize()
 
     def close(self) -> None:

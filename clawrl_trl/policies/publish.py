@@ -122,7 +122,7 @@ class Publisher:
         return self.gate.check(candidate) if damage is None else GateReport(False, f"damaged: {damage}")
 
     def _load(self, candidate: Candidate) -> bool:
-        """Whether the engine holds the candidate; a refusal for good rejects it."""
+        """Return whether the engine holds the candidate; a refusal for good rejects it."""
         if self.engine is None:
             return True
         retrying = Retrying(

@@ -1,4 +1,4 @@
-"""What a person is told when a run serves: the model, the version it goes on from, and how to connect a client."""
+"""Lines printed when a run serves: the model, the version it goes on from, and how to connect a client."""
 
 import json
 import os

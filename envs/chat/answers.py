@@ -1,4 +1,4 @@
-"""Whether a reply is right: the number a solution ends with, the verdict a grading comment gives.
+"""Correctness of replies: the number a solution ends with, the verdict a grading comment gives.
 
 Reported beside the style scores, so that a style learnt at the price of wrong answers shows.
 """
@@ -69,7 +69,7 @@ def stated_answer(reply: str) -> float | None:
 
 
 def stated_verdict(reply: str) -> bool | None:
-    """Whether a grading comment calls the homework right (`True`), wrong (`False`), or does not say.
+    """Return whether a grading comment calls the homework right (`True`), wrong (`False`), or does not say.
 
     A label such as "Grade: incorrect" decides; else any word of a fault does, because a kind comment on wrong
     work praises too ("You added 5 and 7 correctly, but there is a small slip"); else a word of approval.

@@ -1,4 +1,4 @@
-"""How good the first reply is: held-out problems through the gateway, scored by the persona's own rules.
+"""Evaluation of first replies: held-out problems through the gateway, scored by the persona's own rules.
 
 The requests are marked as side turns, so nothing of an evaluation is ever trained on. Problems, wordings and
 sampling seeds follow from the seed alone, so that before and after are asked the same.

@@ -99,7 +99,7 @@ class LLMPersona:
         return StyleReport(() if self._reading(task, reply).satisfied else (UNSATISFIED,))
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        """Whether the reply is right by the rules; without any, whether the user is satisfied with it."""
+        """Return whether the reply is right by the rules; without any, whether the user is satisfied with it."""
         if self.rules is not None:
             return self.rules.correct(task, reply)
         return self._reading(task, reply).satisfied

@@ -84,7 +84,7 @@ class Persona(Protocol):
         """How much the reply is to the persona's taste."""
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        """Whether the reply is right in substance."""
+        """Return whether the reply is right in substance."""
 
 
 class Student:

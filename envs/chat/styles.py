@@ -85,7 +85,7 @@ _WORDS = re.compile(r"[a-z]{2,}", re.I)
 
 
 def student_style(reply: str) -> StyleReport:
-    """Whether a solved homework problem reads like a person wrote it and still shows its steps."""
+    """Return whether a solved homework problem reads like a person wrote it and still shows its steps."""
     text = _PRODUCT.sub(" × ", reply)
     faults = [name for name, pattern in _STUDENT_FAULTS.items() if pattern.search(text)]
     if "list" not in faults and len(_NUMBERED_LINES.findall(text)) > 1:
@@ -96,14 +96,14 @@ def student_style(reply: str) -> StyleReport:
 
 
 def shows_a_step(text: str) -> bool:
-    """Whether at least one computation is told in words, with its numbers."""
+    """Return whether at least one computation is told in words, with its numbers."""
     if len(_WORDS.findall(text)) < 5:
         return False
     return any(len(_WORDS.findall(line)) >= 2 and _computes(line) for line in text.splitlines())
 
 
 def _computes(line: str) -> bool:
-    """Whether a line goes from two numbers to a third: "5 + 7 = 12", or "5 ... 7 more, so now 12"."""
+    """Return whether a line goes from two numbers to a third: "5 + 7 = 12", or "5 ... 7 more, so now 12"."""
     places = [figure.span() for figure in re.finditer(_FIGURE, line)]
     if len(places) < 3:
         return False
@@ -173,7 +173,7 @@ MIN_COMMENT_WORDS = 10
 
 
 def teacher_style(reply: str, *, question: str = "", results: Sequence[int] = ()) -> StyleReport:
-    """Whether a grading comment is warm and says what in particular was right or where the slip is.
+    """Return whether a grading comment is warm and says what in particular was right or where the slip is.
 
     Args:
         reply (`str`): The comment.

@@ -1,4 +1,4 @@
-"""What a language model is told that plays a simulated user, and what it must answer.
+"""Prompt of a language model that plays a simulated user, and the form of its answer.
 
 The conversation is handed over as JSON, so that no text in it can pass for a part of the instructions.
 """

@@ -1,4 +1,4 @@
-"""What the personas say, as parts that combine: openings, objections, approvals, goodbyes.
+"""Wordings of the personas, as parts that combine: openings, objections, approvals, goodbyes.
 
 A message is one phrase of each list in turn, so a few dozen phrases make thousands of messages and no two
 sessions sound alike. The lists belong to the personas alone: the bundled model's recipe has its own, and

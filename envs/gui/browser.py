@@ -88,7 +88,7 @@ class Browser:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still open pages."""
+        """True if it can still open pages."""
         return self._chromium is not None and self._chromium.is_connected()
 
     def call(self, work: Coroutine[Any, Any, R], timeout: float = TIMEOUT) -> R:

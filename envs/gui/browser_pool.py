@@ -1,4 +1,4 @@
-"""Where scenes are set: browsers shared by the environments of a process, and the servers of tasks' files.
+"""Browsers shared by the environments of a process, and the servers of tasks' files.
 
 A browser costs seconds and hundreds of megabytes; so all environments with the same wishes share one, and the last to
 close takes it down. A page costs a process; so an environment keeps its own from scene to scene, emptied in between.

@@ -1,4 +1,4 @@
-"""What a GUI environment needs of a screen, whoever draws it: primitives, an outline in text, pictures as tensors.
+"""The interface of screens to a GUI environment: primitives, an outline in text, pictures as tensors.
 
 A back end is anything with these primitives. Elements are numbered when they are first seen and keep their number as
 long as the screen stands, so that what a policy read a step ago still means the same.

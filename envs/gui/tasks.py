@@ -29,7 +29,7 @@ class Scene(Protocol):
         """How much of the task is done, 0 to 1."""
 
     def over(self) -> bool:
-        """Whether the world has ended the episode."""
+        """Return whether the world has ended the episode."""
 
     def outcome(self) -> float:
         """How well it was done, in [-1, 1]."""

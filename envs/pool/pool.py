@@ -175,7 +175,7 @@ class EnvPool:
         return len(silent)
 
     def status(self) -> Json:
-        """How many environments there are, and how long each lease lasts already."""
+        """Number of environments, and the age of each lease."""
         now = time.monotonic()
         with self._lock:
             lent = [

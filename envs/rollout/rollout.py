@@ -63,7 +63,7 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """Whether the task was done in full."""
+        """True if the task was done in full."""
         return self.outcome is not None and self.outcome >= 1.0
 
 

@@ -110,7 +110,7 @@ class TaughtRun(ABC, Generic[R]):
                 self._process.wait()
 
     def over(self, ledger: Ledger, needs: Sequence[str]) -> bool:
-        """Whether the teacher is through and nothing of it is left to judge or to train.
+        """Return whether the teacher is through and nothing of it is left to judge or to train.
 
         Raises:
             UserError: If the teacher ended early.

@@ -169,14 +169,14 @@ def newest(run: Path) -> int:
 
 
 def count_backlog(ledger: Ledger, needs: Sequence[str]) -> int:
-    """How many samples of a run wait to be trained, those included that still wait for their teacher."""
+    """Number of samples of a run that wait to be trained, those included that still wait for their teacher."""
     with ledger.reader() as tx:
         waiting = turns.counts(tx).get("judging", 0) + samples.counts(tx).get("leased", 0)
         return waiting + samples.ready(tx, needs)
 
 
 def untrainable(row: Mapping[str, Any]) -> bool:
-    """Whether a group has outcomes, but no turn of it can be trained."""
+    """Return whether a group has outcomes, but no turn of it can be trained."""
     settled, graded = row["settled"], any(one["outcome"] is not None for one in row["episodes"])
     made = ("samples", "constant", "incomparable", "hinted")
     return graded and "samples" in settled and not any(settled.get(name) for name in made)

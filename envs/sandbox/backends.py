@@ -1,4 +1,4 @@
-"""How a command gets into a sandbox: bubblewrap, Docker, or, where the user insists, not at all.
+"""Back ends of the sandbox: bubblewrap, Docker, or, where the user insists, none.
 
 A back end turns a command into the one that the host starts, and knows how to end it with everything inside. The
 sandbox itself (folder, output, time) does not know which one it uses.

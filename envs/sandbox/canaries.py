@@ -275,7 +275,7 @@ def _is_assert_call(node: ast.stmt) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Whether a value is a number or a text written out."""
+    """Return whether a value is a number or a text written out."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError):

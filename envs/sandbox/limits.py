@@ -1,4 +1,4 @@
-"""What a sandboxed command may use up.
+"""Limits of a sandboxed command.
 
 The kernel holds a process to its own limits (`prlimit`); what all of a sandbox's processes use together is looked
 after by `clawrl_trl.envs.sandbox.resource_limits`, because without control groups, which an ordinary user may not

@@ -235,7 +235,7 @@ class Kept:
 
     @property
     def cut(self) -> bool:
-        """Whether something is missing."""
+        """True if something is missing."""
         return self._lost > 0
 
     def data(self) -> bytes:

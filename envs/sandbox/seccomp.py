@@ -1,4 +1,4 @@
-"""What the kernel refuses to a sandboxed process, beyond what its namespaces and missing rights keep from it.
+"""System calls refused to sandboxed processes, beyond what namespaces and missing rights keep from them.
 
 A seccomp filter (BPF) for bubblewrap: no sockets but those of a local machine and of the internet (a `vsock` would
 reach the host of a virtual machine past any network namespace), no System V memory and queues, which no limit counts,

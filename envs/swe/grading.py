@@ -1,4 +1,4 @@
-"""Whether a diff solves an issue: the hidden tests, on a checkout that the agent has never touched.
+"""Grading of a diff by the hidden tests, on a checkout that the agent has never touched.
 
 The diff is applied first and the hidden tests are written last, onto the base commit's own versions of all files that
 named tests are in, in folders that are folders: whatever the diff did to a test, or put in its way, is gone. So is
@@ -217,7 +217,7 @@ def read_log(log: str) -> dict[str, bool]:
 
 
 def _passed(name: str, ran: Mapping[str, bool]) -> bool:
-    """Whether a named test passed.
+    """Return whether a named test passed.
 
     SWE-bench's lists, read from logs, have names that end at a blank, and for some projects names without a file;
     such a name stands for all tests that it may mean.

@@ -91,7 +91,7 @@ def _tests_in(source: str) -> list[str]:
 
 
 def _loads(source: str, work: Path) -> bool:
-    """Whether a file of tests may load code of the work folder into its process."""
+    """Return whether a file of tests may load code of the work folder into its process."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):

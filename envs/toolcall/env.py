@@ -122,7 +122,7 @@ class ToolCallEnv(AgentEnv[ToolTask]):
         return Effect(results, ended, signal=worst(-1.0 if text.startswith("Error") else 1.0 for text in results))
 
     def evaluate(self) -> float:
-        """Whether the answer is right and the calls are those asked for; see [`outcome_of`]."""
+        """Return whether the answer is right and the calls are those asked for; see [`outcome_of`]."""
         right = not self.task.calls or _alike(self._calls, self.task.calls)
         if right and self.task.answer is not None:
             right = is_right(final_answer(self._reply), self.task.answer)
@@ -175,7 +175,7 @@ def _toolsets(tools: Sequence[Toolset | Callable[..., Any]]) -> list[Toolset]:
 
 
 def _alike(made: Sequence[Call], wanted: Sequence[Json]) -> bool:
-    """Whether the calls made are the wanted ones, in any order."""
+    """Return whether the calls made are the wanted ones, in any order."""
     return Counter(map(_key, ((call.name, call.arguments) for call in made))) == Counter(
         _key((call["name"], call["arguments"])) for call in wanted
     )

@@ -46,7 +46,7 @@ def final_answer(text: str) -> str | None:
 
 
 def is_right(answer: str | None, truth: str) -> bool:
-    """Whether an answer equals the true one as mathematics.
+    """Return whether an answer equals the true one as mathematics.
 
     Args:
         answer (`str`, *optional*): What [`final_answer`] found.

@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def same(answer: str, truth: str) -> bool:
-    """Whether two answers are equal as mathematics."""
+    """Return whether two answers are equal as mathematics."""
     kinds = [LatexExtractionConfig(), ExprExtractionConfig()]
     # Without time limits of its own: they are alarms, and the process that asks has one.
     read = [parse(rf"\boxed{{{one}}}", kinds, parsing_timeout=None) for one in (truth, answer)]

@@ -141,7 +141,7 @@ class _Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether calls may reach the server."""
+        """True if calls may reach the server."""
         return not self._life.done()
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
@@ -167,7 +167,7 @@ class _Connection:
             raise WorldBroken(f"the MCP server {self._name} failed: {_cause(error)}") from None
 
     def _answers(self) -> bool:
-        """Whether the server still does; an error's code does not tell a tool's failure from a lost connection."""
+        """Return whether the server still answers; an error's code may mean a tool's failure or a lost connection."""
         waiting = _submit(self._client.list_tools(cache_mode="refresh"))
         try:
             waiting.result(GRACE)
@@ -227,7 +227,7 @@ def _close_all(connections: set[_Connection]) -> None:
 
 
 def _can_be_sent(name: str, arguments: Json) -> bool:
-    """Whether a call can be written down; one that can't would end the transport, with all calls under way."""
+    """Return whether a call can be written down; one that can't would end the transport, with all calls under way."""
     from mcp.types import JSONRPCRequest
 
     params = {"name": name, "arguments": arguments}

@@ -1,4 +1,4 @@
-"""How terms of single tokens become one loss: as TRL's loss types average theirs."""
+"""Averaging of per-token terms into one loss, as TRL's loss types do it."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ class RowTemperatures:
             self.rows, self._scale = before
 
     def fused(self, rows: torch.Tensor) -> bool:
-        """Whether the fused head can score these rows."""
+        """Return whether the fused head can score these rows."""
         return not self._float64 and (self._scalable or bool((rows == self.built_in).all()))
 
     def _scale_hidden_states(self, module: Any, args: Any, output: Any) -> Any:

@@ -102,7 +102,7 @@ def _card(policy: LoadedPolicy, engine: Engine) -> Json:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> PlainTextResponse:
-    """How many requests run and wait, under vLLM's names."""
+    """Number of requests that run and that wait, under vLLM's names."""
     scheduler = _engine(request).scheduler
     lines = [
         f"vllm:num_requests_running {scheduler.running}",

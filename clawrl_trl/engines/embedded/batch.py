@@ -54,7 +54,7 @@ class Prefill:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for any of these prompts any more."""
+        """True if nobody waits for any of these prompts any more."""
         return all(one.cancelled for one in self.generations)
 
     def step(self) -> Started | None:

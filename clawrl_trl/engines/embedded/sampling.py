@@ -55,7 +55,7 @@ class Sampling:
     loop_count: int = 2
 
     def loops(self, output_ids: list[int]) -> bool:
-        """Whether a reply ends with a pattern that stands `loop_count` times in a row."""
+        """Return whether a reply ends with a pattern that stands `loop_count` times in a row."""
         for size in self.loop_sizes:
             span = size * self.loop_count
             if span > len(output_ids):

@@ -77,7 +77,7 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still decodes."""
+        """True if the thread still decodes."""
         return self._thread.is_alive()
 
     @property

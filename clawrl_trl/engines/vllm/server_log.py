@@ -1,4 +1,4 @@
-"""What a vLLM server's log says, in a line: what it is doing, and why it ended.
+"""Progress and failures of a vLLM server, read off its log, one line each.
 
 vLLM writes hundreds of lines while it starts. A person who waits wants the newest, one whose server failed the first
 error that is not merely the report of another process's failure. A restarted server appends; only what it wrote
@@ -49,7 +49,7 @@ class ServerLog:
         return said[: 3 * LONGEST]
 
     def cache_too_small(self) -> bool:
-        """Whether the server ended because its KV cache can't hold one conversation of the longest context."""
+        """Return whether the server ended because its KV cache can't hold one conversation of the longest context."""
         return any(_CACHE_TOO_SMALL in line for line in self._lines())
 
     def _lines(self) -> list[str]:

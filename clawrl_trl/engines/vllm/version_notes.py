@@ -1,4 +1,4 @@
-"""Which policy version samples which token, and whether under a grammar, told by the vLLM server itself.
+"""Notes of a vLLM server on the policy version of each sampled token, and on grammars.
 
 Nobody outside could tell for sure: tokens and exchanges of the model travel on different connections, and what of a
 request becomes a grammar depends on the server's tool parser and flags. So to a client that sends `x-policy-versions`
@@ -61,7 +61,7 @@ class RunningRequests:
             self._constrained.add(match["flight"])
 
     def constrained(self, flight: str) -> bool:
-        """Whether any reply to a request is sampled under a grammar."""
+        """Return whether any reply to a request is sampled under a grammar."""
         return flight in self._constrained
 
     def take(self, flight: str) -> list[VersionNote]:

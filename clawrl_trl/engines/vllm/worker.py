@@ -1,4 +1,4 @@
-"""What runs inside the workers of our own vLLM server.
+"""Changes to vLLM that are made inside the workers of our own server.
 
 vLLM imports this module in every worker before it builds the model there (`--worker-extension-cls`) and makes
 `WorkerExtension` a base class of its worker; its methods can then be called with `/collective_rpc`.

@@ -1,4 +1,4 @@
-"""What every vLLM worker of ours can do beside serving: take the weights of a whole model from a folder.
+"""Worker extension of our vLLM server: takes the weights of a whole model from a folder.
 
 vLLM mixes `PolicyLoader` into its worker class (see `worker`), so it must not hold a name that a worker has. Only
 `load_policy` is called from outside, while no step runs. vLLM keeps a processed copy of some weights (on a CPU of all

@@ -37,7 +37,7 @@ async def create(request: Request) -> Response:
 
 @router.post(PATH + "/count_tokens")
 async def count_tokens(request: Request) -> Response:
-    """How many tokens a request's prompt has, as the engine renders it."""
+    """Number of tokens a request's prompt has, as the engine renders it."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
     content = await body.read_json(request, await gateway.body_limit(request.headers.get("content-length")))

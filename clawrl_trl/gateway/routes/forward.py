@@ -142,7 +142,7 @@ class _Passed(StreamingResponse):
 
 
 def _is_json(content_type: str) -> bool:
-    """Whether a server would read a body of this type as JSON; some do so when none is named."""
+    """Return whether a server would read a body of this type as JSON; some do so when none is named."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("", "application/json") or kind.endswith("+json")
 

@@ -1,4 +1,4 @@
-"""How the gateway is: `GET /healthz`, `GET /readyz`, and `GET /v1/admin/status` for the administrator."""
+"""Health of the gateway: `GET /healthz`, `GET /readyz`, and `GET /v1/admin/status` for the administrator."""
 
 import asyncio
 import time

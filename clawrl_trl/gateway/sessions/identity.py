@@ -86,7 +86,7 @@ def turn_type(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str,
 
 
 def session_done(headers: Mapping[str, str], body: Mapping[str, Any]) -> bool:
-    """Whether the client says that the session ends with this request."""
+    """Return whether the client says that the session ends with this request."""
     return str(headers.get("x-session-done", body.get("session_done", ""))).strip().lower() in _TRUE
 
 

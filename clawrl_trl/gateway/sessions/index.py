@@ -104,7 +104,7 @@ class Index:
         return len(self._conversations)
 
     def entries(self) -> int:
-        """How many anchors and requests the index holds."""
+        """Number of replies and requests in the index."""
         return self._entries
 
     def get(self, session_id: str) -> Conversation | None:

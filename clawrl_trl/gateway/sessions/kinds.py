@@ -26,11 +26,11 @@ class RequestSetting:
     tools: frozenset[str]
 
     def prompted_like(self, other: "RequestSetting") -> bool:
-        """Whether the system prompt is the other's but for stamps and small changes."""
+        """Return whether the system prompt is the other's but for stamps and small changes."""
         return alike(self.system, other.system)
 
     def like(self, other: "RequestSetting") -> bool:
-        """Whether the tools, too, are the other's."""
+        """Return whether the tools, too, are the other's."""
         return self.tools == other.tools and self.prompted_like(other)
 
 

@@ -1,4 +1,4 @@
-"""What goes into the index of conversations and what comes out: a request, and where it belongs.
+"""Input and output of the session index: a request, and where it belongs.
 
 Plain values, so that what places requests and what writes them to the ledger need to agree on nothing else.
 """

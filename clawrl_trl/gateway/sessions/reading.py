@@ -1,4 +1,4 @@
-"""What a request's messages say, without what the client's habits put around them.
+"""Reading of a request's messages: their writers, and their texts without what clients put around them.
 
 `read` looks at each message once and returns a `Reading`: who wrote the message, what becomes of it in later
 history, and the cleaned text. The habits themselves are data (`dialects`); nothing here knows a client by name.
@@ -102,7 +102,7 @@ class Reading:
         return names
 
     def retried(self) -> bool:
-        """Whether the client says that it repeats something that got no answer."""
+        """Return whether the client says that it repeats something that got no answer."""
         newest = takewhile(lambda note: note.role != "assistant", reversed(self.notes))
         return any(note.nudge for note in newest)
 

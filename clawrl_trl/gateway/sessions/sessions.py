@@ -1,4 +1,4 @@
-"""Which conversation a request continues, and what it says about the replies before it.
+"""Placement of requests in conversations, and the next states they give to earlier replies.
 
 `Sessions` is the index of open conversations. It decides, for every request and before it is forwarded, the
 session, main or side, the turn it follows and the next state it gives to earlier turns. It holds digests and
@@ -109,7 +109,7 @@ class Sessions:
         return match.quoted(self._index, request)
 
     def _continues(self, request: Request, conversation: Conversation) -> bool:
-        """Whether the request shows a reply of the conversation, after the same messages or by itself."""
+        """Return whether the request shows a reply of the conversation, after the same messages or by itself."""
         return bool(
             match.shown(self._index, request, conversation) or match.quoted(self._index, request) is conversation
         )

@@ -51,7 +51,7 @@ def _sketch(prompt: str) -> Sketch:
 
 
 def alike(one: Sketch, other: Sketch) -> bool:
-    """Whether two prompts are one but for stamps and small changes; two requests without a prompt are alike."""
+    """Return whether two prompts are one but for stamps and small changes; two requests without a prompt are alike."""
     if one == other:
         return True
     first, second = set(array("I", one)), set(array("I", other))

@@ -80,7 +80,7 @@ class Parts:
 
     @property
     def called(self) -> bool:
-        """Whether the reply calls a tool."""
+        """True if the reply calls a tool."""
         return any(part.kind == "call" for part in self.parts)
 
     def _take_choice(self, choice: Mapping[str, Any]) -> list[PartEvent]:

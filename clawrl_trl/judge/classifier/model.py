@@ -1,4 +1,4 @@
-"""What the owner's next message says about the reply before it: approval, objection, or neither.
+"""The classifier of the owner's next message: approval, objection, or neither.
 
 A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter and a
 linear head over its embedding and a few counted cues; `train` makes adapter and head from the labelled messages

@@ -1,4 +1,4 @@
-"""How the environments want to be acted in, and the right thing to do there, said about one time in three.
+"""Actions in the environments: prompts, and the right action, stated about one time in three.
 
 A model that is to practise must know the format of every action and succeed at times, so that there is something to
 select. Here are prompts as [`clawrl_trl.envs`] makes them for the easiest step of the shipped task sets, each with the
@@ -25,7 +25,7 @@ Message = dict[str, Any]
 RIGHT = 0.35
 """How often the right action is learnt."""
 GIVES_UP = 2 / 3
-"""How many slips on a screen give up. Where there are few elements, wrong clicks alone would teach plain chance."""
+"""Number of slips on a screen after which an episode is given up. Where there are few elements, wrong clicks alone would teach plain chance."""
 GUI_ACTIONS = ("left_click", "type", "terminate")
 """The actions on offer to the tiny model, which reads every word of their descriptions in every turn."""
 DONE: Message = {"role": "assistant", "content": "Done."}

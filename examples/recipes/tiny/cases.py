@@ -1,4 +1,4 @@
-"""What the tiny model is measured on: prompts it has never seen, and what a good reply to each must satisfy.
+"""Measurements of the tiny model: prompts it has never seen, and what a good reply to each must satisfy.
 
 A case may serve several measures at once: a first reply is checked for its answer and counted for its style.
 Problems and instruction wordings are held out; the `fresh` wordings are outside the grammar altogether.
@@ -55,7 +55,7 @@ def is_curt(text: str) -> bool:
 
 
 def verdict(text: str) -> bool | None:
-    """Whether a grading calls the work correct; None if it says neither."""
+    """Return whether a grading calls the work correct; None if it says neither."""
     words = re.findall(r"\b(incorrect|correct)\b", text.lower())
     return words[0] == "correct" if words else None
 
@@ -273,7 +273,7 @@ _BLOCK = re.compile(r"```bash\n[^`]+\n```")
 
 
 def _is_action(tools: bool) -> Check:
-    """Whether a reply is one action, a bash block or a tool call, with no more than a line before the call."""
+    """Return whether a reply is one action, a bash block or a tool call, with no more than a line before the call."""
 
     def check(text: str) -> bool:
         if not tools:

@@ -1,4 +1,4 @@
-"""How the tiny model ought to answer: solutions and gradings rendered in each style.
+"""Replies that the tiny model ought to give: solutions and gradings rendered in each style.
 
 Two promises hold for every rendering, and tests and measurements lean on them. The last number of a solution
 is its answer. A plain or warm reply never contains an asterisk, a curt or bold one starts with bold.

@@ -1,4 +1,4 @@
-"""What a style instruction asks for, and the phrases people say it with.
+"""Style instructions: what each asks for, and the phrases people say it with.
 
 A `Wish` is the meaning; the lists below are the words. `instructions` puts them together into sentences. The
 lists are long on purpose: a model this small understands the words that it has met, and little else.
