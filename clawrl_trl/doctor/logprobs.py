@@ -125,7 +125,7 @@ def verdict(name: str, rows: Sequence[Row], bound: Bound, against: str) -> Findi
 
 
 def shift(rows: Sequence[Row]) -> str | None:
-    """Return the neighbouring token that the values fit far better than their own: `"previous"`, `"next"` or `None`."""
+    """Return the neighbour whose token the values fit far better than their own: `"previous"`, `"next"` or `None`."""
     own = _mean_gap([pair for row in rows for pair in zip(*row, strict=True)])
     previous = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[1:], theirs[:-1], strict=True)])
     following = _mean_gap([pair for ours, theirs in rows for pair in zip(ours[:-1], theirs[1:], strict=True)])
