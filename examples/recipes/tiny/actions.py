@@ -25,7 +25,7 @@ Message = dict[str, Any]
 RIGHT = 0.35
 """How often the right action is learnt."""
 GIVES_UP = 2 / 3
-"""Share of slips on a screen that give up. Where there are few elements, wrong clicks alone would teach plain chance."""
+"""Share of slips on a screen that give up. Among few elements, wrong clicks alone would teach plain chance."""
 GUI_ACTIONS = ("left_click", "type", "terminate")
 """The actions on offer to the tiny model, which reads every word of their descriptions in every turn."""
 DONE: Message = {"role": "assistant", "content": "Done."}
