@@ -273,8 +273,8 @@ class PlaywrightPage(WebPage):
     async def _attach(self, page: "PlaywrightRawPage") -> None:
         self._page = page
         self._session = await page.context.new_cdp_session(page)
-        self._session.on("WebPage.windowOpen", self._announce)
-        for domain in ("WebPage", "Accessibility"):
+        self._session.on("Page.windowOpen", self._announce)
+        for domain in ("Page", "Accessibility"):
             await self._session.send(f"{domain}.enable")
 
     def _announce(self, _: Any) -> None:

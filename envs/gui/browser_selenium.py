@@ -181,7 +181,7 @@ class SeleniumPage(WebPage):
         width, height = self.size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        for domain in ("WebPage", "Accessibility"):
+        for domain in ("Page", "Accessibility"):
             driver.execute_cdp_cmd(f"{domain}.enable", {})
 
     def _follow(self, driver: "WebDriver") -> bool:

@@ -188,7 +188,7 @@ class WebPage(Screen):
         """
         known = self._browser_names()
         names = sorted({name for name in _WORDS.findall(expression) if name not in known and name not in _KEYWORDS})
-        world = self.send("WebPage.createIsolatedWorld", frameId=self._frames()[0], worldName="reader")
+        world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="reader")
         given = self._copy(names) if names else []
         answer = self.send(
             "Runtime.callFunctionOn",
@@ -205,7 +205,7 @@ class WebPage(Screen):
     def _browser_names(self) -> frozenset[str]:
         """The names that the browser gives every page; asked of an empty one."""
         if not self._known:
-            world = self.send("WebPage.createIsolatedWorld", frameId=self._frames()[0], worldName="names")
+            world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="names")
             answer = self.send(
                 "Runtime.evaluate", expression=_NAMES_OF, contextId=world["executionContextId"], returnByValue=True
             )
@@ -229,12 +229,12 @@ class WebPage(Screen):
     def provide(self, name: str, value: Any) -> None:
         """Give the pages to come a global constant, before any script of theirs runs."""
         source = f"window[{json.dumps(name)}] = {json.dumps(value)};"
-        self._scripts.append(self.send("WebPage.addScriptToEvaluateOnNewDocument", source=source)["identifier"])
+        self._scripts.append(self.send("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"])
 
     def renew(self) -> None:
         """Make it an empty page, without cookies, storage or constants of what was shown."""
         while self._scripts:
-            self.send("WebPage.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
+            self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
         self.open("about:blank")
         self.send("Network.clearBrowserCookies")
         self.send("Storage.clearDataForOrigin", origin="*", storageTypes="all")
@@ -254,7 +254,7 @@ class WebPage(Screen):
         raise WorldBroken("the page does not come to rest")
 
     def capture(self) -> bytes:
-        answer = self.send("WebPage.captureScreenshot", format="png", optimizeForSpeed=True)
+        answer = self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
         return base64.b64decode(answer["data"])
 
     def locate(self, ref: int) -> Point:
@@ -312,7 +312,7 @@ class WebPage(Screen):
             for child in tree.get("childFrames", ()):
                 yield from within(child)
 
-        return list(within(self.send("WebPage.getFrameTree")["frameTree"]))
+        return list(within(self.send("Page.getFrameTree")["frameTree"]))
 
     def _walk(self, node: Json, tree: dict[str, Json], depth: int, above: str, labels: str) -> list[Element]:
         """The lines of a node and of what lies in it, with node ids in place of numbers.
