@@ -15,7 +15,7 @@ from rich.console import Console
 from clawrl_trl.doctor.finding import Finding, exit_code
 from clawrl_trl.doctor.report import ReportPage
 
-pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.timeout(300), pytest.mark.slow]
 
 GROUPS = {"Machine", "Engine", "Model", "Judge"}
 

@@ -17,7 +17,7 @@ from clawrl_trl.ledger.schema import Policy, Turn
 from clawrl_trl.policies.checksums import digest, weight_files
 from clawrl_trl.tiny import MODEL_PATH
 
-pytestmark = pytest.mark.xdist_group("live")
+pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.slow]
 
 CALCULATOR = {
     "type": "function",

@@ -14,7 +14,7 @@ from live_run import LiveRun, wait_for
 from clawrl_trl.errors import run_main
 from clawrl_trl.run import RunFolder
 
-pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(600), pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 ACCELERATE = Path(sys.executable).parent / "accelerate"

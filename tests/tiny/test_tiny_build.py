@@ -11,6 +11,8 @@ from recipes.tiny import build as recipe
 from recipes.tiny import evaluate, train
 from recipes.tiny import tokenizer as tokenizers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

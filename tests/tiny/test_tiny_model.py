@@ -23,7 +23,7 @@ from recipes.tiny.wishes import Wish
 
 PLAIN, WARM = Wish(form="plain"), Wish(tone="warm")
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
-pytestmark = pytest.mark.xdist_group("tiny-model")
+pytestmark = [pytest.mark.xdist_group("tiny-model"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

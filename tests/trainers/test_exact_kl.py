@@ -13,6 +13,8 @@ from transformers import Qwen3ForCausalLM
 from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 
+pytestmark = pytest.mark.slow
+
 
 def distributions(model: Any, sample: TrainingSample, width: int) -> torch.Tensor:
     """[T, V] log-probabilities at temperature 1 of what may stand at each token of a reply."""

@@ -20,6 +20,8 @@ from clawrl_trl.trainers import (
     OPDTrainer,
 )
 
+pytestmark = pytest.mark.slow
+
 CAP, BETA, LOW, HIGH = 2.0, 0.05, 0.2, 0.28
 W_RL, W_OPD, CLIP = 0.7, 1.3, 1.5
 

@@ -24,6 +24,8 @@ from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
 from clawrl_trl.trainers import OPDConfig, OPDTrainer
 
+pytestmark = pytest.mark.slow
+
 K = 4
 
 

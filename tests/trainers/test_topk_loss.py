@@ -15,6 +15,8 @@ from clawrl_trl.credit import TrainingSample, merge
 from clawrl_trl.credit.merge import CreditedSample
 from clawrl_trl.trainers import CombineConfig, CombineTrainer, OPDConfig, OPDTrainer
 
+pytestmark = pytest.mark.slow
+
 K, LONGEST = 6, 20
 LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo")
 

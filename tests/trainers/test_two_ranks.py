@@ -15,6 +15,8 @@ from clawrl_trl.credit import TrainingSample
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Batch
 
+pytestmark = pytest.mark.slow
+
 LOSSES = ("grpo", "dapo")
 K = 4
 
