@@ -1,4 +1,4 @@
-"""How well the rules judge reads people: `python benchmarks/judge.py`.
+"""How well the rules judge reads people: `PYTHONPATH=examples python benchmarks/judge.py`.
 
 Four ways of judging the same cases (tests/judge/cases.jsonl, none of which the classifier was trained on), each
 inside the same rules for feedback and tool results: counted words alone, VADER's sentiment (pip install
