@@ -55,7 +55,7 @@ class Picture:
         return f"{self.step:03d}-{'end' if self.turn is None else f'turn-{self.turn}'}{more}.png"
 
     def described(self) -> dict[str, Any]:
-        """What there is to say about it."""
+        """Return its step, kind, size and length for a program."""
         width, height = self.size or (None, None)
         length = None if self.content is None else len(self.content)
         return {"step": self.step, "kind": self.kind, "width": width, "height": height, "bytes": length}

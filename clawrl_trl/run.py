@@ -61,7 +61,7 @@ class RunFolder:
         return self.path / "logs"
 
     def screenshots_of(self, session: str) -> Path:
-        """Where the screenshots of an episode are kept, if they are."""
+        """Return the folder of an episode's screenshots, whether or not it exists."""
         name = quote(session, safe="").replace(".", "%2E")  # a client names its sessions, and may name one ".."
         return self.path / "screenshots" / (name or "%")
 
@@ -105,7 +105,7 @@ class RunFolder:
         write_private(self.path / f"{name}.json", json.dumps(content) + "\n")
 
     def announced(self, name: str) -> dict[str, Any] | None:
-        """What `<name>.json` says, or `None` when there is none or its process is gone."""
+        """Read `<name>.json`; `None` when there is none or its process is gone."""
         try:
             content: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())
         except (OSError, ValueError):

@@ -51,7 +51,7 @@ _OF_PRACTICE = (
 
 @dataclass
 class ScriptArguments:
-    """What to do, beside what the trainer, the model and the serving half are told."""
+    """Arguments of the script itself, beside those of the trainer, the model and the serving half."""
 
     method: str = field(
         default="combine",
@@ -149,7 +149,7 @@ class ScriptArguments:
         return read
 
     def hints_needs(self) -> tuple[str, ...]:
-        """What training on an environment's hints needs of a sample; empty without hints.
+        """Return what training on an environment's hints needs of a sample; empty without hints.
 
         Raises:
             UserError: If the method needs a teacher that there is not, or the hints would teach nobody.
@@ -262,7 +262,7 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
 
 
 def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """What the YAML file of `--config` says, and the arguments besides.
+    """Read the YAML file of `--config`; returns its content and the other arguments.
 
     `env` names the environment; a mapping there sets environment variables, as in TRL's files.
     """

@@ -77,7 +77,7 @@ class EnvironmentEntry:
         max_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Callable[[], Any], int]:
-        """What makes environments over the tasks of a split, and how many tasks there are.
+        """Return a maker of environments over the tasks of a split, and the number of tasks.
 
         Args:
             source (`Path`): The task set.
@@ -160,7 +160,7 @@ def task_folder(tasks: str | None, env: str, shipped: Path) -> Path:
 
 
 def _place(source: Path, split: str) -> Path | None:
-    """Where a split of a task set lies, if it is split."""
+    """Find the file or folder of a split, if the task set is split."""
     places = (source / f"{split}{ending}" for ending in (".jsonl", ".parquet", ""))
     return next((one for one in places if one.exists()), None)
 

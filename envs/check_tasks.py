@@ -21,7 +21,7 @@ from clawrl_trl.errors import UserError
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one task.
+    """Result of checking one task.
 
     Attributes:
         task (`str`): Its name.

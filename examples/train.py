@@ -39,7 +39,7 @@ NICE = 10
 
 
 def lesson(script: ScriptArguments, seed: int) -> Lesson:
-    """What the persona plays."""
+    """Return the persona's run."""
     assert script.persona is not None
     return Lesson(
         persona=script.persona,
@@ -54,7 +54,7 @@ def lesson(script: ScriptArguments, seed: int) -> Lesson:
 
 
 def practice(script: ScriptArguments, config: Any) -> Practice:
-    """What is practised.
+    """Return the practice run.
 
     Raises:
         UserError: If there is no such environment or task set, or the method needs a teacher that it doesn't have.

@@ -23,7 +23,7 @@ MicroBatch = dict[str, Any]
 
 
 class Consumer(Protocol):
-    """What the loader needs of a trainer."""
+    """Protocol of a trainer as the loader sees it."""
 
     source: Source
     args: Any

@@ -46,7 +46,7 @@ def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
 
 
 def shown(inputs: Inputs) -> Inputs:
-    """What TRL's forward pass takes of a micro-batch beside its tokens; nothing where there are no pictures."""
+    """Return the pictures' inputs of TRL's forward pass on a micro-batch; nothing where there are none."""
     return {name: inputs[name] for name in _SHOWN if name in inputs}
 
 

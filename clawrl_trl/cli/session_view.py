@@ -80,7 +80,7 @@ IDENTITIES = {
 
 
 def describe_identity(source: str) -> str:
-    """How a session was recognised, in words; `source` is the session's `identity_source`."""
+    """Describe in words how a session was recognised; `source` is the session's `identity_source`."""
     kind, _, detail = source.partition(":")
     return IDENTITIES[kind].format(detail or "for it") if kind in IDENTITIES else source
 
@@ -90,7 +90,7 @@ def _score(row: Row) -> str:
 
 
 def _asked(messages: Sequence[Message]) -> list[tuple[Message, str]]:
-    """What the request brought since the reply before: cleaned messages, each with who it comes from."""
+    """Return what is new in a request since the reply before: cleaned messages, each with its provenance."""
     if not messages:
         return []
     read = reading.read(messages)

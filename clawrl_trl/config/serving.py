@@ -101,7 +101,7 @@ def _setting(name: str, default: Any, help: str) -> Any:
 
 @dataclass(kw_only=True)
 class ServingArguments:
-    """What serving is told beside the run folder and the model, which a training script names its own way."""
+    """Settings of serving, without the run folder and the model, which a training script names its own way."""
 
     host: str = _setting("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
     port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")

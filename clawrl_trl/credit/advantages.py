@@ -84,7 +84,7 @@ def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> Fl
 
 
 def accepted_prefix(teacher: ArrayLike | None, student: ArrayLike | None, length: int) -> FloatArray:
-    """How probable it is that the teacher accepts all tokens before each: `prod_{i<t} min(1, exp(T_i - S_i))`.
+    """Probability that the teacher accepts all tokens before each: `prod_{i<t} min(1, exp(T_i - S_i))`.
 
     It is the rule by which speculative sampling ([Leviathan et al., 2023](https://huggingface.co/papers/2211.17192))
     accepts what a draft model, here the policy, proposes. Behind a token that the teacher would not have written it is

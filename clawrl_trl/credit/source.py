@@ -41,7 +41,7 @@ class SampleBatch:
 
 @runtime_checkable
 class Source(Protocol):
-    """What a trainer needs of a source."""
+    """Protocol of a trainer's source of samples."""
 
     def take(self, wait_s: float) -> SampleBatch | None:
         """The next batch, or `None` when there is none after `wait_s` seconds."""

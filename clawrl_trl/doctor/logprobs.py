@@ -28,7 +28,7 @@ Row = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Bound:
-    """How far log-probs may be apart, in nats: on average without and with a warning, and for a single token."""
+    """Largest gaps of log-probs, in nats: on average without and with a warning, and for a single token."""
 
     mean: float
     tolerable: float
@@ -42,7 +42,7 @@ COARSE = Bound(mean=0.02, tolerable=0.1, largest=1.0)
 
 
 def bound_of(patient: Target) -> Bound:
-    """What the engine's precision allows."""
+    """Return the bound that the engine's precision allows."""
     return COARSE if patient.coarse or patient.reference.dtype != "float32" else FINE
 
 

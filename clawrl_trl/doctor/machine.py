@@ -89,7 +89,7 @@ async def memory(patient: Target) -> Finding:
 
 
 def needed(patient: Target, shape: Shape, *, on_card: bool) -> Estimate:
-    """What LoRA training beside the engine takes here."""
+    """Estimate what LoRA training beside the engine takes on this machine."""
     slots = max(patient.settings.max_staleness, patient.settings.keep_policies) + 2
     if on_card:
         return estimate(shape, Plan(slots=slots, rank=RANK))
@@ -146,7 +146,7 @@ async def port(patient: Target) -> Finding:
 
 
 async def keys(patient: Target) -> Finding:
-    """Who gets in, and whether a key would travel in the clear."""
+    """Check the keys: who gets in, and whether a key would travel in the clear."""
     name = "keys"
     settings = patient.settings
     if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):

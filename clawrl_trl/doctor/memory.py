@@ -27,7 +27,7 @@ CARDS = (8, 16, 24, 48, 80)
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model's architecture decides its memory.
+    """The numbers of a model's architecture that decide its memory.
 
     Args:
         linear: Parameters of the linear layers that an adapter goes to and that 4 bits can hold.
@@ -131,7 +131,7 @@ def _inside(hidden: int, intermediate: int, queries: int, keys: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is served and trained.
+    """A plan of serving and training a model.
 
     Args:
         method: `"lora"` or `"full"`.
@@ -180,7 +180,7 @@ class Estimate:
 
 
 def estimate(shape: Shape, plan: Plan) -> Estimate:
-    """What a plan takes.
+    """Estimate the memory that a plan takes.
 
     Args:
         shape: The model.

@@ -60,7 +60,7 @@ class Target:
 
     @property
     def base(self) -> str:
-        """What the engine calls the model without an adapter."""
+        """The engine's name for the model without an adapter."""
         return str(self.card.get("id") or BASE_MODEL)
 
     @property

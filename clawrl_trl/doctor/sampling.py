@@ -37,7 +37,7 @@ TOP = (20, 5)
 
 
 async def generation_config(patient: Target) -> Finding:
-    """What the model's own file asks for."""
+    """Check the sampling defaults of the model's own file."""
     name = "generation config"
     found = bends(_read(patient.model))
     if not found:

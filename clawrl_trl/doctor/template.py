@@ -91,7 +91,7 @@ async def thinking(patient: Target) -> Finding:
 
 
 async def as_served(patient: Target) -> Finding:
-    """What the engine sampled, sent back by a client, rendered by the engine again."""
+    """Check that sampled tokens, sent back by a client, are rendered by the engine as the same ids."""
     name = "prefix, as served"
     shared, whole, kinds = 0, 0, []
     for kind, body in (("text", TEXT), ("tool call", TOOLS)):

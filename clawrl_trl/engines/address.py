@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 4.0
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """Where an engine listens (without `/v1`) and the bearer key it asks for."""
+    """Base URL of an engine (without `/v1`) and the bearer key it asks for."""
 
     base_url: str
     key: str | None = None
@@ -33,7 +33,7 @@ class EngineAddress:
 
 
 def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
-    """Where the engine of a run listens at this moment.
+    """Return the address at which the engine of a run listens at this moment.
 
     A remote engine is found by `settings.engine` and `CLAWRL_ENGINE_KEY`, one started for the run by
     its readiness file, which changes when the engine is restarted on another port.
@@ -69,7 +69,7 @@ class Addressed:
 
     @property
     def address(self) -> EngineAddress:
-        """Where the engine listens now.
+        """The address at which the engine listens now.
 
         Raises:
             EngineUnavailable: If it has not announced itself.
@@ -77,7 +77,7 @@ class Addressed:
         return self._locate()
 
     def arguments(self, call: EngineCall, timeout: float | None) -> dict[str, Any]:
-        """What httpx is told of a request."""
+        """Return httpx's arguments for a call."""
         address = self.address
         headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
         arguments: dict[str, Any] = {

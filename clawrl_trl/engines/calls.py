@@ -41,7 +41,7 @@ UNKNOWN_VERSION = -1
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """What the model thought of given tokens, at temperature 1.
+    """Log-probabilities of given tokens under a model, at temperature 1.
 
     Attributes:
         logprobs (`list[float]`): Log-prob of each scored token, exactly as many as were asked about.
@@ -156,7 +156,7 @@ def model_names(reply: Mapping[str, Any]) -> list[str]:
 
 
 def base_name(names: Iterable[str]) -> str:
-    """What an engine that lists these names calls its base model: `base`, else the first that names no policy."""
+    """Return the name of the base model among an engine's: `base`, else the first that names no policy."""
     bases = [name for name in names if name != IN_PLACE_MODEL and not POLICY_NAME.fullmatch(name)]
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
@@ -177,7 +177,7 @@ def stated_limit(models: Mapping[str, Any], name: str) -> int | None:
 
 
 def model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
-    """What each name in the answer of `/v1/models` was loaded from; `None` where the engine doesn't say."""
+    """Map each name in the answer of `/v1/models` to what it was loaded from; `None` where the engine doesn't say."""
     return {str(model["id"]): model.get("root") for model in reply.get("data", [])}
 
 
@@ -200,7 +200,7 @@ def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None
 
 
 def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:
-    """How an engine serves policies, from what it says.
+    """Return how an engine serves policies, from what it says.
 
     Args:
         in_place (`Mapping`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.

@@ -113,7 +113,7 @@ class EngineClient(Addressed):
         return stated_limit(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
 
     async def base_name(self) -> str:
-        """What the engine calls its base model, remembered for its address; `base` if it lists no models."""
+        """Return the engine's name for its base model, remembered for its address; `base` if it lists no models."""
         address = self.address
         if address not in self._bases:
             try:
@@ -128,7 +128,7 @@ class EngineClient(Addressed):
         return self._bases[address]
 
     async def roots(self) -> dict[str, str | None]:
-        """What each model that it serves was loaded from, by name; `None` where the engine doesn't say."""
+        """Map each model that it serves to what it was loaded from; `None` where the engine doesn't say."""
         return model_roots(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
@@ -145,7 +145,7 @@ class EngineClient(Addressed):
             check_root(name, path, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def serving(self) -> Serving:
-        """How it serves policies at this moment."""
+        """Return how it serves policies at this moment."""
         try:
             in_place = await self._json(EngineCall("GET", POLICY_PATH), limit_s=HEALTH_TIMEOUT_S)
         except EngineError as error:

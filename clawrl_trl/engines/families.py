@@ -42,7 +42,7 @@ class Family:
     note: str = ""
 
     def arguments(self) -> list[str]:
-        """What the family adds to vLLM's command line."""
+        """Arguments that the family adds to vLLM's command line."""
         tools = ["--enable-auto-tool-choice", "--tool-call-parser", self.tools] if self.tools else []
         reasoning = ["--reasoning-parser", self.reasoning] if self.reasoning else []
         return [*tools, *reasoning, *self.flags]

@@ -34,7 +34,7 @@ CANT_EXCHANGE = (
 
 @dataclass(frozen=True)
 class Serving:
-    """How an engine serves policies at this moment.
+    """The way in which an engine serves policies at this moment.
 
     Args:
         whole (`str`): How it serves whole models: `"by name"`, `"in place"`, or `"not"` at all.
@@ -63,7 +63,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def served_folder(folder: Path) -> Path:
-    """What an engine loads of a policy's folder: the merged model if there is one."""
+    """Return the folder that an engine loads of a policy: the merged model if there is one."""
     merged = folder / MERGED
     return merged if merged.is_dir() else folder
 

@@ -83,7 +83,7 @@ class SyncEngineClient(Addressed):
             check_root(name, path, self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def serving(self) -> Serving:
-        """How it serves policies at this moment."""
+        """Return how it serves policies at this moment."""
         try:
             in_place = self._json(EngineCall("GET", POLICY_PATH))
         except EngineError as error:

@@ -100,7 +100,7 @@ def too_many(under_way: int) -> ApiError:
 
 
 def of_engine(error: EngineError) -> ApiError:
-    """What the engine said, in OpenAI's shape: its status and message are passed on."""
+    """Return an engine's error in OpenAI's shape: its status and message are passed on."""
     if isinstance(error, EngineUnavailable):
         if error.timed_out:
             return ApiError(504, "The engine took too long to answer.", code="engine_timeout")

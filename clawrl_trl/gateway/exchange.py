@@ -69,7 +69,7 @@ class Exchange:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the gateway tells the client beside the reply."""
+        """Headers that the gateway adds to the reply."""
         turn_ids = self._record.turn_ids()
         more = {"X-Clawrl-Turn-Count": str(len(turn_ids))} if len(turn_ids) > TURN_IDS_TOLD else {}
         return more | {

@@ -226,7 +226,7 @@ class PolicyRouter:
         return self._engine_serves or await self._learn()
 
     async def _learn(self) -> Serving:
-        """What the engine calls its base, has loaded and can exchange; to be called with `_loading` held."""
+        """Ask the engine what it calls its base, has loaded and can exchange; call it with `_loading` held."""
         serves = await self._engine.serving()
         roots = await self._engine.roots()
         self._base_name = base_name(roots)

@@ -112,7 +112,7 @@ class ResponsesRequest(_Request):
 
 
 class CountRequest(_Request):
-    """What Anthropic's token count asks about: a request without its sampling."""
+    """Body of Anthropic's token count: a request without its sampling."""
 
     messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
     system: str | Items[dict[str, Any]] | None = None

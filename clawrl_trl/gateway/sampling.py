@@ -55,7 +55,7 @@ def completed(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, An
 
 
 def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
-    """What is stored with the turn about how it was sampled, at the run's `temperature` unless the client set one."""
+    """Return the sampling parameters to store with a turn; the run's `temperature` unless the client set one."""
     return completed(body, temperature) | {
         "seed": body.get("seed"),
         "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens"),
@@ -67,7 +67,7 @@ def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
 
 
 def grammar_asked_for(body: Mapping[str, Any]) -> str | None:
-    """What of a request an engine may turn into a grammar, as vLLM 0.31 does, or `None`.
+    """Return the field of a request that an engine may turn into a grammar, as vLLM 0.31 does, or `None`.
 
     Of tools it is a choice that forces a call, and strict ones unless calls are ruled out.
     """

@@ -137,7 +137,7 @@ class Gateway:
             )
 
     async def _max_prompt_chars(self) -> int | None:
-        """What the engine states: the embedded one does, which reads text alone; `None` for one that doesn't."""
+        """Ask the engine for its limit; the embedded one, which reads text alone, states one, others `None`."""
         with suppress(EngineError):
             return await self.engine.limit("max_prompt_chars")
         return None

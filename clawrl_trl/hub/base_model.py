@@ -22,7 +22,7 @@ _BUNDLED_TAIL = MODEL_PATH.parts[-3:]
 
 @dataclass(frozen=True)
 class BaseModel:
-    """What is told of a base model.
+    """Facts about a base model.
 
     Args:
         kind: `"hub"`, `"bundled"` or `"local"`.
@@ -59,7 +59,7 @@ class BaseModel:
         return cls("hub", repo_id, revision, *about, folder)
 
     def facts(self) -> dict[str, Any]:
-        """What a receipt says of it."""
+        """Return the facts for a receipt."""
         names = ("kind", "name", "revision", "licence", "architecture")
         return {name: getattr(self, name) for name in names}
 

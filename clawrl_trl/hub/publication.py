@@ -21,7 +21,7 @@ from clawrl_trl.policies import PolicyStore
 
 @dataclass(frozen=True)
 class Publication:
-    """What is uploaded.
+    """The files of one upload.
 
     Args:
         folder: The temporary folder; every file in it is meant to be uploaded.
@@ -143,7 +143,7 @@ def _base_named(weights: Path, record: Mapping[str, Any]) -> BaseModel | None:
 
 
 def _loadable(base: BaseModel) -> str | None:
-    """What `adapter_config.json` may name: a repository, and nothing else."""
+    """Return the base model that `adapter_config.json` may name: a repository, and nothing else."""
     return base.name if base.kind == "hub" else None
 
 

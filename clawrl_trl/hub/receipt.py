@@ -39,7 +39,7 @@ _POLICY_METRICS = ("step", "samples", "kl_to_base")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What a policy folder says of how it was trained; empty for one of an older release."""
+    """Read a policy folder's record of its training; empty for one of an older release."""
     try:
         record = json.loads((folder / TRAINING_RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -128,7 +128,7 @@ def overlap(teacher: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
 
 
 def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float | None = None) -> float:
-    """What a teacher would teach: mean absolute log-prob gap over the response's tokens.
+    """Gain of a hint: mean absolute log-prob gap over the response's tokens.
 
     Of a response that was turned down it is how much less likely the teacher finds it, below 0 if it likes it better.
     """
@@ -139,7 +139,7 @@ def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float 
 def choose(
     teachers: Sequence[NDArray[np.float32]], plain: NDArray[np.float32], score: float | None = None
 ) -> int | None:
-    """Which hint to use: the largest `gain` among those whose `overlap` is at least `OVERLAP_FLOOR`.
+    """Choose the hint with the largest `gain` among those whose `overlap` is at least `OVERLAP_FLOOR`.
 
     A teacher that shares almost nothing with the response talks about something else: its gap is large on every
     token and says nothing about which of them to change. One that finds a response that was turned down no less likely

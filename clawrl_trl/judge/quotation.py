@@ -32,7 +32,7 @@ ELIDED = "“…”"
 
 @dataclass(frozen=True)
 class OwnWords:
-    """What the owner wrote in a message.
+    """The part of a message that the owner wrote.
 
     Attributes:
         text: All of it; empty if the message holds nothing of the owner's.
@@ -191,7 +191,7 @@ def _without_material(lines: Sequence[str], carries: bool) -> tuple[list[str], s
 
 
 def _material_start(lines: Sequence[str], number: int) -> int | None:
-    """Where in a line a text begins that the words before it ask about, introduce or ascribe; `None` if nowhere."""
+    """Find where a text begins in a line that the words before it ask for, introduce or ascribe; `None` if nowhere."""
     line, below = lines[number], lines[number + 1 : number + 4]
     for colon in _COLON.finditer(line, 0, LONGEST_HEAD):
         head = _SENTENCE_END.split(line[: colon.start()])[-1]

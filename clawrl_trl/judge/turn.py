@@ -128,7 +128,7 @@ class JudgedTurn:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a judge says about a turn.
+    """A judge's verdict on a turn, before it is stored.
 
     Args:
         judge: Its name, kept with the verdict.

@@ -39,7 +39,7 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How one rollout ended.
+    """The end of one rollout.
 
     Attributes:
         session (`str`): The client's name of its session, or the ledger's.
@@ -59,7 +59,7 @@ class EpisodeOutcome:
 
 @dataclass
 class Settled:
-    """What came of a group.
+    """Counts of a settled group.
 
     Attributes:
         samples (`int`): Samples that may be trained.
@@ -152,7 +152,7 @@ def settle(
 
 
 def step_of(turn: Turn) -> int:
-    """Which step of its episode a turn is, from 0: the replies that came before it."""
+    """Step of a turn in its episode, from 0: the number of replies before it."""
     return sum(message.get("role") == "assistant" for message in turn.messages)
 
 

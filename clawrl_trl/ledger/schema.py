@@ -56,7 +56,7 @@ def _known(column: str, table: states.Table) -> str:
 
 @dataclass_transform(field_specifiers=(mapped_column,), kw_only_default=True)
 class Base(MappedAsDataclass, DeclarativeBase, kw_only=True, repr=False, eq=False):
-    """What all rows have in common."""
+    """Base class of all rows."""
 
     metadata: ClassVar[MetaData] = MetaData(
         naming_convention={
@@ -253,7 +253,7 @@ class Sample(_Stateful):
     created_at: Mapped[float] = mapped_column(default_factory=time.time)
 
     def content(self, turn: Turn) -> bytes:
-        """What a batch's digest is taken over: the ingredients and what the turn sampled."""
+        """The bytes that a batch's digest is taken over: the ingredients and what the turn sampled."""
         score = None if self.score is None else float(self.score)
         facts = [self.id, score, self.group, float(self.weight), self.policy_version, turn.compute_digest()]
         if self.baseline is not None:

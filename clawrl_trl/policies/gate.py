@@ -17,7 +17,7 @@ from clawrl_trl.policies.checksums import WEIGHT_FILES
 
 @dataclass(frozen=True)
 class GateReport:
-    """What a gate found.
+    """Findings of a gate.
 
     Args:
         passed: Whether the candidate may serve.

@@ -86,7 +86,7 @@ class Publisher:
             raise UserError(f"All weights are to be trained, but {CANT_EXCHANGE}.")
 
     def _whole_models(self) -> str | None:
-        """How the engine serves whole models; `None` if that can't be found out now."""
+        """Ask how the engine serves whole models; `None` if that can't be found out now."""
         try:
             return None if self.engine is None else self.engine.serving().whole
         except EngineError:

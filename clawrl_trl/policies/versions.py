@@ -42,7 +42,7 @@ class PolicyStore:
         self.root = Path(root).absolute()
 
     def folder(self, version: int) -> Path:
-        """Where a version lives or would live."""
+        """Return the folder of a version, whether or not it exists."""
         return self.root / name_of(version)
 
     def locate(self, path: str) -> Path:

@@ -21,7 +21,7 @@ NO_TEMPLATE = (
 
 
 def connection_help(settings: ServeSettings, base_url: str) -> str:
-    """What a person pastes into an OpenAI client and into `openclaw.json`, with the context that the engine takes.
+    """Return what a person pastes into an OpenAI client and into `openclaw.json`, with the engine's context length.
 
     Args:
         settings (`ServeSettings`): The run's settings.

@@ -49,7 +49,7 @@ _TOO_LONG = re.compile(r"maximum (?:context|model) length")
 
 @dataclass(frozen=True)
 class ModelReply:
-    """What one request brought.
+    """Reply to one request, or the reason why there is none.
 
     Attributes:
         text (`str`): The reply; empty when the request failed.
@@ -241,7 +241,7 @@ class GatewayPolicy:
             self.stopped.wait(POLL_SECONDS)
 
     def _state(self) -> str | None:
-        """What is wrong with the gateway at present, or `None`."""
+        """Return what is wrong with the gateway at present, or `None`."""
         try:
             status = httpx.get(f"{self._url().removesuffix('/v1')}/readyz", timeout=5).status_code
         except httpx.HTTPError:

@@ -33,7 +33,7 @@ MAX_FAULTS = 3
 
 
 class Task(Protocol):
-    """What an episode is about."""
+    """Protocol of a task: all that the base class needs of it."""
 
     @property
     def id(self) -> str:
@@ -46,7 +46,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Start:
-    """How an episode begins.
+    """Begin of an episode.
 
     Attributes:
         messages (`list[dict]`): The first messages, chat API: an optional system message and the user's.
@@ -59,7 +59,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Effect:
-    """What an action brought.
+    """Effect of an action.
 
     Attributes:
         results (`list[str]`): A text for each of its calls; for an action without calls that does not end the
@@ -139,10 +139,10 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
 
     @abstractmethod
     def evaluate(self) -> float:
-        """How well the task was done, in [-1, 1]; called once, when the episode has ended."""
+        """Grade the episode, in [-1, 1]; called once, when it has ended."""
 
     def advise(self) -> Mapping[int, str]:
-        """What the checker found wanting, by step from 0; called after `evaluate` where the outcome is below 1.
+        """Return what the checker found wanting, by step from 0; called after `evaluate` where the outcome is below 1.
 
         The words become hints for a teacher: they tell what was expected and what was found, and quote nothing that
         the agent printed but what the checker itself compared.
@@ -250,7 +250,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         return effect.ended
 
     def _guarded(self, work: Callable[[], V]) -> V | None:
-        """What `work` returns; `None`, with the reason kept, when the world broke."""
+        """Run `work` and return its result; `None`, with the reason kept, when the world broke."""
         try:
             return work()
         except WorldBroken as error:

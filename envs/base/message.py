@@ -33,7 +33,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Action:
-    """What an assistant's message asks of the world.
+    """An assistant's message, read as an action.
 
     Attributes:
         text (`str`): Its text, without the blocks of calls.

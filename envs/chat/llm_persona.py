@@ -116,7 +116,7 @@ class LLMPersona:
         return said.text
 
     def _reading(self, task: PersonaTask, reply: str) -> Said:
-        """What the model makes of the last reply; it is asked once."""
+        """Return the model's reading of the last reply; it is asked once."""
         if self._read is None or self._read[0] != reply:
             self._read = reply, self._ask(task, [*self._talk, {"role": "assistant", "content": reply}])
         return self._read[1]

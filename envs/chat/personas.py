@@ -24,7 +24,7 @@ class PersonaGone(Exception):
 
 @dataclass(frozen=True)
 class PersonaTask:
-    """What one session is about.
+    """Task of one session.
 
     Attributes:
         question (`str`): The homework problem.
@@ -66,7 +66,7 @@ class Persona(Protocol):
 
     @property
     def mood(self) -> Mood:
-        """How it feels before it has read a reply."""
+        """The mood before a reply has been read."""
 
     def session(self) -> "Persona":
         """The persona for one conversation. One that remembers what was said begins anew, others are themselves."""
@@ -81,7 +81,7 @@ class Persona(Protocol):
         """The next message after the `turn`-th reply, counted from 1."""
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
-        """How much the reply is to the persona's taste."""
+        """Check the reply against the persona's taste."""
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
         """Return whether the reply is right in substance."""

@@ -111,7 +111,7 @@ def _div_add(rng: random.Random) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of problem draws its numbers, and the equation that each told sentence leads to."""
+    """A kind of problem: how it draws its numbers, and the equation that each told sentence leads to."""
 
     draw: Draw
     equations: tuple[str | None, ...]
@@ -221,7 +221,7 @@ _WEIGHTS = {"add": 5, "sub": 5, "mul": 4, "div": 3, "add_add": 2, "add_sub": 2, 
 
 
 def split_of(question: str) -> Split:
-    """Which split a question belongs to, by a hash of its text."""
+    """Return the split of a question, by a hash of its text."""
     return "heldout" if zlib.crc32(question.encode()) % _HELDOUT_SHARE == 0 else "train"
 
 

@@ -14,7 +14,7 @@ from clawrl_trl.envs.chat.answers import numbers_in
 
 @dataclass(frozen=True)
 class StyleReport:
-    """What the rules say about one reply.
+    """Findings of the style rules on one reply.
 
     Attributes:
         faults (`tuple[str, ...]`): Names of the rules that the reply breaks, in the order of the rules.

@@ -27,7 +27,7 @@ SAMPLING = {"temperature": 0.8, "max_tokens": 400}
 
 
 class Said(BaseModel):
-    """What the model lets the user say."""
+    """The user's message as the model wrote it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -117,7 +117,7 @@ class UserModel:
 
 
 def read(answer: str) -> Said | None:
-    """What an answer says: the whole of it, but for a thought before and a code fence around, is the JSON object."""
+    """Read an answer: all of it, but for a thought before and a code fence around, is the JSON object."""
     text = re.sub(r"<think>.*?</think>", "", answer, flags=re.S).strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", text, re.S)
     try:

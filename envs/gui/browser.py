@@ -92,7 +92,7 @@ class Browser:
         return self._chromium is not None and self._chromium.is_connected()
 
     def call(self, work: Coroutine[Any, Any, R], timeout: float = TIMEOUT) -> R:
-        """What `work` returns, run on the browser's thread.
+        """Run `work` on the browser's thread and return its result.
 
         Raises:
             WorldBroken: If it takes longer than `timeout` seconds, or the browser is gone.
@@ -111,7 +111,7 @@ class Browser:
             raise WorldBroken(self._why(error.message)) from error
 
     def _why(self, message: str) -> str:
-        """What a message of the browser means; a page that crashed may have been ended for its memory."""
+        """Return what a message of the browser means; a page that crashed may have been ended for its memory."""
         if "crash" not in message:
             return f"the browser: {message.splitlines()[0]}"
         over, self._over = self._over, ""

@@ -24,7 +24,7 @@ def _solves(*names: str) -> Callable[[Callable[[GUIEnv], Iterator[Json]]], Calla
 
 
 def _asked(env: GUIEnv, pattern: str = r'"([^"]*)"') -> list[str]:
-    """What a pattern finds in the instruction; by default what it puts in quotes."""
+    """Find a pattern in the instruction; by default what it puts in quotes."""
     said = env.scene.instruction if env.scene is not None else ""
     return [str(found) for found in re.findall(pattern, said)]
 

@@ -96,7 +96,7 @@ class Screen(Protocol):
         """The screen as a PNG."""
 
     def outline(self) -> list[Element]:
-        """What is on the screen, in reading order."""
+        """Return what is on the screen, in reading order."""
 
     def close(self) -> None:
         """Take the screen down; idempotent."""

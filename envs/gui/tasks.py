@@ -23,16 +23,16 @@ class Scene(Protocol):
 
     @property
     def screen(self) -> Screen:
-        """Where it happens."""
+        """The screen on which it happens."""
 
     def progress(self) -> float:
-        """How much of the task is done, 0 to 1."""
+        """Return how much of the task is done, 0 to 1."""
 
     def over(self) -> bool:
         """Return whether the world has ended the episode."""
 
     def outcome(self) -> float:
-        """How well it was done, in [-1, 1]."""
+        """Return how well it was done, in [-1, 1]."""
 
     def close(self) -> None:
         """Take it down; idempotent."""

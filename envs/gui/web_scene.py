@@ -62,7 +62,7 @@ class WebScene:
         return
 
     def _hold(self, conditions: Sequence[str]) -> list[bool]:
-        """Which conditions are true; one that throws (the page has moved on) does not hold."""
+        """Evaluate conditions on the page; one that throws (the page has moved on) does not hold."""
         return [self._holds(condition) for condition in conditions]
 
     def _holds(self, condition: str) -> bool:

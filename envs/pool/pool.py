@@ -88,7 +88,7 @@ class EnvPool:
         return _Place(ThreadPoolExecutor(1, thread_name_prefix="env"))
 
     def specs(self) -> Json:
-        """What the environments observe, see [`clawrl_trl.envs.pool.wire.describe`]."""
+        """Return what the environments observe, see [`clawrl_trl.envs.pool.wire.describe`]."""
         if self._spec is None:
             with contextlib.closing(self.make_env()) as env:
                 self._spec = describe(env.observation_spec)

@@ -121,7 +121,7 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
             self._lease = None
 
     def _told(self, path: str, **content: Any) -> TensorDictBase:
-        """What the world answers; where there is none any more, the last observation, ended without a reward."""
+        """Return the world's answer; where there is none any more, the last observation, ended without a reward."""
         if not self._broken:
             try:
                 self._state = self._leased(path, **content)

@@ -49,7 +49,7 @@ def unpack(packed: Json, device: torch.device | None = None) -> TensorDict:
 
 
 def describe(spec: Composite) -> Json:
-    """What a spec says, as JSON: `"text"`, or shape and type of a tensor."""
+    """Describe a spec as JSON: `"text"`, or shape and type of a tensor."""
     return {
         name: "text" if isinstance(leaf, NonTensor) else {"shape": list(leaf.shape), "dtype": _name(leaf.dtype)}
         for name, leaf in spec.items()

@@ -307,7 +307,7 @@ class _Jobs:
 
 
 class _Ended:
-    """What the threads have done, for one reader, who may leave early (`left`)."""
+    """Results of the threads, for one reader, who may leave early (`left`)."""
 
     def __init__(self, bound: int) -> None:
         self._items: queue.SimpleQueue[tuple[_Open, Episode] | Future[None]] = queue.SimpleQueue()

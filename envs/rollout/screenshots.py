@@ -21,7 +21,7 @@ KEPT_EPISODES = 200
 
 
 class Screenshots:
-    """Where the screenshots of a run go; safe to use from many threads.
+    """Store of a run's screenshots; safe to use from many threads.
 
     Args:
         run (`str` or `Path`): The run folder.

@@ -145,7 +145,7 @@ def judged_step(reply: ModelReply, before: Mapping[str, Any], after: Mapping[str
 
 
 def provenance(messages: Sequence[Json]) -> list[str]:
-    """Who wrote each message of an episode: what stands before the first reply is the owner's."""
+    """Return who wrote each message of an episode: what stands before the first reply is the owner's."""
     begun = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
     named = {"system": "system", "assistant": "assistant"}
     return [named.get(one["role"], "owner" if place < begun else "tool") for place, one in enumerate(messages)]

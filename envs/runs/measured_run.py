@@ -79,15 +79,15 @@ class TaughtRun(ABC, Generic[R]):
 
     @abstractmethod
     def metrics(self, before: R, after: R, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """What is told of both evaluations and of the rows between."""
+        """Return the metrics of both evaluations and of the rows between."""
 
     @abstractmethod
     def shown(self, rows: list[dict[str, Any]]) -> tuple[int, int, str]:
-        """How far it is: done, of how many, and a remark."""
+        """Return the progress: done, of how many, and a remark."""
 
     @property
     def title(self) -> str:
-        """What the progress bar is called."""
+        """Title of the progress bar."""
         return self.log.removesuffix(".log")
 
     def __enter__(self) -> Self:

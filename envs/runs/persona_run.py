@@ -14,7 +14,7 @@ from clawrl_trl.envs.runs.progress import bar
 
 @dataclass(frozen=True)
 class Lesson:
-    """Who teaches whom, how often.
+    """A persona's run: who teaches, how often, and with what problems.
 
     Args:
         persona (`str`): `student`, `teacher`, or a YAML file that describes one.

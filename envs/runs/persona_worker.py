@@ -43,7 +43,7 @@ asks for what is left, with another seed."""
 
 @dataclass(kw_only=True)
 class PlaySettings:
-    """How a persona plays.
+    """Settings of a persona's chats.
 
     Args:
         interactions (`int`, *optional*, defaults to `36`): How many sessions, those on record included.
@@ -191,7 +191,7 @@ def _custom(
 
 
 def find_gateway(run: str | Path, patience: float) -> Callable[[], str | None]:
-    """Where the run's gateway is; asked anew when it went away, since it may come back on another port."""
+    """Find the run's gateway; asked anew when it went away, since it may come back on another port."""
 
     def locate() -> str | None:
         announced = RunFolder(run).announced("gateway")

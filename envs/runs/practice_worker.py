@@ -45,7 +45,7 @@ PLAIN_FLAGS = (
 
 @dataclass(frozen=True)
 class Practice:
-    """What is practised, how often.
+    """A practice run: the environment, its tasks, and the episodes to play.
 
     Args:
         env (`str`): The environment's name.
@@ -96,7 +96,7 @@ class Practice:
             raise UserError(f"--prm_coef {self.prm_coef} is no weight: use 0 or more.")
 
     def worlds(self, split: str) -> tuple[Callable[[], Any], int]:
-        """What makes environments over the tasks of a split, and how many tasks there are."""
+        """Return a maker of environments over the tasks of a split, and the number of tasks."""
         return setting(self.env).maker(
             self.tasks, split, difficulty=self.difficulty, max_steps=self.max_steps, options=self.env_options
         )

@@ -58,7 +58,7 @@ class Bind:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What a back end has to know of a sandbox."""
+    """Specification of a sandbox for a back end."""
 
     path: Path
     name: str
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Descriptors that its command inherits, by what stands in it for them."""
 
     def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
-        """What the host starts to run `argv` inside."""
+        """Return the host's command that runs `argv` inside."""
 
     def environment(self, room: SandboxSpec) -> Mapping[str, str]:
         """The environment in which the host starts it."""

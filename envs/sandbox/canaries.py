@@ -66,7 +66,7 @@ class Canaries:
 
     @property
     def files(self) -> dict[str, str]:
-        """What to write, by path."""
+        """Files to write, by path."""
         return {**self.own, **self.stand_ins, **{copy.path: copy.source for copy in self.copies}}
 
     @property

@@ -121,7 +121,7 @@ os.register_at_fork(after_in_child=WATCH.__init__)  # type: ignore[misc]
 
 
 def excess(watched: Watched) -> str:
-    """Which limit a command is over, in words; empty when none."""
+    """Return the limit that a command is over, in words; empty when none."""
     limits = watched.limits
     family = list(descendants(watched.pid))
     if memory_of(family, limits.memory_mb * MB) > limits.memory_mb * MB:

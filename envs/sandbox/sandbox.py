@@ -55,7 +55,7 @@ class SandboxClosed(RuntimeError):
 
 @dataclass(frozen=True)
 class Completed:
-    """What a command came to.
+    """Result of a command.
 
     Attributes:
         exit_code (`int`): Its exit code; negative: the signal that ended it.
@@ -239,7 +239,7 @@ class Kept:
         return self._lost > 0
 
     def data(self) -> bytes:
-        """What was kept, with a line in place of what was not."""
+        """The bytes that were kept, with a line in place of those that were not."""
         gap = f"\n[... {self._lost} bytes left out ...]\n".encode() if self._lost else b""
         return bytes(self._head + gap + self._tail)
 
@@ -326,7 +326,7 @@ def remove(folder: Path | None) -> None:
 
 
 def left_in(file: Path, most: int = 1 << 20) -> bytes:
-    """What untrusted code left in a file: never a link's target, never a pipe to wait for, never too much."""
+    """Read what untrusted code left in a file: never a link's target, never a pipe to wait for, never too much."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -74,7 +74,7 @@ class Checkout:
         return self._sandbox.run([*self._shell, *argv], timeout=timeout, cwd=self._cwd, input=input)
 
     def diff(self) -> bytes:
-        """What has changed since the base commit, new files included; empty where git can't say."""
+        """Return the diff since the base commit, new files included; empty where git can't say."""
         self.program(["git", "add", "--all"])
         plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         done = self.program(["git", "diff", "--cached", *plain, self.base])

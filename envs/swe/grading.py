@@ -34,7 +34,7 @@ _UNITTEST = re.compile(r"^(\w+ \([\w.]+\)).* \.\.\. (ok|expected failure|FAIL|ER
 
 @dataclass(frozen=True)
 class Grade:
-    """What became of a diff.
+    """Grade of a diff.
 
     Attributes:
         resolved (`bool`): Whether all named tests pass.
@@ -170,7 +170,7 @@ def worker(path: Sequence[str], program: str = "") -> list[str]:
 
 
 def read_report(done: Completed) -> list[Phase]:
-    """What became of the tests; empty unless the report, its own tale and the exit code agree."""
+    """Read the tests' outcomes; empty unless the report, its own tale and the exit code agree."""
     try:
         report = json.loads(done.stdout)
         phases = [(str(name), str(phase), str(outcome)) for name, phase, outcome in report["phases"]]

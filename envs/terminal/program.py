@@ -118,7 +118,7 @@ class ProgramServer:
 
 
 def _functions() -> str:
-    """What has bash start interpreters that are called by their path like those that are called by name."""
+    """Return functions by which bash starts interpreters called by their path like those called by name."""
     paths = [f"{place}/{name}" for place in _PLACES for name in INTERPRETERS]
     return "unset BASH_ENV\n" + "".join(f'function {path} {{ program {path} "$@"; }}\n' for path in paths)
 

@@ -50,7 +50,7 @@ class ShellBroken(RuntimeError):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the terminal showed.
+    """Output of the terminal.
 
     Attributes:
         output (`str`): The text, without escapes; its beginning and end where it is long.
@@ -137,7 +137,7 @@ class Shell:
         return self.execute(f"{make} && command cat {self._room.inside}/content > {where}", timeout)
 
     def view(self, timeout: float) -> Seen:
-        """What was printed since one last looked.
+        """Return what was printed since the last call.
 
         Args:
             timeout (`float`): Seconds to look at most; it ends early when nothing more comes.

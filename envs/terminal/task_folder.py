@@ -65,14 +65,14 @@ class TaskFolder:
 
     @property
     def instruction(self) -> str:
-        """What the agent is told."""
+        """The instruction for the agent."""
         if "instruction.md" in self.files:
             return self.text("instruction.md").strip()
         return str(self.config.get("instruction") or "").strip()
 
     @cached_property
     def config(self) -> Json:
-        """What `task.toml` or `task.yaml` says.
+        """Content of `task.toml` or `task.yaml`.
 
         Raises:
             UserError: If it can't be read.

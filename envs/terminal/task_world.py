@@ -41,7 +41,7 @@ _PYTHON = {"bubblewrap": "/opt/python/bin/python", "docker": "/usr/local/bin/pyt
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """What the tests say.
+    """Verdict of the tests.
 
     Attributes:
         passed (`float`): The share of them that passed.
@@ -211,7 +211,7 @@ class TaskWorld:
         return part if sandbox.work == "/work" else self._relocated(part.encode()).decode()
 
     def _inside(self, path: PurePosixPath) -> Path:
-        """Where a path of the world is on the host."""
+        """Return where a path of the world is on the host."""
         for root in ("/app", "/work"):
             if path.is_relative_to(root):
                 found = self.work / path.relative_to(root)
@@ -268,7 +268,7 @@ def _variables(said: str) -> dict[str, str]:
 
 
 def _reward(logs: Path) -> float:
-    """What the tests wrote into `reward.txt` (a number) or `reward.json` (`{"reward": number}`); 0 where neither."""
+    """Read the reward in `reward.txt` (a number) or `reward.json` (`{"reward": number}`); 0 where neither."""
     try:
         if (logs / "reward.json").is_file():
             said = json.loads(left_in(logs / "reward.json"))

@@ -45,7 +45,7 @@ class TerminalText:
         return "".join(shown)
 
     def _take(self, char: str) -> str:
-        """What a character shows; the state after it."""
+        """Take a character; returns what it shows and the state after it."""
         if char in _LINE_ENDS:
             self._state = "text"
             return "\n"

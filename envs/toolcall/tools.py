@@ -46,7 +46,7 @@ class Tools(Protocol):
 
 
 class Toolset(Protocol):
-    """Where tools come from."""
+    """A source of tools."""
 
     def open(self) -> Tools:
         """Begin an episode."""
@@ -129,12 +129,12 @@ def schema_of(function: Callable[..., Any]) -> Json:
 
 
 def text_of(value: Any) -> str:
-    """What a tool returned, as text."""
+    """Return a tool's result as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def routes(opened: Sequence[Tools]) -> Mapping[str, Tools]:
-    """Which tools answer to a name.
+    """Map names to the toolsets that answer to them.
 
     Raises:
         UserError: If two answer to the same.

@@ -97,6 +97,6 @@ def last(hidden: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
 
 
 def by_chunk(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-    """What `function` makes of rows that are given to it a chunk at a time, and again in the backward pass."""
+    """Apply `function` to rows a chunk at a time, and again in the backward pass."""
     chunks = zip(*(torch.split(one, CHUNK) for one in rows), strict=True)
     return torch.cat([checkpoint(function, *chunk, use_reentrant=False) for chunk in chunks])

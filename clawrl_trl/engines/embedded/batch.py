@@ -27,7 +27,7 @@ def accept_drawn(rows: Sequence[Row], sampler: Sampler, logits: Tensor) -> list[
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """What a finished prefill leaves: the rows' first updates, and the rows that go on as a batch of their own."""
+    """Result of a finished prefill: the rows' first updates, and the rows that go on as a batch of their own."""
 
     updates: list[Update]
     batch: "DecodeBatch | None"

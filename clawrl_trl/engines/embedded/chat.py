@@ -62,7 +62,7 @@ class Delta:
 
 
 class ChatFormat:
-    """How one model family writes prompts and replies.
+    """The format in which one model family writes prompts and replies.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): With a chat template, else chat requests are refused.

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Mailbox:
-    """Where the updates of one request arrive, in the event loop.
+    """Queue of the updates of one request, in the event loop.
 
     Args:
         eager (`bool`): Wake the reader for each update; otherwise only when a choice ends.

@@ -29,7 +29,7 @@ class PromptScores:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """What happened to one choice since the last update: new tokens, the text certain by now, or the end."""
+    """Progress of one choice since the last update: new tokens, the text certain by now, or the end."""
 
     generation: "Generation"
     index: int

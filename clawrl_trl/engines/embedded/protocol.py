@@ -67,7 +67,7 @@ class RepetitionDetection(Body):
 
 
 class SamplingBody(Body):
-    """What chat and plain completions have in common."""
+    """Fields that chat and plain completions have in common."""
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1

@@ -38,7 +38,7 @@ class Tokens:
 
 @dataclass
 class Piece:
-    """What one choice gained: since the last chunk, or as a whole."""
+    """Text and tokens that one choice gained: since the last chunk, or as a whole."""
 
     delta: Delta = field(default_factory=Delta)
     tokens: Tokens = field(default_factory=Tokens)
@@ -75,7 +75,7 @@ class Writer:
         self._place = {generation: number * body.n for number, generation in enumerate(generations)}
 
     def read(self, updates: Iterable[Update]) -> dict[int, Piece]:
-        """What each choice gained through these updates.
+        """Return what each choice gained through these updates.
 
         Raises:
             ReplyFailed: If an update carries an error.

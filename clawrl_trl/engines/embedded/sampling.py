@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the tokens of one request are drawn and when it ends.
+    """Sampling parameters of one request, and its ends.
 
     Args:
         temperature (`float`): 0 is greedy.
@@ -78,7 +78,7 @@ class Sampling:
 
 
 class Drawing(Protocol):
-    """What the sampler needs to know of a row."""
+    """Protocol of a row as the sampler sees it."""
 
     @property
     def sampling(self) -> Sampling: ...

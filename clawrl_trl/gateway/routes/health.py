@@ -20,7 +20,7 @@ router = APIRouter()
 
 @router.get("/")
 async def root() -> Response:
-    """What listens here, for a person who opens the address; nothing about the run."""
+    """Say what listens here to a person who opens the address; nothing about the run."""
     return JSONResponse(
         {
             "name": "clawrl-trl gateway",
@@ -68,7 +68,7 @@ async def readyz(request: Request) -> Response:
 
 @router.get("/v1/admin/status")
 async def status(request: Request) -> Response:
-    """What an administrator wants to see at a glance."""
+    """Return the gateway's state for an administrator."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.check_admin(dict(request.headers), request.client.host if request.client else None)
     counted = await asyncio.to_thread(_counts, gateway)

@@ -17,7 +17,7 @@ from re import Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """What one client does to a conversation on its way out.
+    """The habits of one client: what it does to a conversation on its way out.
 
     Attributes:
         name: The client's name; an id found by `session_id` has the identity source `message:<name>`.

@@ -17,7 +17,7 @@ from clawrl_trl.gateway.sessions.kinds import RequestSetting
 
 
 class Outcome(Enum):
-    """What became of a request."""
+    """Outcomes of a request."""
 
     OPEN = "open"  # no word yet
     FAILED = "failed"  # no reply at all

@@ -20,7 +20,7 @@ _MANY_TOOLS = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestSetting:
-    """What a request is asked under: a sketch of its system prompt and the names of its tools."""
+    """Setting of a request: a sketch of its system prompt and the names of its tools."""
 
     system: Sketch
     tools: frozenset[str]

@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a request belongs.
+    """The place of a request: its session, its kind, and the turns it follows and answers.
 
     Attributes:
         session_id: The ledger's id of the session.

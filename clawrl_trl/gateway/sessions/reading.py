@@ -28,7 +28,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 
 
 class HistoryRole(Enum):
-    """What becomes of a message in the conversation."""
+    """Roles of a message in later history."""
 
     KEPT = "kept"
     DROPPED = "dropped"  # system, transient, or a nudge: in no later history
@@ -107,7 +107,7 @@ class Reading:
         return any(note.nudge for note in newest)
 
     def after(self, index: int) -> tuple[list[Message], list[str]]:
-        """What follows message `index` up to the next reply: cleaned messages and their provenance."""
+        """Return what follows message `index` up to the next reply: cleaned messages and their provenance."""
         messages: list[Message] = []
         provenance: list[str] = []
         for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):

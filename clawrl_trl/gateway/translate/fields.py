@@ -42,7 +42,7 @@ COMMON_FIELDS = frozenset({*OWN_FIELDS, *ENGINE_FIELDS, "metadata", "model", "st
 
 @dataclass(frozen=True)
 class Fields:
-    """What becomes of the fields of an API's request.
+    """Table of an API's request fields and what becomes of each.
 
     Args:
         translated (`frozenset[str]`): Read by the translation.

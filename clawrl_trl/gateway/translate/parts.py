@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartEvent:
-    """What one event did to a part: it began, gained `text`, or is over."""
+    """Effect of one event on a part: it began, gained `text`, or is over."""
 
     what: Literal["open", "grow", "close"]
     part: Part

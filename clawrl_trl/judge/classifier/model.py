@@ -43,7 +43,7 @@ MAX_CHARACTERS = 1000
 
 @dataclass(frozen=True)
 class Opinion:
-    """What the classifier thinks of one message.
+    """The classifier's opinion of one message.
 
     Args:
         score: -1 objection, +1 approval or moving on, `None` when it can't tell.

@@ -184,7 +184,7 @@ def _drawn(rng: random.Random, maker: Callable[[random.Random], Any], refused: C
 
 @cache
 def _heldout(env: str) -> frozenset[str]:
-    """What names the held-out tasks of an environment."""
+    """Return what identifies the held-out tasks of an environment."""
     if env == "terminal":
         return frozenset(one.instruction for one in terminal.generate()["heldout"])
     if env == "toolcall":

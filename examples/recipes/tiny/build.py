@@ -97,7 +97,7 @@ Licence: Apache-2.0.
 
 
 def made(recipe: "Recipe") -> str:
-    """How a run of the recipe made a model, for the card."""
+    """Describe for the card how a run of the recipe made a model."""
     steps = sum(cycle.steps for cycle in recipe.cycles)
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
     begun = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"

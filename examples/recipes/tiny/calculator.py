@@ -76,7 +76,7 @@ def request(rng: random.Random, wanted: Wanted) -> str:
 
 
 def result(rng: random.Random, wanted: Wanted) -> str:
-    """What the calculator answers, in one of the forms that calculators have."""
+    """Return the calculator's answer, in one of the forms that calculators have."""
     value = wanted.value
     shown = (f"{value}", f"{value}", f"{value}.0", f"{wanted.expression} = {value}", f'{{"result": {value}}}')
     return rng.choice(shown)

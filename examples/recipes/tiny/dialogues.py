@@ -46,7 +46,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Task:
-    """What the user wants done: solve a problem, or grade a student's attempt at it."""
+    """The user's task: solve a problem, or grade a student's attempt at it."""
 
     problem: Problem
     attempt: Attempt | None = None

@@ -33,7 +33,7 @@ def sums(rng: random.Random) -> list[Piece]:
 
 
 def comparisons(rng: random.Random) -> list[Piece]:
-    """What a student wrote beside the correct answer, equal half of the time; the verdicts are learnt."""
+    """Pairs of a student's and the correct answer, equal half of the time; the verdicts are learnt."""
     found: list[Piece] = []
     highest = rng.choice((9, 20, 100))
     for _ in range(_ROWS):
@@ -76,7 +76,7 @@ def look_ups(rng: random.Random) -> list[Piece]:
 
 
 def _elements(rng: random.Random) -> list[str]:
-    """What two to six elements of several screens are called."""
+    """Names of two to six elements of several screens."""
     wanted = rng.randint(2, 6)
     items: dict[str, None] = {}
     while len(items) < wanted:

@@ -167,7 +167,7 @@ def measure(cases: list[Case], replies: list[str]) -> list[Measure]:
 
 @dataclass(frozen=True)
 class StyleGap:
-    """What a hint does to the first token of a reply.
+    """Effect of a hint on the first token of a reply.
 
     Attributes:
         wanted: the style hinted at, "plain" or "warm".
@@ -210,7 +210,7 @@ def _bold_opening(
 def style_gap(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wish: Wish, *, count: int = 300, seed: int = 0
 ) -> StyleGap:
-    """How strongly held-out hints for `wish` (plain or warm) move the first token of held-out requests."""
+    """Measure how strongly held-out hints for `wish` (plain or warm) move the first token of held-out requests."""
     rng = random.Random(f"{seed}-gap")
     make = dialogues.grade_task if wish.tone else dialogues.solve_task
     plain_prompts = []

@@ -32,7 +32,7 @@ def _system(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
 
 
 def reply(message: Message) -> str:
-    """What the model writes to say `message`, but for a thought before it."""
+    """Return the text that the model writes to say `message`, without a thought before it."""
     text = str(message["content"])
     for call in message.get("tool_calls", ()):
         function = call["function"]

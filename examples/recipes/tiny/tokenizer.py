@@ -47,7 +47,7 @@ _MARKUP = re.compile("|".join(map(re.escape, (*SPECIAL, *MARKERS))))
 
 
 def _corpus(rng: random.Random, samples: int) -> Iterator[str]:
-    """What people and the model write, without the markup between; instructions twice, for their many words."""
+    """Return what people and the model write, without the markup between; instructions twice, for their many words."""
     for _ in range(samples):
         for text, _ in pieces(dialogue(rng)):
             yield from _MARKUP.split(text)

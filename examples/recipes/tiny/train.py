@@ -34,7 +34,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Lessons:
-    """What is taught.
+    """Mixture of the training texts.
 
     Attributes:
         right: the share of episodes in environments that succeed.
@@ -76,7 +76,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM
 
 
 def _weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
-    """How much each token counts in the loss, [V]: digits, names and objects are where a slip makes a reply wrong."""
+    """Weights of the tokens in the loss, [V]: digits, names and objects are where a slip makes a reply wrong."""
     weights = torch.ones(len(tokenizer))
     for digit in "0123456789":
         for text in (digit, f" {digit}"):

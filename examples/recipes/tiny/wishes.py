@@ -12,7 +12,7 @@ from recipes.tiny.options import options
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user or an operator wants of a reply; None leaves that side to the model's habit.
+    """Wish of a user or an operator for a reply; None leaves that side to the model's habit.
 
     Attributes:
         form: "bold" (markdown, numbered) or "plain" (sentences).
