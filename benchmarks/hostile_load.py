@@ -194,7 +194,7 @@ def page(rows: list[dict[str, Any]], recoveries: list[dict[str, Any]], seconds: 
     lines = [
         "# Hostile load: does one client stop the others?",
         "",
-        f"{date.today()}, {machine()}, shared with other work. {CLIENTS} streaming clients, {rounds} phases of "
+        f"{date.today()}, {machine()}. {CLIENTS} streaming clients, {rounds} phases of "
         f"{seconds:.0f} s of each kind, each between quiet ones. The ratio is that of the p99 of the time to first "
         f"token to the one in the quiet before and after, its median over the phases. Goal: at most {GOAL:.0f}.",
         "",
