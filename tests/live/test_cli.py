@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from live_run import LiveRun
+from live_run import LiveRun, wait_for
 
 pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
 
@@ -92,9 +92,9 @@ def test_the_gateway_says_what_it_is(live: LiveRun) -> None:
 
 
 def test_the_start_names_model_and_context(live: LiveRun) -> None:
-    log = (live.folder.logs / "serve.log").read_text()
-    assert f"Serving the bundled model at {live.base_url}\n" in log
-    assert "the bundled model is for the tour" in log
+    log = live.folder.logs / "serve.log"
+    wait_for(lambda: "the bundled model is for the tour" in log.read_text(), 60, "the lines of the start")
+    assert f"Serving the bundled model at {live.base_url}\n" in log.read_text()
 
 
 @pytest.mark.parametrize(
