@@ -16,8 +16,8 @@ from statistics import fmean
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.logprobs import Row, bound_of, verdict
-from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import completion
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import TEXT
 from clawrl_trl.engines.client import EngineError
 from clawrl_trl.gateway.capture import Choice
@@ -28,53 +28,53 @@ ALLOW = "start vLLM with --enable-lora --max-lora-rank R --max-loras N and VLLM_
 SHARE = "let the engine see the run folder under the same path (a shared file system)"
 
 
-async def swap(patient: Target) -> list[Finding]:
+async def swap(target: Target) -> list[Finding]:
     """Load, ask, compare, unload."""
-    if patient.settings.vllm_max_lora_rank == 0:
+    if target.settings.vllm_max_lora_rank == 0:
         raise Skip("the engine serves no adapters (--vllm_max_lora_rank 0)")
-    reply = await patient.reply({**TEXT, "temperature": 1.0})
+    reply = await target.reply({**TEXT, "temperature": 1.0})
     prompt, completion = reply.prompt_ids, reply.token_ids
     if not prompt or not completion:
         raise Skip("the ids of a reply did not arrive")
     tag = secrets.token_hex(3)
     with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as place:
         names = [f"doctor-{tag}-{number}" for number in (1, 2)]
-        make = patient.reference.make_adapter
+        make = target.reference.make_adapter
         folders = {name: make(name, Path(place), seed, prompt, completion) for seed, name in enumerate(names)}
         try:
-            replies = await _ask_all(patient, folders, prompt)
+            replies = await _ask_all(target, folders, prompt)
         except EngineError as error:
-            fix = ALLOW if patient.beside else SHARE
+            fix = ALLOW if target.beside else SHARE
             return [Finding(SWAP, "fail", f"an adapter can't be served: {error.message[:200]}", fix)]
         finally:
             for name in folders:
                 with contextlib.suppress(EngineError):
-                    await patient.engine.unload_adapter(name)
-        return [_compare(patient, prompt, replies), await _gone(patient, next(iter(folders)), prompt)]
+                    await target.engine.unload_adapter(name)
+        return [_compare(target, prompt, replies), await _gone(target, next(iter(folders)), prompt)]
 
 
-async def _ask_all(patient: Target, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
+async def _ask_all(target: Target, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
     for name, folder in folders.items():
-        await patient.engine.load_adapter(name, folder)
+        await target.engine.load_adapter(name, folder)
 
     async def ask(name: str | None) -> Choice:
-        body = {"model": name or patient.base, "prompt": prompt, "max_tokens": TOKENS, "seed": 7}
-        return await completion(patient.engine, body)
+        body = {"model": name or target.base, "prompt": prompt, "max_tokens": TOKENS, "seed": 7}
+        return await completion(target.engine, body)
 
     names = [None, *folders]
     return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
 
 
-def _compare(patient: Target, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
+def _compare(target: Target, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
     rows: list[Row] = []
     to_base: list[float] = []
     for name, one in replies.items():
         if obstacle := one.obstacle():
             return Finding(SWAP, "fail", f"a reply under an adapter can't be trained on: {obstacle}")
-        rows.append((one.logprobs, patient.reference.logprobs(prompt, one.token_ids, adapter=name)))
+        rows.append((one.logprobs, target.reference.logprobs(prompt, one.token_ids, adapter=name)))
         if name is not None:
-            to_base += _gaps(one.logprobs, patient.reference.logprobs(prompt, one.token_ids))
-    bound = bound_of(patient)
+            to_base += _gaps(one.logprobs, target.reference.logprobs(prompt, one.token_ids))
+    bound = bound_of(target)
     bound = replace(bound, mean=2 * bound.mean)  # a made-up adapter is rougher than a trained one
     found = verdict(SWAP, rows, bound, "transformers with PEFT")
     if found.status != "ok" and fmean(to_base) <= bound.mean:
@@ -89,10 +89,10 @@ def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [abs(a - b) for a, b in zip(first, second, strict=True)]
 
 
-async def _gone(patient: Target, name: str, prompt: list[int]) -> Finding:
+async def _gone(target: Target, name: str, prompt: list[int]) -> Finding:
     body = {"model": name, "prompt": prompt, "max_tokens": 1}
     try:
-        await completion(patient.engine, body)
+        await completion(target.engine, body)
     except EngineError as error:
         if error.status == 404:
             return Finding(UNLOAD, "ok", "a request under an unloaded name is refused with 404")

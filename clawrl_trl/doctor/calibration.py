@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Target
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 
@@ -53,7 +53,7 @@ class Tally:
         )
 
 
-async def rules(patient: Target) -> Finding:
+async def rules(target: Target) -> Finding:
     """The rules judge, offline; it also decides explicit feedback for the other judges."""
     from clawrl_trl.judge.classifier.model import MARGIN
     from clawrl_trl.judge.rules import RulesJudge
@@ -65,9 +65,9 @@ async def rules(patient: Target) -> Finding:
     return _finding("rules judge", tally, len(cases), where)
 
 
-async def language_model(patient: Target) -> Finding:
+async def language_model(target: Target) -> Finding:
     """The llm judge, with the run's own settings."""
-    settings = patient.settings
+    settings = target.settings
     if settings.custom_rm_path:
         raise Skip("an own reward is set (--custom_rm_path)")
     if settings.judge != "llm":
@@ -75,8 +75,8 @@ async def language_model(patient: Target) -> Finding:
     if settings.judge_url:
         raise Skip("the judge is another server (--judge_url): point --engine at it to look at that")
     judge = LLMJudge(
-        patient.engine,
-        model=settings.judge_model or patient.base,
+        target.engine,
+        model=settings.judge_model or target.base,
         votes=settings.judge_votes,
         majority=settings.judge_majority,
         temperature=settings.judge_temperature,

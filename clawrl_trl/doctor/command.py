@@ -20,8 +20,8 @@ from clawrl_trl.config.flags import read_flags
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import adapters, calibration, logprobs, machine, sampling, template, tokens
 from clawrl_trl.doctor.finding import Finding, Skip, exit_code
-from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.report import ReportPage, as_json
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineClient, EngineError, locate
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import UserError
@@ -87,13 +87,13 @@ def doctor(argv: Sequence[str]) -> int:
         UserError: If a flag is wrong, or the run folder or the model does not exist.
     """
     settings, to_json = parse(argv)
-    patient = Target(settings)
-    if not patient.remote or settings.model_name_or_path:
+    target = Target(settings)
+    if not target.remote or settings.model_name_or_path:
         model_path(settings)
     console = Console(stderr=to_json)
     page = None if to_json else ReportPage(console)
     started = time.monotonic()
-    findings = Examination(patient, console, page).run()
+    findings = Examination(target, console, page).run()
     if page is None:
         print(as_json(findings))
     else:
@@ -126,17 +126,17 @@ def parse(argv: Sequence[str]) -> tuple[ServeSettings, bool]:
 
 
 class Examination:
-    """All checks on one patient, in order.
+    """All checks on one target, in order.
 
     Args:
-        patient: Whom.
+        target: Whom.
         console: For what is under way.
         page: Where findings are shown as soon as they are there; `None` for nowhere.
     """
 
-    def __init__(self, patient: Target, console: Console, page: ReportPage | None) -> None:
+    def __init__(self, target: Target, console: Console, page: ReportPage | None) -> None:
         self.findings: list[Finding] = []
-        self._patient, self._console, self._page = patient, console, page
+        self._patient, self._console, self._page = target, console, page
 
     def run(self) -> list[Finding]:
         """Ask everything; returns the findings."""
@@ -170,10 +170,10 @@ class Examination:
 
 
 @contextmanager
-def engine_of(patient: Target) -> Iterator[ServeSettings]:
+def engine_of(target: Target) -> Iterator[ServeSettings]:
     """The settings under which the engine to examine is found, while the block lasts."""
-    settings = patient.settings
-    if patient.remote or patient.run.announced("engine") is not None:
+    settings = target.settings
+    if target.remote or target.run.announced("engine") is not None:
         yield settings
         return
     with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as place:
@@ -182,10 +182,10 @@ def engine_of(patient: Target) -> Iterator[ServeSettings]:
             yield for_now
 
 
-async def asked(check: Check, patient: Target) -> list[Finding]:
+async def asked(check: Check, target: Target) -> list[Finding]:
     """The findings of one check; what keeps it from being made is a finding too, and the next one is asked."""
     try:
-        found: Any = await check.run(patient)
+        found: Any = await check.run(target)
     except Skip as skip:
         found = Finding(check.name, "skipped", skip.reason)
     except UserError as error:

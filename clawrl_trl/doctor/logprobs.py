@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Target
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import QUESTION
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
@@ -41,66 +41,66 @@ COARSE = Bound(mean=0.02, tolerable=0.1, largest=1.0)
 """The engine computes in bfloat16: 8 bits of precision."""
 
 
-def bound_of(patient: Target) -> Bound:
+def bound_of(target: Target) -> Bound:
     """Return the bound that the engine's precision allows."""
-    return COARSE if patient.coarse or patient.reference.dtype != "float32" else FINE
+    return COARSE if target.coarse or target.reference.dtype != "float32" else FINE
 
 
-async def mode(patient: Target) -> Finding:
+async def mode(target: Target) -> Finding:
     """Return whether log-probs follow the sampling temperature."""
     name = "log-prob mode"
-    if await reports_sampled_logprobs(patient.engine, patient.base):
+    if await reports_sampled_logprobs(target.engine, target.base):
         return Finding(name, "ok", "processed: log-probs are those of the distribution sampled from")
     detail = "raw: log-probs are of temperature 1 whatever was sampled at, so other temperatures can't be trained on"
     return Finding(name, "warn", detail, PROCESSED)
 
 
-async def warm(patient: Target) -> Finding:
+async def warm(target: Target) -> Finding:
     """Sampled at temperature 1."""
-    return await _compared(patient, 1.0)
+    return await _compared(target, 1.0)
 
 
-async def cool(patient: Target) -> Finding:
+async def cool(target: Target) -> Finding:
     """Sampled at temperature 0.5."""
-    if not await reports_sampled_logprobs(patient.engine, patient.base):
+    if not await reports_sampled_logprobs(target.engine, target.base):
         raise Skip("the engine reports log-probs of temperature 1 only")
-    return await _compared(patient, 0.5)
+    return await _compared(target, 0.5)
 
 
-async def prompt_scores(patient: Target) -> Finding:
+async def prompt_scores(target: Target) -> Finding:
     """Return whether `prompt_logprobs` are raw, complete and in their places: the teacher's scores come from them."""
     name = "prompt log-probs"
-    sampled = (await _sampled(patient, 1.0))[0]
+    sampled = (await _sampled(target, 1.0))[0]
     assert sampled.prompt_ids is not None
-    scored = await patient.engine.prompt_logprobs(sampled.prompt_ids, sampled.token_ids, model=patient.base)
+    scored = await target.engine.prompt_logprobs(sampled.prompt_ids, sampled.token_ids, model=target.base)
     try:
-        expected = patient.reference.logprobs(sampled.prompt_ids, sampled.token_ids)
+        expected = target.reference.logprobs(sampled.prompt_ids, sampled.token_ids)
     except Skip:
         return verdict(name, [(scored.logprobs, sampled.logprobs)], COARSE, "the ones it sampled with")
-    against = f"transformers' in {patient.reference.dtype}"
-    return verdict(name, [(scored.logprobs, expected)], bound_of(patient), against)
+    against = f"transformers' in {target.reference.dtype}"
+    return verdict(name, [(scored.logprobs, expected)], bound_of(target), against)
 
 
-async def _sampled(patient: Target, temperature: float) -> list[Choice]:
+async def _sampled(target: Target, temperature: float) -> list[Choice]:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": QUESTION}],
         "temperature": temperature,
         "max_tokens": TOKENS,
     }
-    replies = await asyncio.gather(*(patient.reply({**body, "seed": seed}) for seed in SEEDS))
+    replies = await asyncio.gather(*(target.reply({**body, "seed": seed}) for seed in SEEDS))
     for one in replies:
         if obstacle := one.obstacle():
             raise Skip(obstacle)
     return replies
 
 
-async def _compared(patient: Target, temperature: float) -> Finding:
+async def _compared(target: Target, temperature: float) -> Finding:
     rows = []
-    for one in await _sampled(patient, temperature):
+    for one in await _sampled(target, temperature):
         assert one.prompt_ids is not None
-        rows.append((one.logprobs, patient.reference.logprobs(one.prompt_ids, one.token_ids, temperature)))
-    name, against = NAME.format(f"{temperature:g}"), f"transformers' in {patient.reference.dtype}"
-    return verdict(name, rows, bound_of(patient), against)
+        rows.append((one.logprobs, target.reference.logprobs(one.prompt_ids, one.token_ids, temperature)))
+    name, against = NAME.format(f"{temperature:g}"), f"transformers' in {target.reference.dtype}"
+    return verdict(name, rows, bound_of(target), against)
 
 
 def verdict(name: str, rows: Sequence[Row], bound: Bound, against: str) -> Finding:

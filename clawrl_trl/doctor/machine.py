@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cpu
-from clawrl_trl.doctor.patient import Target
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY
 from clawrl_trl.errors import UserError
 from clawrl_trl.http.server import listen
@@ -31,22 +31,22 @@ ENOUGH, LEAST = 100, 5
 """Policy versions for which there should be room on the disk, and below which a run would soon stop."""
 
 
-async def versions(patient: Target) -> Finding:
+async def versions(target: Target) -> Finding:
     """Installed packages against the ranges this package was released with."""
     name = "versions"
     try:
         declared = [Requirement(line) for line in requires(PACKAGE) or ()]
     except PackageNotFoundError:
         raise Skip(f"{PACKAGE} is not installed as a package") from None
-    wrong = [text for one in declared if _needed(one, patient) and (text := _misfit(one))]
+    wrong = [text for one in declared if _needed(one, target) and (text := _misfit(one))]
     if wrong:
         return Finding(name, "fail", ", ".join(wrong), f"pip install --upgrade {PACKAGE}")
     shown = [f"{one} {found}" for one in SHOWN if (found := _installed(one))]
     return Finding(name, "ok", ", ".join(shown))
 
 
-def _needed(one: Requirement, patient: Target) -> bool:
-    extras = [""] + (["vllm"] if patient.settings.engine == "vllm" else [])
+def _needed(one: Requirement, target: Target) -> bool:
+    extras = [""] + (["vllm"] if target.settings.engine == "vllm" else [])
     return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
 
 
@@ -66,36 +66,36 @@ def _misfit(one: Requirement) -> str | None:
     return None
 
 
-async def memory(patient: Target) -> Finding:
+async def memory(target: Target) -> Finding:
     """Return whether trainer and engine fit, by arithmetic."""
     name = "memory"
     total, free, card = _card() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
-    need = needed(patient, patient.shape, on_card=card is not None)
-    running = patient.remote or patient.run.announced("engine") is not None
-    apart = card is not None and patient.settings.rollout_gpus > 0
+    need = needed(target, target.shape, on_card=card is not None)
+    running = target.remote or target.run.announced("engine") is not None
+    apart = card is not None and target.settings.rollout_gpus > 0
     trainer = sum(need.trainer.values())
-    engine = sum(need.engine.values()) + patient.context * need.cached_token
+    engine = sum(need.engine.values()) + target.context * need.cached_token
     parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
     place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
     detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"
     wanted = trainer if running else max(trainer, engine) if apart else trainer + engine
     if wanted > 0.9 * free:
         return Finding(name, "warn" if wanted <= total else "fail", detail, SMALLER)
-    share = patient.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
+    share = target.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
     if card and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
         fits = f"--vllm_gpu_memory_utilization {0.95 - trainer / total:.2f}"
         return Finding(name, "warn", f"{detail}; vLLM would take {share:.0%} of the card", f"set {fits}")
     return Finding(name, "ok", detail)
 
 
-def needed(patient: Target, shape: Shape, *, on_card: bool) -> Estimate:
+def needed(target: Target, shape: Shape, *, on_card: bool) -> Estimate:
     """Estimate what LoRA training beside the engine takes on this machine."""
-    slots = max(patient.settings.max_staleness, patient.settings.keep_policies) + 2
+    slots = max(target.settings.max_staleness, target.settings.keep_policies) + 2
     if on_card:
         return estimate(shape, Plan(slots=slots, rank=RANK))
-    embedded = patient.settings.engine == "transformers"
+    embedded = target.settings.engine == "transformers"
     plan = Plan(slots=slots, rank=RANK, checkpointing=False, micro_tokens=1024)
-    return estimate(shape, on_cpu(plan, dtype=patient.settings.dtype if embedded else "bfloat16"))
+    return estimate(shape, on_cpu(plan, dtype=target.settings.dtype if embedded else "bfloat16"))
 
 
 def _card() -> tuple[int, int, str] | None:
@@ -108,11 +108,11 @@ def _card() -> tuple[int, int, str] | None:
     return total, free, torch.cuda.get_device_name(0)
 
 
-async def disk(patient: Target) -> Finding:
+async def disk(target: Target) -> Finding:
     """Room for policy versions where the run folder is or will be."""
     name = "disk"
-    free = shutil.disk_usage(_existing(patient.run.path)).free
-    weights = 4.0 * patient.shape.adapter(RANK)
+    free = shutil.disk_usage(_existing(target.run.path)).free
+    weights = 4.0 * target.shape.adapter(RANK)
     room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
     size = f"an adapter takes {weights / 2**20:.1f} MiB, with its optimizer {3 * weights / 2**20:.1f}"
     detail = f"{free / GIB:.1f} GiB free: room for {_rounded(room)} policy versions ({size})"
@@ -131,11 +131,11 @@ def _rounded(count: int) -> str:
     return "over 10,000" if count > 10_000 else f"{count:,}"
 
 
-async def port(patient: Target) -> Finding:
+async def port(target: Target) -> Finding:
     """Return whether the gateway can listen where it is told to."""
     name = "port"
-    host, number = patient.settings.host, patient.settings.port
-    announced = patient.run.announced("gateway")
+    host, number = target.settings.host, target.settings.port
+    announced = target.run.announced("gateway")
     if announced is not None and f":{number}/" in f"{announced['base_url']}/":
         return Finding(name, "ok", f"{host}:{number} is this run's own gateway")
     try:
@@ -145,10 +145,10 @@ async def port(patient: Target) -> Finding:
     return Finding(name, "ok", f"{host}:{number} is free" if number else "any free port will be taken")
 
 
-async def keys(patient: Target) -> Finding:
+async def keys(target: Target) -> Finding:
     """Check the keys: who gets in, and whether a key would travel in the clear."""
     name = "keys"
-    settings = patient.settings
+    settings = target.settings
     if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):
         fix = "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')"
         return Finding(name, "fail", f"--host {settings.host} lets the network in, and no key is set", fix)

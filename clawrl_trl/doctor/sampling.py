@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import COMPLETIONS, call
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.gateway.sampling import PLAIN
@@ -36,10 +36,10 @@ TOP = (20, 5)
 """Numbers of likely tokens to compare; the second when the engine allows no more."""
 
 
-async def generation_config(patient: Target) -> Finding:
+async def generation_config(target: Target) -> Finding:
     """Check the sampling defaults of the model's own file."""
     name = "generation config"
-    found = bends(_read(patient.model))
+    found = bends(_read(target.model))
     if not found:
         return Finding(name, "ok", "the model's generation_config.json leaves sampling plain")
     detail = f"the model's generation_config.json sets {', '.join(found)}, which biases the ratio where it applies"
@@ -73,30 +73,30 @@ def _read(model: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-async def defaults(patient: Target) -> Finding:
+async def defaults(target: Target) -> Finding:
     """Return whether a request that says nothing about sampling is sampled plainly."""
     name = "sampling defaults"
-    gap = max([await _gap(patient, prompt) for prompt in PROMPTS])
+    gap = max([await _gap(target, prompt) for prompt in PROMPTS])
     if gap < 0.05:
         return Finding(name, "ok", "a request that leaves sampling open is sampled plainly")
     detail = f"a request that leaves sampling open is not sampled plainly (log-probs differ by {gap:.2g})"
     return Finding(name, "warn", detail, KEPT_OUT)
 
 
-async def _gap(patient: Target, prompt: str) -> float:
+async def _gap(target: Target, prompt: str) -> float:
     """Largest difference of the likeliest tokens' log-probs between open and plain sampling."""
-    asked = {"model": patient.base, "prompt": prompt, "max_tokens": 1, "seed": 0}
-    opened, plain = await _top(patient, asked), await _top(patient, {**asked, **PLAIN})
+    asked = {"model": target.base, "prompt": prompt, "max_tokens": 1, "seed": 0}
+    opened, plain = await _top(target, asked), await _top(target, {**asked, **PLAIN})
     common = opened.keys() & plain.keys()
     if not common:
         return float("inf")
     return max(abs(opened[one] - plain[one]) for one in common)
 
 
-async def _top(patient: Target, body: dict[str, Any]) -> dict[str, float]:
+async def _top(target: Target, body: dict[str, Any]) -> dict[str, float]:
     for count in TOP:
         try:
-            reply = await call(patient.engine, "POST", COMPLETIONS, {**body, "logprobs": count})
+            reply = await call(target.engine, "POST", COMPLETIONS, {**body, "logprobs": count})
         except EngineError as error:
             if error.status != 400 or count == TOP[-1]:
                 raise
@@ -106,13 +106,13 @@ async def _top(patient: Target, body: dict[str, Any]) -> dict[str, float]:
     raise AssertionError("the last count either returns or raises")
 
 
-async def context_length(patient: Target) -> Finding:
+async def context_length(target: Target) -> Finding:
     """Return whether the settings, the engine and the model agree on how long a conversation may get."""
     name = "context length"
-    engine, wanted, served = patient.engine, patient.settings.max_model_len, patient.card.get("max_model_len")
+    engine, wanted, served = target.engine, target.settings.max_model_len, target.card.get("max_model_len")
     if served is None:
         raise Skip("the engine does not say how long a prompt it takes")
-    if (answer := await _overlong(engine, patient.base, int(served))) != 400:
+    if (answer := await _overlong(engine, target.base, int(served))) != 400:
         detail = f"a prompt longer than {served} tokens is answered {answer}, not refused with 400"
         return Finding(name, "fail", detail, "use an engine that refuses what it can't read whole")
     if wanted is not None and wanted > served:
@@ -121,13 +121,13 @@ async def context_length(patient: Target) -> Finding:
     return Finding(name, "ok", f"the engine takes {served} tokens and refuses longer prompts")
 
 
-async def agents_fit(patient: Target) -> Finding:
+async def agents_fit(target: Target) -> Finding:
     """Return whether requests of agents fit into the context."""
     name = "room for agents"
-    _, served = patient.engine, patient.card.get("max_model_len")
+    _, served = target.engine, target.card.get("max_model_len")
     if served is None:
         raise Skip("the engine does not say how long a prompt it takes")
-    if shortage := find_shortage(int(served), patient.settings.model_name_or_path):
+    if shortage := find_shortage(int(served), target.settings.model_name_or_path):
         return Finding(name, "warn", *shortage)
     return Finding(name, "ok", f"{served} tokens")
 

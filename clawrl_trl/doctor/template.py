@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.replies import call
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
 
 APART = "leave --merge_turns off: turns are trained one by one, each under its own prompt"
@@ -75,34 +75,34 @@ THINKING = Dialogue(
 )
 
 
-async def plain(patient: Target) -> Finding:
+async def plain(target: Target) -> Finding:
     """Text alone."""
-    return rendered(patient.tokenizer, PLAIN)
+    return rendered(target.tokenizer, PLAIN)
 
 
-async def tool_calls(patient: Target) -> Finding:
+async def tool_calls(target: Target) -> Finding:
     """A call, its result, an answer."""
-    return rendered(patient.tokenizer, TOOL_CALLS)
+    return rendered(target.tokenizer, TOOL_CALLS)
 
 
-async def thinking(patient: Target) -> Finding:
+async def thinking(target: Target) -> Finding:
     """A turn with its reasoning."""
-    return rendered(patient.tokenizer, THINKING)
+    return rendered(target.tokenizer, THINKING)
 
 
-async def as_served(patient: Target) -> Finding:
+async def as_served(target: Target) -> Finding:
     """Check that sampled tokens, sent back by a client, are rendered by the engine as the same ids."""
     name = "prefix, as served"
     shared, whole, kinds = 0, 0, []
     for kind, body in (("text", TEXT), ("tool call", TOOLS)):
-        reply = await patient.reply({**body, "max_tokens": 400})
+        reply = await target.reply({**body, "max_tokens": 400})
         if reply.obstacle() or reply.finish_reason == "length" or (kind == "tool call" and not reply.tool_calls):
             continue
         answers = [{"role": "tool", "tool_call_id": one.get("id"), "content": "12"} for one in _calls(reply.message)]
         messages = [*body["messages"], reply.message, *(answers or [{"role": "user", "content": "Thanks!"}])]
-        asked = {"model": patient.base, "messages": messages, "tools": body.get("tools")}
+        asked = {"model": target.base, "messages": messages, "tools": body.get("tools")}
         again = await call(
-            patient.engine, "POST", "/tokenize", {**asked, "chat_template_kwargs": body["chat_template_kwargs"]}
+            target.engine, "POST", "/tokenize", {**asked, "chat_template_kwargs": body["chat_template_kwargs"]}
         )
         before = [*(reply.prompt_ids or []), *reply.token_ids]
         shared += common(before, again["tokens"])

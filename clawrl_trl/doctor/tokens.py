@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.patient import Target
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineError
 from clawrl_trl.gateway.capture import Choice
 
@@ -41,40 +41,40 @@ CUT_OFF = "\ufffd"
 LOSES_IDS = "use vLLM 0.31 or newer, which answers return_token_ids; turns without ids are kept but never trained"
 
 
-async def text_ids(patient: Target) -> Finding:
+async def text_ids(target: Target) -> Finding:
     """Token ids of a plain text reply, streamed and whole."""
-    return await _agree(patient, "token ids", TEXT)
+    return await _agree(target, "token ids", TEXT)
 
 
-async def tool_ids(patient: Target) -> Finding:
+async def tool_ids(target: Target) -> Finding:
     """Token ids of a reply that calls a tool, streamed and whole."""
     name = "token ids, tool call"
     try:
-        plain = await patient.reply(TOOLS)
+        plain = await target.reply(TOOLS)
     except EngineError as error:
         if error.status != 400 or "tool" not in error.message.lower():
             raise
         fix = "start vLLM with --enable-auto-tool-choice --tool-call-parser for the model's family"
         return Finding(name, "fail", f"a request with tools is refused: {error.message[:160]}", fix)
-    found = await _agree(patient, name, TOOLS)
+    found = await _agree(target, name, TOOLS)
     if found.status == "ok" and not plain.tool_calls:
         raise Skip("the model answered in words instead of calling the tool it was offered")
     return found
 
 
-async def decoded_text(patient: Target) -> Finding:
+async def decoded_text(target: Target) -> Finding:
     """Return whether the ids decode to the text that was sent with them."""
     name = "text of the ids"
-    plain = await patient.reply(TEXT)
+    plain = await target.reply(TEXT)
     if plain.obstacle():
         raise Skip("the ids did not arrive")
-    text = patient.tokenizer.decode(plain.token_ids, skip_special_tokens=True).rstrip(CUT_OFF).strip()
+    text = target.tokenizer.decode(plain.token_ids, skip_special_tokens=True).rstrip(CUT_OFF).strip()
     thought, said = ("".join(part).rstrip(CUT_OFF).strip() for part in (plain.reasoning, plain.content))
     if text != said and not (thought and thought in text and said in text):
         fix = "serve the very model and tokenizer that are trained"
         return Finding(name, "fail", f"{len(plain.token_ids)} ids decode to another text than was sent", fix)
-    called = await patient.reply(TOOLS)
-    if not called.obstacle() and (lost := _missing(patient.tokenizer.decode(called.token_ids), called)):
+    called = await target.reply(TOOLS)
+    if not called.obstacle() and (lost := _missing(target.tokenizer.decode(called.token_ids), called)):
         return Finding(name, "fail", f"the tool call's {lost} is not in the decoded ids", "choose another tool parser")
     return Finding(name, "ok", f"{len(plain.token_ids)} ids decode to the {len(said)} characters that were sent")
 
@@ -94,10 +94,10 @@ def _missing(text: str, choice: Choice) -> str | None:
     return None
 
 
-async def _agree(patient: Target, name: str, body: dict[str, Any]) -> Finding:
+async def _agree(target: Target, name: str, body: dict[str, Any]) -> Finding:
     for attempt in range(ATTEMPTS):
         asked = {**body, "seed": attempt}
-        plain, streamed = [await patient.reply(asked, stream=stream) for stream in (False, True)]
+        plain, streamed = [await target.reply(asked, stream=stream) for stream in (False, True)]
         for one, form in ((plain, "whole"), (streamed, "streamed")):
             if obstacle := one.obstacle():
                 return Finding(name, "fail", f"{form}: {obstacle}", LOSES_IDS)

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.command import Check, asked
 from clawrl_trl.doctor.finding import Finding
-from clawrl_trl.doctor.patient import Target
 from clawrl_trl.doctor.reference import Reference
+from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
@@ -124,12 +124,12 @@ async def examined(
 ) -> list[Finding]:
     """The findings of one check on the engine at a URL, which serves the bundled model."""
     chosen = {"model_name_or_path": str(MODEL_PATH), "engine": engine or "transformers"} | settings
-    patient = Target(ServeSettings(**chosen))
+    target = Target(ServeSettings(**chosen))
     if reference is not None:
-        patient.reference = reference  # type: ignore[misc]
+        target.reference = reference  # type: ignore[misc]
     if engine is None:
-        return await asked(check, patient)
+        return await asked(check, target)
     async with EngineClient(engine, KEY, timeout=120) as client:
-        patient.client = client
-        await patient.meet()
-        return await asked(check, patient)
+        target.client = client
+        await target.meet()
+        return await asked(check, target)
