@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from child_processes import living_children
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.browser import Browser
@@ -24,11 +25,7 @@ TASKS = read_tasks(Path(__file__).parents[2] / "examples" / "tasks" / "gui" / "h
 
 def mine() -> list[psutil.Process]:
     """Living processes that this one started, but for the browser's own children."""
-    return [
-        one
-        for one in psutil.Process().children(recursive=True)
-        if one.status() != psutil.STATUS_ZOMBIE and not any("--type=" in word for word in one.cmdline())
-    ]
+    return living_children(without="--type=")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

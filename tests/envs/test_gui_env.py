@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
+from child_processes import living_children
 from PIL import Image
 from tensordict import TensorDict
 from torchrl.envs import AsyncEnvPool
@@ -257,9 +257,10 @@ def test_pictures_reach_the_conversation_and_three_stay(make: Callable[..., GUIE
 def test_a_broken_page_is_dropped_and_the_next_episode_is_whole(make: Callable[..., GUIEnv]) -> None:
     env = make()
     state = env.reset()
-    renderers = [one for one in psutil.Process().children(recursive=True) if "--type=renderer" in one.cmdline()]
-    for one in renderers:
-        one.kill()
+    renderers = living_children("--type=renderer")
+    assert renderers
+    for renderer in renderers:
+        renderer.kill()
     state = act(env, state, {"action": "left_click", "ref": 1})
     assert state["dropped"] and state["terminated"] and torch.isnan(state["reward"]).all()
     assert not env.reset()["dropped"]

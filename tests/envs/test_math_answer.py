@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
+from child_processes import living_children
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.base.message import Json
@@ -113,4 +113,4 @@ def test_it_works_from_many_threads_in_one_process_and_leaves_none() -> None:
         thread.join(120)
     assert right == [True] * 4
     math_answer.close()
-    assert not [one for one in psutil.Process().children(recursive=True) if "math_verify" in " ".join(one.cmdline())]
+    assert not living_children("math_verify")

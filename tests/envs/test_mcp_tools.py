@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from child_processes import living_children
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.toolcall.mcp_tools import McpServer, _untitled
@@ -74,10 +74,6 @@ def home() -> Iterator[McpServer]:
     server.close()
 
 
-def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "odd.py" in " ".join(one.cmdline())]
-
-
 def test_a_call_over_stdio(home: McpServer) -> None:
     tools = home.open()
     assert [schema["function"]["name"] for schema in tools.schemas] == ["light", "fan", "heat", "price", "multiply"]
@@ -108,7 +104,7 @@ def test_one_server_serves_many_at_a_time(odd: McpServer) -> None:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert sorted(counted) == sorted(map(str, range(1, 9))) and len(children()) == 1
+    assert sorted(counted) == sorted(map(str, range(1, 9))) and len(living_children("odd.py")) == 1
 
 
 def test_a_server_for_each_episode(tmp_path: Path) -> None:
@@ -118,7 +114,7 @@ def test_a_server_for_each_episode(tmp_path: Path) -> None:
         tools = server.open()
         assert tools.call("count", {}, 60.0) == "1"
         tools.close()
-        assert not children()
+        assert not living_children("odd.py")
 
 
 def test_a_call_that_hangs_is_told_and_the_server_goes_on(odd: McpServer) -> None:
@@ -177,11 +173,11 @@ def test_closing_and_forgetting_end_the_server(tmp_path: Path) -> None:
     for forget in (False, True):
         server = McpServer(sys.executable, args=[str(tmp_path / "odd.py")], connect_timeout=120)
         server.open().call("count", {}, 60.0)
-        assert len(children()) == 1
+        assert len(living_children("odd.py")) == 1
         if not forget:
             server.close()
         del server
-        assert not children()
+        assert not living_children("odd.py")
 
 
 @contextlib.contextmanager

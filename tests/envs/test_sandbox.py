@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from child_processes import has_ended
 
 from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
@@ -114,7 +115,7 @@ def test_when_a_command_was_ended_nothing_of_it_writes_any_more(sandbox: Sandbox
     inside = [psutil.Process(pid) for pid in descendants(process.pid)]
     assert len(inside) > 20
     sandbox.end(process)
-    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in inside)
+    assert all(map(has_ended, inside))
 
 
 def test_a_folder_of_the_users_stays(tmp_path: Path) -> None:
@@ -228,4 +229,4 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(sandbox: Sandbox
     running = psutil.process_iter(["cmdline"])
     ours = [one for one in running if str(sandbox.path) in " ".join(one.info["cmdline"] or ())]
     left = psutil.wait_procs(ours, timeout=10)[1]
-    assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert all(map(has_ended, left))

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from child_processes import living_children
 from torchrl.envs.utils import check_env_specs
 from Xlib.display import Display
 from Xlib.error import XError
@@ -182,11 +182,10 @@ def test_a_program_sees_nothing_but_its_folder(tmp_path: Path, monkeypatch: pyte
 
 def test_specs_and_nothing_left(env: GUIEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests run beside this one
-    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    before = living_children()
     check_env_specs(env, break_when_any_done="both", seed=0)
     env.reset()
     assert list(tmp_path.glob("clawrl-x11-*"))
     env.close()
-    left = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
-    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in living_children() if child not in before]
     assert not list(tmp_path.glob("clawrl-x11-*"))
