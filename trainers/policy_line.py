@@ -28,8 +28,8 @@ from clawrl_trl.policies import (
     find_state_damage,
     reject_damaged,
     rollback,
-    version_of,
 )
+from clawrl_trl.policy_names import POLICY_NAME_FORM, parse_policy_name
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
     adapted_modules,
@@ -82,11 +82,11 @@ class PolicyLine:
             UserError: If the folder is none of this run's versions.
         """
         store = self.publisher.store
-        version = version_of(folder.name)
+        version = parse_policy_name(folder.name)
         if version is None or store.folder(version) != folder.absolute():
             raise UserError(
                 f"{folder} is no policy version of this run: a run with a ledger goes on by itself, or from one of "
-                f"{store.root}/policy-v<N>."
+                f"{store.root}/{POLICY_NAME_FORM}."
             )
         if self._main and self._current_now() != version:
             rollback(self.publisher.ledger, to=version, store=store)

@@ -5,6 +5,8 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from clawrl_trl.policy_names import name_policy
+
 SHOWN = {
     "samples": "{:.0f} samples",
     "score": "mean score {:+.2f}",
@@ -26,4 +28,4 @@ class UpdateLines(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if state.is_world_process_zero and logs and "policy_version" in logs:
             facts = [form.format(logs[name]) for name, form in SHOWN.items() if name in logs]
-            tqdm.write(f"policy-v{logs['policy_version']:.0f}: {', '.join(facts)}")
+            tqdm.write(f"{name_policy(round(logs['policy_version']))}: {', '.join(facts)}")

@@ -21,6 +21,7 @@ from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.gateway.sessions.reading import other_parts
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.policy_names import name_policy
 from clawrl_trl.run import RunFolder
 
 ENGINE = "import"
@@ -46,7 +47,7 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     with _engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
-        served = f"policy-v{version}" if version else base_name(engine.models())
+        served = name_policy(version) if version else base_name(engine.models())
         prepared = [
             (conversation, [_turn(one, engine, version, served) for one in conversation["turns"]])
             for conversation in conversations

@@ -19,6 +19,7 @@ from typing import Any
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
 from clawrl_trl.plugins import JUDGES, plugin_names
+from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
 from clawrl_trl.run import make_private, write_private
 
 FILE_NAME = "settings.json"
@@ -78,7 +79,6 @@ AT_LEAST = {
 """Smallest usable values of settings."""
 ABOVE_ZERO = ("session_timeout", "engine_timeout", "judge_timeout")
 AT_MOST = {"judge_majority": 1, "judge_temperature": 2}
-_OWN_NAME = re.compile(r"base|policy-v\d+")
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -223,7 +223,7 @@ class ServingArguments:
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         self.ledger_url = with_known_password(self.ledger_url)
-        taken = [name for name in self.model_names if _OWN_NAME.fullmatch(name)]
+        taken = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
         if taken or not self.model_names:
             wrong = f"{', '.join(taken)} has a meaning of its own" if taken else "there is no name"
             raise UserError(

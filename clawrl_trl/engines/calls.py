@@ -6,7 +6,6 @@ strict: an answer that doesn't cover what was asked is an error, never a partial
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,10 @@ import httpx
 
 from clawrl_trl.engines.errors import EngineError, error_of
 from clawrl_trl.engines.kinds import Serving
-
-BASE_MODEL = "base"
-"""The name under which engines of ours serve the model without an adapter; others may have their own (`base_name`)."""
+from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
 
 IN_PLACE_MODEL = "policy"
 """The name under which a vLLM server of ours serves the full model in place, whichever version that is."""
-
-POLICY_NAME = re.compile(r"policy-v(\d{1,9})")
-"""The name under which an engine serves a policy version."""
 
 EMBEDDED = "clawrl-trl"
 """Whom the embedded engine names as the owner of its models."""
@@ -157,7 +151,7 @@ def model_names(reply: Mapping[str, Any]) -> list[str]:
 
 def base_name(names: Iterable[str]) -> str:
     """Return the name of the base model among an engine's: `base`, else the first that names no policy."""
-    bases = [name for name in names if name != IN_PLACE_MODEL and not POLICY_NAME.fullmatch(name)]
+    bases = [name for name in names if name != IN_PLACE_MODEL and parse_policy_name(name) is None]
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 

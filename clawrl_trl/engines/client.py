@@ -23,7 +23,6 @@ import httpx
 
 from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress, locate
 from clawrl_trl.engines.calls import (
-    BASE_MODEL,
     POLICY_PATH,
     VERSIONS_HEADER,
     EngineCall,
@@ -45,9 +44,9 @@ from clawrl_trl.engines.calls import (
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.policy_names import BASE_MODEL
 
 __all__ = [
-    "BASE_MODEL",
     "VERSIONS_HEADER",
     "EngineAddress",
     "EngineClient",

@@ -17,7 +17,6 @@ import httpx
 
 from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress
 from clawrl_trl.engines.calls import (
-    BASE_MODEL,
     POLICY_PATH,
     EngineCall,
     PromptLogprobs,
@@ -34,6 +33,7 @@ from clawrl_trl.engines.calls import (
 )
 from clawrl_trl.engines.errors import EngineError, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.policy_names import BASE_MODEL
 
 
 class SyncEngineClient(Addressed):

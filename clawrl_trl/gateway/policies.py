@@ -22,14 +22,15 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_NAME, base_name, loaded_from
-from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError, EngineUnavailable
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, base_name, loaded_from
+from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.engines.kinds import Serving, served_folder
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
 from clawrl_trl.ledger.errors import LedgerError
 from clawrl_trl.policies import PolicyStore, find_damage, reject_damaged
+from clawrl_trl.policy_names import BASE_MODEL, name_policy, parse_policy_name
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Version:
     @property
     def name(self) -> str:
         """The model name clients use for this very version."""
-        return f"policy-v{self.number}" if self.number else BASE_MODEL
+        return name_policy(self.number) if self.number else BASE_MODEL
 
 
 class DamagedPolicy(EngineError):
@@ -126,19 +127,18 @@ class PolicyRouter:
         """
         if name is None or name in self._aliases:
             return self.serving
-        match = POLICY_NAME.fullmatch(name)
-        number = 0 if name == BASE_MODEL else int(match[1]) if match else -1
-        if number == -1 and self._any_name:
+        number = 0 if name == BASE_MODEL else parse_policy_name(name)
+        if number is None and self._any_name:
             return self.serving
-        if number not in self.kept:
+        if number is None or number not in self.kept:
             raise invalid(self._no_model(name, number), param="model", status=404, code="model_not_found")
         return self.kept[number]
 
-    def _no_model(self, name: str, number: int) -> str:
+    def _no_model(self, name: str, number: int | None) -> str:
         shown = name[:_SHOWN]
         gone = "is not in the engine" if number == 0 else "does not exist"
         there_are = f"The model {shown!r} {gone}; there are: {', '.join(self.names())}."
-        if number >= 0:
+        if number is not None:
             return there_are
         names = ",".join([*self._aliases, shown.replace("\n", " ")])
         return f"{there_are} Serve it with --served_model_name {names}, or any name with --any_model_name."
@@ -235,7 +235,8 @@ class PolicyRouter:
         except EngineError:
             self.sampled_logprobs = None  # the follower asks again
         # Only now: whoever sees that a version is loaded sends requests without waiting for the lock.
-        listed = {int(match[1]): root for name, root in roots.items() if (match := POLICY_NAME.fullmatch(name))}
+        versions = {parse_policy_name(name): root for name, root in roots.items()}
+        listed = {number: root for number, root in versions.items() if number is not None}
         self._loaded = {number for number, root in listed.items() if self._is_ours(number, root)}
         if not serves.in_place:
             self._loaded.add(0)
@@ -348,7 +349,7 @@ class PolicyRouter:
         for number in (self._loaded & self._retired) - self.kept.keys():
             if not self.leases[number]:
                 self._loaded.discard(number)
-                await self._engine.unload_adapter(f"policy-v{number}")
+                await self._engine.unload_adapter(name_policy(number))
 
     def _is_ours(self, number: int, root: str | None) -> bool:
         """Return whether what the engine has loaded from `root` is this run's version; engines may outlive runs."""

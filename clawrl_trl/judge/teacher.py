@@ -23,6 +23,7 @@ from clawrl_trl.judge.candidates import candidates, widths
 from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.pictures import shows
+from clawrl_trl.policy_names import name_policy
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class HintTeacher:
         """The name under which the engine serves the version that sampled the turn."""
         if turn.policy_version is None:
             raise NoTeacher("the policy version that sampled it is unknown")
-        return f"policy-v{turn.policy_version}" if turn.policy_version else await self._engine.base_name()
+        return name_policy(turn.policy_version) if turn.policy_version else await self._engine.base_name()
 
     async def _score(self, context: list[int], completion: list[int], model: str, top_k: int = 0) -> PromptLogprobs:
         async with asyncio.timeout(self._timeout):

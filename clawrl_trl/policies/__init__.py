@@ -7,7 +7,7 @@ from clawrl_trl.policies.checksums import find_damage, find_state_damage
 from clawrl_trl.policies.damage import reject_damaged
 from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
 from clawrl_trl.policies.publish import Publisher, rollback
-from clawrl_trl.policies.versions import PolicyStore, name_of, version_of
+from clawrl_trl.policies.versions import PolicyStore
 
 __all__ = [
     "Candidate",
@@ -18,8 +18,6 @@ __all__ = [
     "Publisher",
     "find_damage",
     "find_state_damage",
-    "name_of",
     "reject_damaged",
     "rollback",
-    "version_of",
 ]

@@ -22,7 +22,8 @@ from clawrl_trl.ledger import Ledger, events, policies
 from clawrl_trl.ledger.schema import Policy
 from clawrl_trl.policies.checksums import find_damage
 from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
-from clawrl_trl.policies.versions import PolicyStore, name_of
+from clawrl_trl.policies.versions import PolicyStore
+from clawrl_trl.policy_names import name_policy
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Publisher:
             reraise=True,
         )
         try:
-            retrying(self.engine.load_policy, name_of(candidate.version), candidate.folder)
+            retrying(self.engine.load_policy, name_policy(candidate.version), candidate.folder)
         except EngineError as error:
             with self.ledger.transaction() as tx:
                 events.log(tx, "policy_not_loaded", str(candidate.version), status=error.status)

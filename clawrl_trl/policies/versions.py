@@ -8,27 +8,14 @@ model) that any engine loads.
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.policies.checksums import TRAINING_STATE, digest, weight_files, write_checksums
+from clawrl_trl.policy_names import name_policy, parse_policy_name
 from clawrl_trl.run import make_private, take_from_others
-
-_NAME = re.compile(r"policy-v(\d+)")
-
-
-def name_of(version: int) -> str:
-    """The name under which engines know a version; `policy-v3` for 3."""
-    return f"policy-v{version}"
-
-
-def version_of(name: str) -> int | None:
-    """The version of a policy's name, or `None` when it is none."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 class PolicyStore:
@@ -43,7 +30,7 @@ class PolicyStore:
 
     def folder(self, version: int) -> Path:
         """Return the folder of a version, whether or not it exists."""
-        return self.root / name_of(version)
+        return self.root / name_policy(version)
 
     def locate(self, path: str) -> Path:
         """Folder of a version by its path in the ledger: relative to the run folder, or absolute in older rows.
@@ -55,7 +42,7 @@ class PolicyStore:
 
     def begin(self, version: int) -> Path:
         """An empty temporary folder to fill, with its `training_state/`."""
-        folder = self.root / f".tmp-{name_of(version)}"
+        folder = self.root / f".tmp-{name_policy(version)}"
         shutil.rmtree(folder, ignore_errors=True)
         for made in (self.root, folder, folder / TRAINING_STATE):
             make_private(made)
@@ -67,7 +54,7 @@ class PolicyStore:
         Raises:
             FileExistsError: If the version exists already; versions are immutable.
         """
-        temporary, final = self.root / f".tmp-{name_of(version)}", self.folder(version)
+        temporary, final = self.root / f".tmp-{name_policy(version)}", self.folder(version)
         if final.exists():
             raise FileExistsError(f"{final} exists already")
         write_checksums(temporary)
@@ -106,8 +93,10 @@ class PolicyStore:
             UserError: If there are other versions that the ledger does not name; then nothing is removed.
         """
         folders = [path for path in sorted(self.root.glob("*")) if path.is_dir()]
-        expected = {name_of(version) for version in (*known, leftover) if version is not None}
-        strays = [path.name for path in folders if version_of(path.name) is not None and path.name not in expected]
+        expected = {name_policy(version) for version in (*known, leftover) if version is not None}
+        strays = [
+            path.name for path in folders if parse_policy_name(path.name) is not None and path.name not in expected
+        ]
         if strays:
             names = ", ".join(strays[:3]) + (", ..." if strays[3:] else "")
             raise UserError(
@@ -129,8 +118,8 @@ class PolicyStore:
         """
         spared = set(keep)
         pruned = []
-        for path in sorted(self.root.glob(f"policy-v*/{TRAINING_STATE}")):
-            version = version_of(path.parent.name)
+        for path in sorted(self.root.glob(f"*/{TRAINING_STATE}")):
+            version = parse_policy_name(path.parent.name)
             if version is not None and version not in spared:
                 shutil.rmtree(path)
                 pruned.append(version)

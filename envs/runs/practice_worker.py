@@ -30,6 +30,7 @@ from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.envs.runs.persona_worker import find_gateway
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.ledger import Ledger, samples, turns
+from clawrl_trl.policy_names import parse_policy_name
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -164,8 +165,8 @@ class Pace:
 
 def newest(run: Path) -> int:
     """The newest policy version in the run's folder of policies; 0 for the base."""
-    found = [one.name.removeprefix("policy-v") for one in RunFolder(run).policies.glob("policy-v*")]
-    return max((int(one) for one in found if one.isdecimal()), default=0)
+    versions = [parse_policy_name(path.name) for path in RunFolder(run).policies.glob("*")]
+    return max((version for version in versions if version is not None), default=0)
 
 
 def count_backlog(ledger: Ledger, needs: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from doctor_rig import Fault, Json, broken, examined
 from clawrl_trl.doctor import adapters, logprobs, sampling, template, tokens
 from clawrl_trl.doctor.command import AFTER, Check
 from clawrl_trl.doctor.reference import Reference
-from clawrl_trl.engines.client import BASE_MODEL
+from clawrl_trl.policy_names import BASE_MODEL
 
 pytestmark = pytest.mark.xdist_group("doctor")
 

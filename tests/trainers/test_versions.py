@@ -21,7 +21,8 @@ from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Policy, Sample
-from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, name_of, rollback, version_of
+from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
+from clawrl_trl.policy_names import name_policy, parse_policy_name
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 
 
@@ -52,9 +53,9 @@ def store(tmp_path: Path) -> PolicyStore:
 
 class TestPolicyStore:
     def test_names(self) -> None:
-        assert name_of(12) == "policy-v12"
-        assert version_of("policy-v12") == 12
-        assert version_of("policy-v12-old") is None
+        assert name_policy(12) == "policy-v12"
+        assert parse_policy_name("policy-v12") == 12
+        assert parse_policy_name("policy-v12-old") is None
 
     def test_a_version_appears_whole_and_never_changes(self, store: PolicyStore) -> None:
         temporary = store.begin(1)

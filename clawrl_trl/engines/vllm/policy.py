@@ -11,7 +11,6 @@ The whole exchange is one call, so that a caller that dies in the middle of it d
 
 import asyncio
 import logging
-import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from clawrl_trl.engines.calls import BASE_MODEL, IN_PLACE_MODEL, POLICY_PATH, UNKNOWN_VERSION, VERSIONS_HEADER
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_PATH, UNKNOWN_VERSION, VERSIONS_HEADER
 from clawrl_trl.engines.vllm.version_notes import Message, RunningRequests, Send, noting
 from clawrl_trl.engines.vllm.worker_extension import HEAD, shapes
+from clawrl_trl.policy_names import BASE_MODEL, POLICY_NAME_FORM, parse_policy_name
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "tie_word_embeddings")
 """What a model's config must have in common with the one it replaces."""
@@ -29,8 +29,6 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hi
 SETTLING_TURNS = 100
 """Turns of the event loop after which an output that was taken from the queue has been counted, however many requests
 it is about (vLLM counts 128 of them in a turn)."""
-
-_POLICY = re.compile(r"policy-v(\d{1,9})")
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +43,12 @@ def version_of(name: str) -> int:
     Raises:
         Refusal: If it is no policy's name.
     """
-    match = _POLICY.fullmatch(name)
-    if match is None and name != BASE_MODEL:
-        raise Refusal(f"{name!r} is no name of a policy: policy-v<N>, or {BASE_MODEL} for the model it began with")
-    return int(match[1]) if match else 0
+    version = 0 if name == BASE_MODEL else parse_policy_name(name)
+    if version is None:
+        raise Refusal(
+            f"{name!r} is no name of a policy: {POLICY_NAME_FORM}, or {BASE_MODEL} for the model it began with"
+        )
+    return version
 
 
 class ModelHolder:
@@ -88,8 +88,8 @@ class ModelHolder:
         """The version that samples a request's next token."""
         if request.lora_name is None:
             return self.version
-        match = _POLICY.fullmatch(request.lora_name)
-        return int(match[1]) if match and self.version == 0 else UNKNOWN_VERSION
+        version = parse_policy_name(request.lora_name)
+        return version if version is not None and self.version == 0 else UNKNOWN_VERSION
 
     async def load(self, name: str, folder: Path | None) -> None:
         """Exchange the weights, and return when the requests in flight go on with the new ones.
