@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from trl import GRPOConfig
 
+from clawrl_trl.credit import SourceOptions
+
 IMPORTANCE_SAMPLING = ("truncate", "clip", "mask", "none")
 KL_ESTIMATORS = ("sampled", "exact")
 
@@ -221,6 +223,16 @@ class AsyncGRPOConfig(GRPOConfig):  # type: ignore[misc]
         if kwargs is not None:
             kwargs = {name: value for name, value in kwargs.items() if name not in ("token", "use_auth_token")}
         return {**self.__dict__, "hub_token": None, "model_init_kwargs": kwargs}
+
+    def source_options(self, needs: tuple[str, ...]) -> SourceOptions:
+        """What a trainer that needs these ingredients asks of its source."""
+        return SourceOptions(
+            batch_size=self.step_batch_size * self.publish_steps,
+            needs=needs,
+            max_staleness=self.max_staleness,
+            timeout_s=self.batch_timeout,
+            baseline_window=self.baseline_window,
+        )
 
     @property
     def step_batch_size(self) -> int:

@@ -7,7 +7,7 @@ version: written to a folder, then committed with its samples in one transaction
 
 import logging
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,27 +17,22 @@ import torch
 from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from clawrl_trl.credit import (
-    CreditedSample,
-    LedgerSource,
-    ListSource,
-    SampleBatch,
-    Source,
-    TrainingSample,
-    as_source,
-    binary,
-    merge,
-)
+from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary, merge
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
 from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
-from clawrl_trl.trainers.collate import Inputs, collate
+from clawrl_trl.trainers.checkpoint import keep_learning_rates
+from clawrl_trl.trainers.collate import collate
+from clawrl_trl.trainers.compat import record_metric
+from clawrl_trl.trainers.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
 from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.hub import HubGRPOTrainer
-from clawrl_trl.trainers.loader import MicroBatch, StepEnds, train_dataloader
+from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.loader import StepEnds, train_dataloader
+from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.importance import reweigh
 from clawrl_trl.trainers.terms.kl import BasePull
@@ -47,11 +42,6 @@ logger = logging.getLogger(__name__)
 
 ENDLESS_STEPS = 1_000_000
 """`max_steps` for a source without a length, when the user sets none."""
-
-Loss = Callable[[Any, Inputs], torch.Tensor]
-CustomLoss = Callable[["AsyncGRPOTrainer", Any, Inputs, Loss], torch.Tensor]
-
-_ROW_MEAN_LOSSES = ("grpo", "sapo", "luspo", "dr_grpo")
 
 
 def _scored_by_the_judge(completions: list[Any], **kwargs: Any) -> list[float | None]:
@@ -155,8 +145,11 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         if source is None:
             raise ValueError("a source of samples is required: a LedgerSource, a JSON-lines file or a list of rows")
         args = self.config_class() if args is None else args
-        self.source = as_source(source, batch_size=args.step_batch_size * args.publish_steps)
-        self._configure(args)
+        self.source = as_source(source, args.source_options(self.needs))
+        # A source that can't begin again goes on by itself after a restart: nothing of it may be skipped.
+        args.ignore_data_skip = args.ignore_data_skip or not self.source.repeatable
+        if self.source.batch_sizes() is None and args.max_steps <= 0:
+            args.max_steps = ENDLESS_STEPS
         super().__init__(
             model=model,
             reward_funcs=_scored_by_the_judge,
@@ -168,33 +161,24 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             optimizers=optimizers,
             quantization_config=quantization_config,
         )
+        self.division = Division(
+            step_size=args.step_batch_size,
+            num_iterations=args.num_iterations,
+            accumulation_steps=args.gradient_accumulation_steps,
+            num_processes=self.accelerator.num_processes,
+            process_index=self.accelerator.process_index,
+        )
         self.vision = Vision.of(self.processing_class, self.accelerator.unwrap_model(self.model).config)
         self.custom_loss_function = custom_loss_function
         self._pull = BasePull(self) if args.exact_pull else None
         self.beta = 0.0 if self._pull else args.beta  # else TRL would add its estimate
         publisher = publisher or self._offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
-        self._finishing: SampleBatch | None = None
-        self._untrained: list[str] = []
-        self._last_inputs: Inputs | None = None  # with rows, if this process has any of the batch
-        self.add_callback(StepEnds(self))
-
-    def _configure(self, args: AsyncGRPOConfig) -> None:
-        if isinstance(self.source, LedgerSource):
-            source = self.source
-            source.batch_size = source.batch_size or args.step_batch_size * args.publish_steps
-            source.needs = source.needs or self.needs
-            source.max_staleness = args.max_staleness if source.max_staleness is None else source.max_staleness
-            source.timeout_s = args.batch_timeout if source.timeout_s is None else source.timeout_s
-            source.baseline_window = args.baseline_window if source.baseline_window is None else source.baseline_window
-        if not isinstance(self.source, ListSource):
-            args.ignore_data_skip = True
-        sized = isinstance(self.source, ListSource) and isinstance(self.source.items, list)
-        if not sized and args.max_steps <= 0:
-            args.max_steps = ENDLESS_STEPS
+        self._micro: MicroBatch | None = None  # the one in training
+        self.add_callback(StepEnds(self._end_step))
 
     def _offline_publisher(self) -> Publisher | None:
-        if not isinstance(self.source, LedgerSource):
+        if self.source.ledger is None:
             return None
         store = PolicyStore(Path(self.args.output_dir) / "policies")
         return Publisher(self.source.ledger, store, gate=FirstGate(max_kl=self.args.max_kl))
@@ -211,21 +195,22 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             One [T] array per sample; NaN on tokens that get no credit and are left out of the loss.
         """
         values, constant = binary(
-            [one.score for one in samples],
-            [one.group for one in samples],
-            [one.measure for one in samples],
+            [sample.score for sample in samples],
+            [sample.group for sample in samples],
+            [sample.measure for sample in samples],
         )
-        self._note("constant_groups", float(constant.mean()))
-        return [np.full(len(one.completion_ids), value) for one, value in zip(samples, values, strict=True)]
+        self.note("constant_groups", float(constant.mean()))
+        return [np.full(len(sample.completion_ids), value) for sample, value in zip(samples, values, strict=True)]
 
     def distilled(self, sample: TrainingSample) -> FloatArray | None:
         """[T] weight of a term that the loss takes from the teacher's candidates; `None` without one."""
         return None
 
     def credit(self, samples: Sequence[TrainingSample]) -> list[CreditedSample]:
-        """Credited samples of one batch, weighted, merged if asked for, without those that train nothing."""
+        """The samples of one batch with their weighted advantages, those included that train nothing."""
         credited = []
         for sample, advantages in zip(samples, self.advantages(samples), strict=True):
+            # A token whose sampling probability is 0 has no importance ratio.
             known = np.isfinite(sample.logprobs) & self._can_be_shown(sample)
             distilled = self.distilled(sample)
             credited.append(
@@ -235,31 +220,29 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
                     None if distilled is None else distilled * sample.weight,
                 )
             )
+        return credited
+
+    def credit_batch(self, batch: SampleBatch) -> CreditedBatch:
+        """A batch as it is trained: its credited samples, merged if asked for, without those that train nothing."""
+        credited = self.credit(batch.samples)
         rows = [row for row in credited if row.trained_tokens]
-        self._untrained = [row.sample.sample_id for row in credited if not row.trained_tokens]
-        self._note_batch(rows)
-        return merge(rows) if self.args.merge_turns else rows
+        left_out = [row.sample.sample_id for row in credited if not row.trained_tokens]
+        for name, value in measure_rows(rows, self.policy_version).items():
+            self.note(name, value)
+        return CreditedBatch(batch, merge(rows) if self.args.merge_turns else rows, left_out)
 
     def _can_be_shown(self, sample: TrainingSample) -> bool:
         if not sample.images:
             return True
-        fault = "the model, or its processor, sees no pictures" if self.vision is None else self.vision.fault(sample)
+        blind = "the model, or its processor, sees no pictures"
+        fault = blind if self.vision is None else self.vision.find_fault(sample)
         if fault:
             logger.warning("sample %s is not trained: %s", sample.sample_id, fault)
         return fault is None
 
-    def _note_batch(self, rows: list[CreditedSample]) -> None:
-        if not rows:
-            return
-        scores = [row.sample.score for row in rows if row.sample.score is not None]
-        self._note("samples", len(rows))
-        if scores:
-            self._note("score", float(np.mean(scores)))
-        self._note("staleness", float(np.mean([self.policy_version - row.sample.policy_version for row in rows])))
-        self._note("advantage/abs", float(np.mean([np.nanmean(np.abs(row.effective_advantages)) for row in rows])))
-
-    def _note(self, name: str, value: float) -> None:
-        self._metrics["train"][name].append(value)
+    def note(self, name: str, value: float) -> None:
+        """Add a value to those of which the mean is logged under a name."""
+        record_metric(self, name, value)
 
     # ---- Data ----
 
@@ -269,27 +252,15 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
 
     @torch.no_grad()
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
-        if "prepared" not in generation_batch:
-            generation_batch["prepared"] = self._prepare(generation_batch)
-        inputs: Inputs = generation_batch["prepared"]
-        if generation_batch["rows"] or self._last_inputs is None:
-            self._last_inputs = inputs
-        return inputs
+        self._micro = generation_batch
+        if generation_batch.inputs is None:
+            generation_batch.inputs = self._prepare(generation_batch)
+        return generation_batch.inputs
 
     def _prepare(self, micro: MicroBatch) -> Inputs:
-        dtype = torch.float64 if self.model.dtype == torch.float64 else torch.float32
-        inputs = collate(
-            micro["rows"],
-            pad_token_id=self._tokenizer.pad_token_id,
-            dtype=dtype,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-        )
-        if self.vision is not None:
-            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-            inputs |= self.vision.features([row.sample for row in micro["rows"]], ids)
-        inputs = dict(send_to_device(inputs, self.accelerator.device))
-        inputs["num_items_in_batch"] = torch.tensor(micro["num_items"], device=self.accelerator.device)
-        inputs["row_share"] = micro["row_share"]
+        inputs = self._collate(micro.rows)
+        inputs["num_items_in_batch"] = torch.tensor(micro.num_items, device=self.accelerator.device)
+        inputs["row_share"] = micro.row_share
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
         if self._pull is not None:
             inputs["base_hidden_states"] = self._pull.read_base(inputs)
@@ -297,6 +268,20 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             inputs["ref_per_token_logps"] = self.reference_logps(inputs)
         self._weigh(inputs)
         return inputs
+
+    def _collate(self, rows: Sequence[CreditedSample]) -> Inputs:
+        """Rows as tensors on the trainer's device, pictures included."""
+        tokenizer: PreTrainedTokenizerBase = getattr(self.processing_class, "tokenizer", self.processing_class)
+        inputs = collate(
+            rows,
+            pad_token_id=tokenizer.pad_token_id,
+            dtype=torch.float64 if self.model.dtype == torch.float64 else torch.float32,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+        )
+        if self.vision is not None:
+            self.vision.add_pictures(inputs, [row.sample for row in rows])
+        moved: Inputs = send_to_device(inputs, self.accelerator.device)
+        return moved
 
     def _weigh(self, inputs: Inputs) -> None:
         """Set the ratio's denominator, and fold importance weights into the advantages."""
@@ -309,37 +294,23 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         current = inputs["old_per_token_logps"] = self.logps(self.model, inputs)
         if mode != "none":
             for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
-                self._note(name, value)
+                self.note(name, value)
 
     # ---- Loss ----
 
-    def default_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+    def default_loss(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         """The method's loss of a micro-batch, a scalar: TRL's, to which a method may add."""
         trl_loss = partial(super()._compute_loss, model, inputs)
-        return trl_loss() if self._pull is None else self._pull.added(trl_loss, inputs)
+        return trl_loss() if self._pull is None else self._pull.add_to(trl_loss, inputs)
 
-    def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+    def _compute_loss(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        # Where nobody else waits for its forward passes, a user's function is not asked about an empty micro-batch.
         idle = not inputs["row_share"] and self.accelerator.num_processes == 1
         with self.at_temperatures(inputs):
             if self.custom_loss_function is not None and not idle:
-                return self._custom_loss(self.custom_loss_function, model, inputs)
+                return apply_custom_loss(self.custom_loss_function, self, model, inputs)
             loss = self.default_loss(model, inputs)
-        return loss * inputs["row_share"] if self.loss_type in _ROW_MEAN_LOSSES else loss
-
-    def _custom_loss(self, function: CustomLoss, model: Any, inputs: Inputs) -> torch.Tensor:
-        """A user's loss, as a mean over the step's rows.
-
-        TRL's own is a share of the step's already, which is undone before the function sees it. A process without rows
-        calls it all the same, for other processes may wait for its forward passes.
-        """
-        share: float = inputs["row_share"]
-        steps: int = self.current_gradient_accumulation_steps
-        counted = share if share and self.loss_type not in _ROW_MEAN_LOSSES else 1.0
-
-        def default_loss(model: Any, inputs: Inputs) -> torch.Tensor:
-            return self.default_loss(model, inputs) * (steps / counted)
-
-        return function(self, model, inputs, default_loss) * (share / steps)
+        return loss * inputs["row_share"] if self.loss_type in ROW_MEAN_LOSSES else loss
 
     # ---- Policy versions ----
 
@@ -375,48 +346,21 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        configured = [group.get("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
-        super()._load_optimizer_and_scheduler(checkpoint)
-        for group, rate in zip(self.optimizer.param_groups, configured, strict=True):
-            before = group.get("initial_lr", group["lr"])
-            if before != rate:
-                group["lr"] = rate * (group["lr"] / before if before else 1.0)
-            group["initial_lr"] = rate
-        if hasattr(self.lr_scheduler, "base_lrs"):
-            self.lr_scheduler.base_lrs = configured
+        with keep_learning_rates(self.optimizer, self.lr_scheduler):
+            super()._load_optimizer_and_scheduler(checkpoint)
 
-    def before_batch(self) -> None:
+    def follow_policies(self) -> None:
         """Follow a rollback, and publish what waits, before the next batch is leased."""
         if self.line is not None:
             self.line.follow()
 
-    def batch_started(self, batch: SampleBatch) -> None:
-        """Forget what an interrupted batch left behind."""
-        self._finishing = self._last_inputs = None
-
-    def batch_finishing(self, batch: SampleBatch) -> None:
-        """After the next optimizer step the batch is trained."""
-        self._finishing = batch
-
-    def batch_worthless(self, batch: SampleBatch) -> None:
-        """Drop a batch of which no sample trains anything."""
-        if batch.batch_id is None or not isinstance(self.source, LedgerSource):
-            logger.warning("a batch of %d samples trains nothing and is skipped", len(batch.samples))
-        elif self.accelerator.is_main_process:
-            self.source.give_up(batch, "nothing to train")
-
-    def source_ended(self) -> None:
-        """Let the training loop end."""
-        self.control.should_training_stop = True
-
-    def step_ended(self) -> None:
-        """Make a policy version of it, when the step that ended was the last of a batch."""
-        batch, self._finishing = self._finishing, None
-        if batch is None or self.line is None:
+    def _end_step(self) -> None:
+        """Make a policy version of the optimizer step that ended, when it was the last of a batch."""
+        micro = self._micro
+        if micro is None or not micro.is_last or self.line is None:
             return
-        assert self._last_inputs is not None
-        kl = kl_to_base(self, self._last_inputs)
+        kl = kl_to_base(self, self._collate(self.division.gate_rows(micro.batch)))
         if kl is not None:
-            self._note("kl_to_base", kl)
-        self.line.advance(batch, kl, self._untrained)
-        self._note("policy_version", self.policy_version)
+            self.note("kl_to_base", kl)
+        self.line.advance(micro.batch, kl)
+        self.note("policy_version", self.policy_version)

@@ -19,12 +19,19 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from peft import PeftConfig, PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LRScheduler
 
 from clawrl_trl.engines.kinds import MERGED
 from clawrl_trl.errors import UserError
 from clawrl_trl.policies.checksums import TRAINING_STATE
+from clawrl_trl.trainers.compat import (
+    BaseTunerLayer,
+    load_training_state,
+    load_weights,
+    save_training_state,
+    save_weights,
+)
 from clawrl_trl.trainers.record import write_record
 
 FACTS = "policy.json"
@@ -50,9 +57,7 @@ def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: b
         if whole is not None:
             whole.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
-        trainer._save_optimizer_and_scheduler(str(state))
-        trainer._save_scaler(str(state))
-        trainer._save_rng_state(str(state))
+        save_training_state(trainer, state)
         if trainer.accelerator.is_main_process:
             write_record(trainer, folder)
             (state / FACTS).write_text(json.dumps(facts))
@@ -61,7 +66,7 @@ def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: b
 
 def _write_weights(trainer: Any, folder: Path) -> None:
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        trainer.save_model(str(folder), _internal_call=True)
+        save_weights(trainer, folder)
         return
     if not trainer.accelerator.is_main_process:
         return
@@ -117,7 +122,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 def read_weights(trainer: Any, folder: Path) -> None:
     """Load a policy folder's weights into the trainer's model."""
-    trainer._load_from_checkpoint(str(folder))
+    load_weights(trainer, folder)
 
 
 def read_training_state(trainer: Any, state: Path | None) -> None:
@@ -127,8 +132,25 @@ def read_training_state(trainer: Any, state: Path | None) -> None:
         if inner is not None:
             inner.state = defaultdict(dict)
         return
-    trainer._load_optimizer_and_scheduler(str(state))
-    trainer._load_scaler(str(state))
+    load_training_state(trainer, state)
+
+
+@contextmanager
+def keep_learning_rates(optimizer: torch.optim.Optimizer, scheduler: LRScheduler) -> Iterator[None]:
+    """Let the learning rates of an optimizer's groups win over those that are loaded inside the block.
+
+    The scheduler's factor on a rate, as it was saved, is kept.
+    """
+    configured = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+    yield
+    for group, rate in zip(optimizer.param_groups, configured, strict=True):
+        saved = group.get("initial_lr", group["lr"])
+        if saved != rate:
+            group["lr"] = rate * (group["lr"] / saved if saved else 1.0)
+        group["initial_lr"] = rate
+    # Schedulers that are functions of the step multiply these; others have none.
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = configured
 
 
 class InitialWeights:
@@ -142,7 +164,7 @@ class InitialWeights:
 
     def __init__(self, model: Any) -> None:
         self._adapter: dict[str, torch.Tensor] | None = None
-        self._source = str(getattr(model.config, "_name_or_path", ""))
+        self._source = str(getattr(model.config, "name_or_path", None) or "")
         if is_peft_model(model):
             self._adapter = {
                 name: parameter.detach().cpu().clone()

@@ -6,21 +6,14 @@ row that trains nothing, so that a process without samples takes part in every c
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from trl.trainer.utils import pad
+from numpy.typing import NDArray
 
 from clawrl_trl.credit import CreditedSample, TrainingSample
-
-Inputs = dict[str, Any]
-
-
-def trained(inputs: Inputs) -> torch.Tensor:
-    """[B, T] bools: the tokens of a micro-batch that are trained."""
-    mask: torch.Tensor = inputs["completion_mask"] * inputs["tool_mask"]
-    return mask.bool()
+from clawrl_trl.trainers.compat import pad
+from clawrl_trl.trainers.inputs import Inputs
 
 
 def collate(
@@ -39,59 +32,62 @@ def collate(
         pad_to_multiple_of: Widths become multiples of it.
 
     Returns:
-        `prompt_ids`, `prompt_mask` (int64 [B, P], padded left), `completion_ids`, `completion_mask`, `tool_mask`
-        (int64 [B, T], padded right), `advantages`, `behaviour_logps` (floats [B, T], 0 where not trained) and
-        `temperature` (floats [B]). When a teacher's term is to be trained, also `topk_ids` (int64 [B, T, K], -1 in an
-        empty slot), `topk_logps` (floats [B, T, K]) and `topk_weight` (floats [B, T], 0 where there is no term).
+        The inputs that follow from the samples, pictures apart; candidates only when a term over them is trained.
     """
     if not rows:
-        return _nothing(pad_token_id, dtype)
+        return _empty_inputs(pad_token_id, dtype)
 
-    def integers(arrays: Sequence[Any], side: str, value: int) -> torch.Tensor:
-        tensors = [torch.as_tensor(np.asarray(array), dtype=torch.long) for array in arrays]
+    def pad_integers(arrays: Sequence[NDArray[np.generic]], side: str, value: int) -> torch.Tensor:
+        tensors = [torch.as_tensor(array, dtype=torch.long) for array in arrays]
         return pad(tensors, value, side, pad_to_multiple_of)  # type: ignore[no-any-return]
 
-    def floats(arrays: Sequence[Any]) -> torch.Tensor:
+    def pad_floats(arrays: Sequence[NDArray[np.float64]]) -> torch.Tensor:
         tensors = [torch.as_tensor(np.nan_to_num(array, nan=0.0), dtype=dtype) for array in arrays]
         return pad(tensors, 0.0, "right", pad_to_multiple_of)  # type: ignore[no-any-return]
 
     samples = [row.sample for row in rows]
     advantages = [row.effective_advantages for row in rows]
-    finite = [np.isfinite(one) for one in advantages]
-    inputs = {
-        "prompt_ids": integers([one.prompt_ids for one in samples], "left", pad_token_id),
-        "prompt_mask": integers([np.ones_like(one.prompt_ids) for one in samples], "left", 0),
-        "completion_ids": integers([one.completion_ids for one in samples], "right", pad_token_id),
-        "completion_mask": integers([np.ones_like(one.completion_ids) for one in samples], "right", 0),
-        "tool_mask": integers(finite, "right", 0),
-        "advantages": floats(advantages),
-        "behaviour_logps": floats([np.where(m, one.logprobs, 0.0) for m, one in zip(finite, samples, strict=True)]),
-        "temperature": torch.tensor([one.temperature for one in samples], dtype=dtype),
+    trained = [np.isfinite(values) for values in advantages]
+    # An untrained token may have a log-probability of minus infinity, and 0 times that would be NaN in the loss.
+    behaviour = [np.where(mask, sample.logprobs, 0.0) for mask, sample in zip(trained, samples, strict=True)]
+    inputs: Inputs = {
+        "prompt_ids": pad_integers([sample.prompt_ids for sample in samples], "left", pad_token_id),
+        "prompt_mask": pad_integers([np.ones_like(sample.prompt_ids) for sample in samples], "left", 0),
+        "completion_ids": pad_integers([sample.completion_ids for sample in samples], "right", pad_token_id),
+        "completion_mask": pad_integers([np.ones_like(sample.completion_ids) for sample in samples], "right", 0),
+        "tool_mask": pad_integers(trained, "right", 0),
+        "advantages": pad_floats(advantages),
+        "behaviour_logps": pad_floats(behaviour),
+        "temperature": torch.tensor([sample.temperature for sample in samples], dtype=dtype),
     }
-    weights = floats([row.effective_distilled for row in rows])
-    return inputs | _candidates(samples, weights) if weights.any() else inputs
+    weights = pad_floats([row.effective_distilled for row in rows])
+    if weights.any():
+        _add_candidates(inputs, samples, weights)
+    return inputs
 
 
-def _candidates(samples: Sequence[TrainingSample], weights: torch.Tensor) -> Inputs:
-    given = [(one.topk_ids, one.topk_logprobs) for one in samples]
-    width = max(ids.shape[1] for ids, _ in given if ids is not None)
+def _add_candidates(inputs: Inputs, samples: Sequence[TrainingSample], weights: torch.Tensor) -> None:
+    candidates = [(sample.topk_ids, sample.topk_logprobs) for sample in samples]
+    width = max(ids.shape[1] for ids, _ in candidates if ids is not None)
     all_ids = torch.full((*weights.shape, width), -1, dtype=torch.long)
     all_logps = torch.zeros((*weights.shape, width), dtype=weights.dtype)
-    for row, (ids, logps) in enumerate(given):
+    for row, (ids, logps) in enumerate(candidates):
         if ids is not None and logps is not None:
             all_ids[row, : len(ids), : ids.shape[1]] = torch.from_numpy(ids)
             all_logps[row, : len(ids), : ids.shape[1]] = torch.from_numpy(np.nan_to_num(logps, nan=0.0))
-    return {"topk_ids": all_ids, "topk_logps": all_logps, "topk_weight": weights}
+    inputs["topk_ids"], inputs["topk_logps"], inputs["topk_weight"] = all_ids, all_logps, weights
 
 
-def _nothing(pad_token_id: int, dtype: torch.dtype) -> Inputs:
+def _empty_inputs(pad_token_id: int, dtype: torch.dtype) -> Inputs:
+    """One row of one padding token, attended to and not trained."""
     token = torch.full((1, 1), pad_token_id, dtype=torch.long)
-    seen, zero = torch.ones((1, 1), dtype=torch.long), torch.zeros((1, 1), dtype=dtype)
+    # Attended to, for a row without any attention would make the softmax NaN, and its gradient with it.
+    attended, zero = torch.ones((1, 1), dtype=torch.long), torch.zeros((1, 1), dtype=dtype)
     return {
         "prompt_ids": token,
-        "prompt_mask": seen,
+        "prompt_mask": attended,
         "completion_ids": token.clone(),
-        "completion_mask": seen.clone(),
+        "completion_mask": attended.clone(),
         "tool_mask": torch.zeros((1, 1), dtype=torch.long),
         "advantages": zero,
         "behaviour_logps": zero.clone(),

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 
-from clawrl_trl.trainers.collate import Inputs
-from clawrl_trl.trainers.vision import seen_by_model
+from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.vision import model_picture_inputs
 
 
 @torch.no_grad()
@@ -24,20 +24,20 @@ def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
     if not is_peft_model(model) and trainer.ref_model is None:
         return None
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
-    pictures, start = seen_by_model(inputs), inputs["prompt_ids"].size(1) - 1
+    pictures, start = model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
     # Between the replies of one sequence there may be pictures, of which none may be cut off.
     read = inputs["completion_ids"].size(1) if pictures else width
-    asked = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)
+    positions = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)
     arguments = {
         "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :read]], dim=1),
         "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :read]], dim=1),
-        "logits_to_keep": width + 1 if read == width else asked,
+        "logits_to_keep": width + 1 if read == width else positions,
         "use_cache": False,
         **pictures,
     }
 
-    def log_probs(one: Any) -> torch.Tensor:
-        return one(**arguments).logits[:, :-1].float().log_softmax(-1)  # type: ignore[no-any-return]
+    def log_probs(model: torch.nn.Module) -> torch.Tensor:
+        return model(**arguments).logits[:, :-1].float().log_softmax(-1)  # type: ignore[no-any-return]
 
     training = trainer.model.training
     trainer.model.eval()

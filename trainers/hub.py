@@ -18,6 +18,7 @@ from transformers.utils import PushInProgress
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weights
+from clawrl_trl.trainers.compat import finish_push, save_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.record import describe_training
 from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
@@ -106,7 +107,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
                 return None
             if self._repository is None or token is not None:
                 self.init_hf_repo(token)
-            self._finish_current_push()
+            finish_push(self)
             upload = self._upload_of(stack, saved, _as_tuple(tags), commit_message or "End of training", revision)
             return upload() if blocking else self._in_background(upload)
 
@@ -131,7 +132,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         if self.line is not None:
             return None
         saved = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clawrl-save-")))
-        self.save_model(str(saved), _internal_call=True)
+        save_weights(self, saved)
         return _Saved(saved, lasting=True)
 
     def _upload_of(

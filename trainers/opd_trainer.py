@@ -11,10 +11,10 @@ from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, o
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
-from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.opd_config import OPDConfig
-from clawrl_trl.trainers.terms.averaging import averaged
-from clawrl_trl.trainers.terms.lm_head import bare
+from clawrl_trl.trainers.terms.averaging import average
+from clawrl_trl.trainers.terms.lm_head import unwrap_adapter
 from clawrl_trl.trainers.terms.topk import CandidateLogProbs, partition_kl
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class OPDTrainer(AsyncGRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        model = bare(self.accelerator.unwrap_model(self.model))
+        model = unwrap_adapter(self.accelerator.unwrap_model(self.model))
         self._candidates = CandidateLogProbs(model) if self.args.opd_top_k else None
 
     # ---- Credit ----
@@ -56,13 +56,13 @@ class OPDTrainer(AsyncGRPOTrainer):
         return 1.0
 
     def credit(self, samples: Sequence[TrainingSample]) -> list[CreditedSample]:
-        """As in [`AsyncGRPOTrainer`], with no more candidates than are asked for."""
-        bare = sum(one.teacher_logprobs is not None and one.topk_ids is None for one in samples)
-        if self.args.opd_top_k and bare:
+        """As in [`AsyncGRPOTrainer`], with at most `opd_top_k` candidates for each token."""
+        unheard = sum(sample.teacher_logprobs is not None and sample.topk_ids is None for sample in samples)
+        if self.args.opd_top_k and unheard:
             logger.warning(
                 "%d of %d samples have a teacher but no candidates, so the teacher is not heard: serve the run with "
                 "--teacher_top_k %d",
-                *(bare, len(samples), self.args.opd_top_k),
+                *(unheard, len(samples), self.args.opd_top_k),
             )
         return super().credit([sample.with_candidates(self.args.opd_top_k) for sample in samples])
 
@@ -77,18 +77,18 @@ class OPDTrainer(AsyncGRPOTrainer):
         gap = opd(sample.teacher_logprobs, sample.plain_at_temperature_one, self.args.opd_clip)
         if gap is None or not np.isfinite(gap).any():
             return np.full(len(sample.completion_ids), np.nan)
-        self._note("opd/gap", float(np.nanmean(gap)))
-        self._note("opd/clipped", float(np.mean(np.abs(gap[np.isfinite(gap)]) >= self.args.opd_clip)))
-        return gap * self._accepted(sample)
+        self.note("opd/gap", float(np.nanmean(gap)))
+        self.note("opd/clipped", float(np.mean(np.abs(gap[np.isfinite(gap)]) >= self.args.opd_clip)))
+        return gap * self._prefix_acceptance(sample)
 
     def distilled(self, sample: TrainingSample) -> FloatArray | None:
         """[T] weight of the KL divergence to the teacher; `None` without candidates."""
         if not self.args.opd_top_k:
             return None
-        return np.where(sample.covered, self.teacher_weight * self._accepted(sample), 0.0)
+        return np.where(sample.covered, self.teacher_weight * self._prefix_acceptance(sample), 0.0)
 
-    def _accepted(self, sample: TrainingSample) -> FloatArray:
-        """[T] how much the teacher's word on each token counts."""
+    def _prefix_acceptance(self, sample: TrainingSample) -> FloatArray:
+        """[T] probability that speculative sampling accepts every earlier token; 1 unless that is asked for."""
         length = len(sample.completion_ids)
         if not self.args.opd_accepted_prefix:
             return np.ones(length)
@@ -96,21 +96,21 @@ class OPDTrainer(AsyncGRPOTrainer):
 
     # ---- Loss ----
 
-    def default_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+    def default_loss(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         """TRL's loss, and with `opd_top_k` the KL divergence to the teacher, out of one forward pass."""
         if self._candidates is None:
             return super().default_loss(model, inputs)
         sums = torch.zeros(3, device=self.accelerator.device)
         if "topk_ids" in inputs:
             ids = inputs["topk_ids"].masked_fill(inputs["topk_weight"][..., None] == 0, -1)
-            with self._candidates.of(ids) as scored:
+            with self._candidates.read(ids) as scored:
                 loss = super().default_loss(model, inputs)
                 assert scored.logps is not None
                 term, sums = self._divergence(scored.logps, ids, inputs)
             loss = loss + term
         else:
             loss = super().default_loss(model, inputs)
-        self._note_divergence(sums)
+        self._log_divergence(sums)
         return loss
 
     def _divergence(
@@ -122,11 +122,11 @@ class OPDTrainer(AsyncGRPOTrainer):
         with torch.no_grad():
             mass = torch.where(known, student, -torch.inf).exp()
             sums = torch.stack([divergence.sum(), mass.sum(), known.any(-1).sum()]).float()
-        return averaged(self, divergence * weight, inputs), sums
+        return average(self, divergence * weight, inputs), sums
 
-    def _note_divergence(self, sums: torch.Tensor) -> None:
+    def _log_divergence(self, sums: torch.Tensor) -> None:
         """Log means over the positions of all processes, which all come here at the same point."""
         divergence, mass, count = self.accelerator.reduce(sums, reduction="sum").tolist()
         if count:
-            self._note("opd/kl", divergence / count)
-            self._note("opd/mass", mass / count)
+            self.note("opd/kl", divergence / count)
+            self.note("opd/mass", mass / count)

@@ -10,14 +10,12 @@ process alone reads and writes ledger and folders.
 import logging
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list, is_peft_model
 from sqlalchemy import select
 
-from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
 from clawrl_trl.ledger.schema import Batch, Policy
@@ -37,6 +35,7 @@ from clawrl_trl.trainers.checkpoint import (
     read_weights,
     write_policy,
 )
+from clawrl_trl.trainers.micro_batch import CreditedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -183,27 +182,24 @@ class PolicyLine:
 
     def _hold(self, version: int) -> None:
         self.version = version
-        if isinstance(self._trainer.source, LedgerSource):
-            self._trainer.source.version = version
+        self._trainer.source.follow(version)
 
     # ---- Going on ----
 
-    def advance(self, batch: SampleBatch, kl: float | None, untrained: Sequence[str]) -> None:
+    def advance(self, trained: CreditedBatch, kl: float | None) -> None:
         """Make what is in memory a version of its own, trained on a batch, and publish it.
 
         Args:
-            batch: What it was trained on.
+            trained: The batch.
             kl: KL divergence to the base model, for the gate.
-            untrained: Ids of the batch's samples of which no token was trained.
         """
         store, step = self.publisher.store, self._trainer.state.global_step
         version = int(self._shared(self._begin() if self._main else None))
-        ids = [] if batch.batch_id is None else [batch.batch_id]
+        ids = [] if trained.batch.batch_id is None else [trained.batch.batch_id]
         facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
         write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
         self._trainer.accelerator.wait_for_everyone()
-        size = len(batch.samples) - len(untrained)
-        outcome = self._shared(self._commit(version, ids, untrained, size, kl) if self._main else None)
+        outcome = self._shared(self._commit(version, trained, kl) if self._main else None)
         if outcome in ("rejected", "discarded"):
             self._load(self._current())
         else:
@@ -217,12 +213,11 @@ class PolicyLine:
         self.publisher.store.begin(version)
         return version
 
-    def _commit(
-        self, version: int, batch_ids: list[str], untrained: Sequence[str], size: int, kl: float | None
-    ) -> str:
+    def _commit(self, version: int, trained: CreditedBatch, kl: float | None) -> str:
         store = self.publisher.store
         final = store.finish(version)
-        metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": size}
+        count = len(trained.batch.samples) - len(trained.left_out)
+        metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": count}
         if kl is not None:
             metrics["kl_to_base"] = kl if math.isfinite(kl) else str(kl)  # JSON has no NaN
         row = Policy(
@@ -235,9 +230,9 @@ class PolicyLine:
         )
         try:
             with self.publisher.ledger.transaction() as tx:
-                for sample_id in untrained:
+                for sample_id in trained.left_out:
                     samples.drop(tx, sample_id, "nothing to train")
-                batches.commit(tx, batch_ids, row)
+                batches.commit(tx, [] if trained.batch.batch_id is None else [trained.batch.batch_id], row)
         except AlreadyTrained as error:
             logger.warning("the update is thrown away: %s", error)
             shutil.rmtree(final)

@@ -17,7 +17,7 @@ def describe_training(trainer: Any) -> dict[str, Any]:
     """
     own = next(base for base in type(trainer).__mro__ if base.__module__.startswith("clawrl_trl."))
     config = trainer.accelerator.unwrap_model(trainer.model).config
-    base = str(getattr(config, "_name_or_path", "") or "")
+    base = str(getattr(config, "name_or_path", None) or "")
     return {
         "method": trainer.method,
         "trainer": own.__name__,

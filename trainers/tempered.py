@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from trl import GRPOTrainer
-from trl.trainer.utils import use_adapter
 
-from clawrl_trl.trainers.collate import Inputs
-from clawrl_trl.trainers.terms.lm_head import bare
+from clawrl_trl.trainers.compat import use_adapter
+from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.terms.lm_head import unwrap_adapter
 from clawrl_trl.trainers.terms.logprobs import RowTemperatures, plain_logps
-from clawrl_trl.trainers.vision import seen_by_model, shown
+from clawrl_trl.trainers.vision import model_picture_inputs, picture_inputs
 
 
 class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -25,17 +25,17 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._temperatures = [
-            RowTemperatures(bare(one), self.temperature)
-            for one in (self.accelerator.unwrap_model(self.model), self.ref_model)
-            if one is not None
+            RowTemperatures(unwrap_adapter(model), self.temperature)
+            for model in (self.accelerator.unwrap_model(self.model), self.ref_model)
+            if model is not None
         ]
 
     @contextmanager
     def at_temperatures(self, inputs: Inputs) -> Iterator[None]:
         """Score at the temperatures of a micro-batch inside the block."""
         with ExitStack() as stack:
-            for one in self._temperatures:
-                stack.enter_context(one.of(inputs["temperature"]))
+            for temperatures in self._temperatures:
+                stack.enter_context(temperatures.use(inputs["temperature"]))
             yield
 
     def logps(self, model: Any, inputs: Inputs) -> torch.Tensor:
@@ -44,7 +44,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         with self.at_temperatures(inputs):
             logps, _, _ = self._get_per_token_logps_and_entropies(
-                model, ids, mask, inputs["completion_ids"].size(1), **shown(inputs)
+                model, ids, mask, inputs["completion_ids"].size(1), **picture_inputs(inputs)
             )
         return logps
 
@@ -68,7 +68,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         rows = self._temperatures[0].rows
-        if rows is not None and not self._temperatures[0].fused(rows):
+        if rows is not None and not self._temperatures[0].can_fuse(rows):
             with self.accelerator.autocast():
                 logps, entropies, aux = plain_logps(
                     model,
@@ -77,7 +77,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                     logits_to_keep,
                     rows,
                     router_logits=compute_aux_loss,
-                    pictures=seen_by_model(kwargs),
+                    pictures=model_picture_inputs(kwargs),
                 )
             return logps, entropies if compute_entropy else None, aux
         return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]

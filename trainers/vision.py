@@ -8,7 +8,7 @@ grid for each picture; TRL carries what others need as well, but their ids don't
 
 import copy
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,10 @@ from PIL import Image, ImageOps
 from transformers import AutoConfig
 
 from clawrl_trl.credit import TrainingSample
-from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.inputs import Inputs, PictureInputs
 
-_SHOWN = ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")
-_SEEING = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_projector)(\..*)?"
-"""Modules that see: an engine that serves adapters by name adapts the language model alone."""
+_VISION_MODULES = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_projector)(\..*)?"
+"""Modules that see, as a pattern: an engine that serves adapters by name adapts the language model alone."""
 
 
 def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
@@ -41,18 +40,20 @@ def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
     if not hasattr(config, "vision_config"):
         return peft_config
     adapted = copy.copy(peft_config)
-    adapted.exclude_modules = _SEEING
+    adapted.exclude_modules = _VISION_MODULES
     return adapted
 
 
-def shown(inputs: Inputs) -> Inputs:
-    """Return the pictures' inputs of TRL's forward pass on a micro-batch; nothing where there are none."""
-    return {name: inputs[name] for name in _SHOWN if name in inputs}
+def picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
+    """The pictures' arguments of TRL's forward pass, out of a micro-batch's inputs; empty without pictures."""
+    return {name: inputs[name] for name in PictureInputs.__annotations__ if name in inputs}
 
 
-def seen_by_model(inputs: Inputs) -> Inputs:
+def model_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
     """The same for the model itself, which does not ask how many pictures a row has."""
-    return {name: value for name, value in shown(inputs).items() if name != "num_images" and value is not None}
+    # TRL names every argument it knows, with `None` for those that a micro-batch lacks.
+    pictures = picture_inputs(inputs)
+    return {name: value for name, value in pictures.items() if name != "num_images" and value is not None}
 
 
 class Vision:
@@ -75,10 +76,10 @@ class Vision:
         known = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
         return cls(processor, token) if known and token is not None else None
 
-    def fault(self, sample: TrainingSample) -> str | None:
-        """Why the pictures of a sample can't be shown as they were when it was sampled, or `None`."""
+    def find_fault(self, sample: TrainingSample) -> str | None:
+        """Say why the pictures of a sample can't be shown as they were when it was sampled; `None` if they can."""
         try:
-            patches = sum(self._tokens(*_opened(one).size) for one in sample.images)
+            patches = sum(self._count_tokens(*_open_picture(file).size) for file in sample.images)
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             return f"one of its pictures can't be read ({error})"
         ids = int((sample.prompt_ids == self._token).sum() + (sample.completion_ids == self._token).sum())
@@ -86,34 +87,28 @@ class Vision:
             return f"its prompt shows {ids} patches, its pictures have {patches}: the engine prepares them otherwise"
         return None
 
-    def features(self, samples: Sequence[TrainingSample], ids: torch.Tensor) -> Inputs:
-        """The pictures of a micro-batch.
+    def add_pictures(self, inputs: Inputs, samples: Sequence[TrainingSample]) -> None:
+        """Add the pictures of a micro-batch to its inputs; nothing if no sample has any.
 
         Args:
-            samples: B samples.
-            ids: Their tokens, prompts and replies, int64 [B, L].
-
-        Returns:
-            `pixel_values` and `image_grid_thw`, those of all rows in a row, `num_images` (list of B numbers) and
-            `mm_token_type_ids` (int [B, L], 1 where a picture is); empty if no sample has pictures.
+            inputs: The micro-batch.
+            samples: Its B samples.
         """
-        files = [one for sample in samples for one in sample.images]
+        files = [file for sample in samples for file in sample.images]
         if not files:
-            return {}
-        prepared = self._processor(images=[_opened(one) for one in files], return_tensors="pt")
-        return {
-            "pixel_values": prepared["pixel_values"],
-            "image_grid_thw": prepared["image_grid_thw"],
-            "num_images": [len(sample.images) for sample in samples],
-            "mm_token_type_ids": (ids == self._token).int(),
-        }
+            return
+        prepared = self._processor(images=[_open_picture(file) for file in files], return_tensors="pt")
+        inputs["pixel_values"], inputs["image_grid_thw"] = prepared["pixel_values"], prepared["image_grid_thw"]
+        inputs["num_images"] = [len(sample.images) for sample in samples]
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        inputs["mm_token_type_ids"] = (ids == self._token).int()
 
-    def _tokens(self, width: int, height: int) -> int:
+    def _count_tokens(self, width: int, height: int) -> int:
         patches: int = self._processor.get_number_of_image_patches(height, width, {})
         return patches // int(self._processor.merge_size) ** 2
 
 
-def _opened(file: bytes) -> Image.Image:
+def _open_picture(file: bytes) -> Image.Image:
     """A picture upright and in colours, on white where one looks through it, as vLLM shows it."""
     with Image.open(io.BytesIO(file)) as stored:
         image = ImageOps.exif_transpose(stored)

@@ -1,9 +1,10 @@
 """Credit: from verdicts to per-token advantages, and the sources that hand samples to a trainer."""
 
 from clawrl_trl.credit.advantages import accepted_prefix, binary, combine, opd
+from clawrl_trl.credit.ledger_source import LedgerSource
 from clawrl_trl.credit.merge import CreditedSample, merge
 from clawrl_trl.credit.sample import TrainingSample
-from clawrl_trl.credit.source import LedgerSource, ListSource, SampleBatch, Source, as_source
+from clawrl_trl.credit.source import ListSource, SampleBatch, Source, SourceOptions, as_source
 
 __all__ = [
     "CreditedSample",
@@ -11,6 +12,7 @@ __all__ = [
     "ListSource",
     "SampleBatch",
     "Source",
+    "SourceOptions",
     "TrainingSample",
     "accepted_prefix",
     "as_source",

@@ -91,10 +91,10 @@ class TrainingSample:
         if not self.temperature > 0:
             raise ValueError(f"sample {self.sample_id!r}: temperature {self.temperature} is not above 0")
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _per_token(self, name: str, dtype: type[np.generic]) -> Any:
+    def _per_token(self, name: str, dtype: type[np.generic]) -> NDArray[np.generic] | None:
         value: ArrayLike | None = getattr(self, name)
         if value is None:
             return None
@@ -105,8 +105,8 @@ class TrainingSample:
             )
         return array
 
-    def _picture(self, given: bytes | str) -> bytes:
-        content = given if isinstance(given, bytes) else read_url(given)[1]
+    def _picture(self, source: bytes | str) -> bytes:
+        content = source if isinstance(source, bytes) else read_url(source)[1]
         if not content:
             raise ValueError(f"sample {self.sample_id!r}: a picture is a file's content or a data: URL of it")
         return content
@@ -123,6 +123,7 @@ class TrainingSample:
             )
         known = (ids >= 0) & np.isfinite(logprobs)
         ids, logprobs = np.where(known, ids, -1), np.where(known, logprobs, np.nan)
+        # A candidate that stood twice would count its probability twice in the divergence over candidates and tail.
         ordered = np.sort(ids, axis=1)
         if np.any((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)):
             raise ValueError(f"sample {self.sample_id!r}: a token has the same candidate twice")
@@ -156,7 +157,7 @@ class TrainingSample:
         return self.logprobs if self.temperature == 1.0 else None
 
     @classmethod
-    def from_row(cls, row: "Mapping[str, Any] | TrainingSample") -> "TrainingSample":
+    def from_row(cls, row: "Mapping[str, object] | TrainingSample") -> "TrainingSample":
         """Make a sample from a JSON row with the field names as keys; unknown keys are ignored.
 
         Raises:
@@ -167,5 +168,6 @@ class TrainingSample:
         missing = [name for name in ("prompt_ids", "completion_ids", "logprobs") if row.get(name) is None]
         if missing:
             raise ValueError(f"a training row lacks {', '.join(missing)}; it has {', '.join(sorted(row))}")
-        known = {one.name for one in fields(cls)}
-        return cls(**{name: value for name, value in row.items() if name in known})
+        known = {declared.name for declared in fields(cls)}
+        values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
+        return cls(**values)

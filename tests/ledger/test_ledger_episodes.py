@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.credit import binary
-from clawrl_trl.credit.source import training_sample
+from clawrl_trl.credit.ledger_source import training_sample
 from clawrl_trl.ledger import Ledger, batches, episodes, turns
 from clawrl_trl.ledger.episodes import CONSTANT, INCOMPARABLE, EpisodeOutcome
 from clawrl_trl.ledger.schema import Event, Sample, Turn

@@ -15,8 +15,8 @@ TEACHER: dict[str, Any] = {"teacher_logprobs": [-1.0, -2.0], "plain_logprobs": [
 TIMEOUT_S = 3600.0
 
 
-def source(ledger: Ledger, **options: Any) -> LedgerSource:
-    return LedgerSource(ledger, batch_size=2, max_staleness=0, timeout_s=TIMEOUT_S, **options)
+def source(ledger: Ledger, *, batch_size: int = 2, **options: Any) -> LedgerSource:
+    return LedgerSource(ledger, batch_size=batch_size, max_staleness=0, timeout_s=TIMEOUT_S, **options)
 
 
 def put(ledger: Ledger, age_s: float, **sample: Any) -> str:
@@ -33,8 +33,7 @@ def states(ledger: Ledger) -> dict[str, str]:
 
 
 def test_the_oldest_sample_s_wait_makes_a_small_batch(ledger: Ledger) -> None:
-    leasing = source(ledger)
-    leasing.batch_size = 3
+    leasing = source(ledger, batch_size=3)
     put(ledger, 0.0)
     assert leasing.take(0.0) is None
     put(ledger, TIMEOUT_S)
@@ -50,7 +49,7 @@ def test_a_sample_that_can_not_be_leased_makes_no_small_batch(ledger: Ledger, us
     fresh = put(ledger, 0.0, policy_version=1, **TEACHER)
     old = put(ledger, TIMEOUT_S, **({"policy_version": 1} if useless == "no teacher" else TEACHER))
     leasing = source(ledger, needs=("teacher",))
-    leasing.version = 1
+    leasing.follow(1)
     assert leasing.take(0.0) is None
     assert states(ledger) == {fresh: "ready", old: "dropped"}
     again = put(ledger, 0.0, policy_version=1, **TEACHER)

@@ -227,7 +227,7 @@ def test_candidates_are_scored_at_temperature_one_whatever_the_samples(tiny: Pat
     trainer = make(tiny, tmp_path, samples)
     (micro,) = trainer.get_train_dataloader()
     inputs = trainer._prepare_inputs(micro)
-    with torch.no_grad(), trainer._candidates.of(inputs["topk_ids"]) as scored:
+    with torch.no_grad(), trainer._candidates.read(inputs["topk_ids"]) as scored:
         trainer.logps(trainer.model, inputs)
         found = scored.logps
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
@@ -278,7 +278,7 @@ def test_merged_turns_give_the_same_gradient_per_token(tiny: Path, tmp_path: Pat
             loss_type="dapo", optim="sgd", max_grad_norm=0.0, learning_rate=0.1,
         )  # fmt: skip
         (micro,) = trainer.get_train_dataloader()
-        assert len(micro["rows"]) == (1 if merge_turns else 2)
+        assert len(micro.rows) == (1 if merge_turns else 2)
         trainer.train()
         found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
     for name, value in found[0].items():
@@ -306,7 +306,7 @@ def test_a_sample_without_candidates_has_no_teacher(
     with_teacher = with_candidates(make_samples(1, 1)[0], K)
     trainer = make(tiny, tmp_path, [with_teacher, *make_samples(2, 2)])
     (micro,) = trainer.get_train_dataloader()
-    assert [row.sample.sample_id for row in micro["rows"]] == ["s1-0"]
+    assert [row.sample.sample_id for row in micro.rows] == ["s1-0"]
     assert "2 of 3 samples" in caplog.text and f"--teacher_top_k {K}" in caplog.text
     trainer = make(tiny, tmp_path, make_samples(4))
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}

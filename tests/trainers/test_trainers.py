@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from made_up import make_samples
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
-from clawrl_trl.credit import TrainingSample
+from clawrl_trl.credit import SampleBatch, TrainingSample
 from clawrl_trl.custom import load_callable
 from clawrl_trl.trainers import (
     AsyncGRPOConfig,
@@ -23,6 +24,7 @@ from clawrl_trl.trainers import (
     OPDTrainer,
 )
 from clawrl_trl.trainers.divergence import kl_to_base
+from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
 from clawrl_trl.trainers.terms.logprobs import plain_logps
 
 
@@ -143,7 +145,7 @@ class TestAsyncGRPOTrainer(Common):
     def test_samples_without_a_score_train_nothing(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, [*make_samples(3), *make_samples(1, 9, score=None)])
         (micro,) = trainer.get_train_dataloader()
-        assert len(micro["rows"]) == 3
+        assert len(micro.rows) == 3
         trainer = self.build(tiny, tmp_path, make_samples(4, score=None))
         before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
         trainer.train()
@@ -247,7 +249,7 @@ class TestAsyncGRPOTrainer(Common):
             parameters=["trainer", "model", "inputs", "default_loss"],
         )
         trainer = self.build(tiny, tmp_path, make_samples(1), loss=brevity)
-        inputs = trainer._prepare({"rows": [], "num_items": 0.0, "row_share": 0.0})
+        inputs = trainer._prepare(MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0))
         loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
         assert loss == 0.0
 
@@ -266,7 +268,7 @@ class TestAsyncGRPOTrainer(Common):
                 max_grad_norm=0.0,
             )
             (micro,) = trainer.get_train_dataloader()
-            assert len(micro["rows"]) == (1 if merge_turns else 2)
+            assert len(micro.rows) == (1 if merge_turns else 2)
             trainer.train()
             found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         for name, value in found[0].items():
@@ -279,7 +281,7 @@ class TestAsyncGRPOTrainer(Common):
         assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
         assert kl_to_base(trainer, inputs) > 0.01
-        assert kl_to_base(trainer, trainer._prepare({**micro, "rows": []})) is None
+        assert kl_to_base(trainer, trainer._prepare(replace(micro, rows=[], inputs=None))) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)
@@ -306,7 +308,7 @@ class TestOPDTrainer(Common):
     def test_samples_without_a_teacher_train_nothing(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, [*make_samples(3), *make_samples(1, 9, teacher_logprobs=None)])
         (micro,) = trainer.get_train_dataloader()
-        assert len(micro["rows"]) == 3
+        assert len(micro.rows) == 3
 
     def test_an_unknown_gap_is_masked_not_zero(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)
@@ -329,4 +331,4 @@ class TestCombineTrainer(Common):
         ]
         trainer = self.build(tiny, tmp_path, samples)
         (micro,) = trainer.get_train_dataloader()
-        assert [row.sample.sample_id for row in micro["rows"]] == ["s1-0", "s2-0"]
+        assert [row.sample.sample_id for row in micro.rows] == ["s1-0", "s2-0"]

@@ -18,13 +18,14 @@ from tiny_vl import PAD, TinyVL
 from transformers import ProcessorMixin
 
 from clawrl_trl import pictures
-from clawrl_trl.credit import CreditedSample, LedgerSource, TrainingSample, merge
-from clawrl_trl.credit.source import training_sample
+from clawrl_trl.credit import CreditedSample, LedgerSource, SampleBatch, TrainingSample, merge
+from clawrl_trl.credit.ledger_source import training_sample
 from clawrl_trl.ledger import turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 from clawrl_trl.trainers.divergence import kl_to_base
-from clawrl_trl.trainers.vision import _opened, adapting_language
+from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
+from clawrl_trl.trainers.vision import _open_picture, adapting_language
 
 SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
 ASKED: tuple[tuple[str, ...], ...] = (("red",), (), ("blue", "green"), ("green",))
@@ -93,7 +94,8 @@ def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.
 @torch.no_grad()
 def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
     credited = [CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows]
-    return trainer._prepare({"rows": credited, "num_items": 1.0, "row_share": 1.0})
+    batch = CreditedBatch(SampleBatch(rows), credited, [])
+    return trainer._prepare(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
 
 
 def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
@@ -108,7 +110,7 @@ def test_a_turn_is_scored_as_it_was_seen(engine: TinyVL, rig: Rig, tmp_path: Pat
     rows = samples(rig)
     assert [len(one.images) for one in rows] == [len(colours) for colours in ASKED]
     trainer = trainer_of(engine, tmp_path, rows, dtype=dtype)
-    assert all(trainer.vision.fault(one) is None for one in rows)
+    assert all(trainer.vision.find_fault(one) is None for one in rows)
     for one, found in zip(rows, scored(trainer, rows), strict=True):
         np.testing.assert_allclose(found, one.logprobs, atol=1e-3)
         np.testing.assert_allclose(found, scored(trainer, [one])[0], atol=1e-3)
@@ -149,13 +151,14 @@ def test_pictures_that_do_not_fit_are_not_trained(
         replace(first, sample_id="more", images=(png("red"), png("blue"))),
     ]
     with caplog.at_level(logging.WARNING):
-        kept = trainer.credit([first, *bad, text])
-    assert [row.sample.sample_id for row in kept] == [first.sample_id, text.sample_id]
-    assert trainer._untrained == ["larger", "torn", "more"]
+        batch = trainer.credit_batch(SampleBatch([first, *bad, text]))
+    assert [row.sample.sample_id for row in batch.rows] == [first.sample_id, text.sample_id]
+    assert batch.left_out == ["larger", "torn", "more"]
     assert "the engine prepares them otherwise" in caplog.text and "can't be read" in caplog.text
     trainer.vision = None
     with caplog.at_level(logging.WARNING):
-        assert [row.sample.sample_id for row in trainer.credit([first, text])] == [text.sample_id]
+        batch = trainer.credit_batch(SampleBatch([first, text]))
+    assert [row.sample.sample_id for row in batch.rows] == [text.sample_id]
     assert "sees no pictures" in caplog.text
 
 
@@ -173,7 +176,7 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
     assert whole.images == later.images
     assert len(joined(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
     trainer = trainer_of(engine, tmp_path, [first], gate_tokens=1)
-    assert trainer.vision.fault(whole) is None
+    assert trainer.vision.find_fault(whole) is None
     apart = scored(trainer, [first, later])
     together = scored(trainer, [whole])[0]
     np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
@@ -193,7 +196,7 @@ def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:
     def shown(image: Image.Image, **options: Any) -> Any:
         written = io.BytesIO()
         image.save(written, "PNG", **options)
-        return _opened(written.getvalue())
+        return _open_picture(written.getvalue())
 
     assert shown(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
     assert shown(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)

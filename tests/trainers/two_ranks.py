@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -12,6 +11,8 @@ from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Sample
 from clawrl_trl.trainers import CombineConfig, CombineTrainer
+from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.micro_batch import MicroBatch
 from clawrl_trl.trainers.process_group import leave_process_group
 
 STEP = 4
@@ -19,8 +20,8 @@ STEP = 4
 
 
 class Recording(CombineTrainer):
-    def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
-        ids = [row.sample.sample_id for row in generation_batch["rows"]]
+    def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
+        ids = [row.sample.sample_id for row in generation_batch.rows]
         self.__dict__.setdefault("recorded", []).append(ids)
         return super()._prepare_inputs(generation_batch)
 

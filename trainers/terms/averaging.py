@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.trainers.collate import Inputs, trained
+from clawrl_trl.trainers.inputs import Inputs, trained_mask
 
 
-def averaged(trainer: Any, per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+def average(trainer: Any, per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """A scalar out of [B, T] terms, as TRL's loss of the trainer's type averages its own."""
-    mask = trained(inputs)
+    mask = trained_mask(inputs)
     training = trainer.model.training
     steps: int = trainer.current_gradient_accumulation_steps if training else 1
     totals, tokens = (per_token * mask).sum(-1), mask.sum(-1)

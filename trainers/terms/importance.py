@@ -6,7 +6,7 @@ go there and the loss stays TRL's.
 
 import torch
 
-from clawrl_trl.trainers.collate import Inputs
+from clawrl_trl.trainers.inputs import Inputs
 
 
 def reweigh(inputs: Inputs, current: torch.Tensor, *, mode: str, cap: float) -> dict[str, float]:

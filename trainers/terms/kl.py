@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 
-from clawrl_trl.trainers.collate import Inputs, trained
-from clawrl_trl.trainers.terms.averaging import averaged
-from clawrl_trl.trainers.terms.lm_head import Head, Passes, bare, by_chunk, last
+from clawrl_trl.trainers.inputs import Inputs, trained_mask
+from clawrl_trl.trainers.terms.averaging import average
+from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden, unwrap_adapter
 
 PURPOSE = "kl_estimator 'exact'"
 
@@ -50,24 +50,24 @@ class BasePull:
         self._coefficients = {"kl": trainer.args.beta, "support": trainer.args.support_coef}
         self._slack = trainer.args.support_slack
         policy, reference = (
-            None if one is None else bare(trainer.accelerator.unwrap_model(one))
-            for one in (trainer.model, trainer.ref_model)
+            None if model is None else unwrap_adapter(trainer.accelerator.unwrap_model(model))
+            for model in (trainer.model, trainer.ref_model)
         )
-        self._policy = Passes(policy, PURPOSE)
-        self._base = self._policy if reference is None else Passes(reference, PURPOSE)
-        self._head: Head | None = None  # the base's, if it has one of its own
+        self._policy = ForwardPasses(policy, PURPOSE)
+        self._base = self._policy if reference is None else ForwardPasses(reference, PURPOSE)
+        self._head: LMHead | None = None  # the base's, if it has one of its own
 
     def read_base(self, inputs: Inputs) -> torch.Tensor:
         """[N, H] hidden states of the base before each trained token of a micro-batch."""
-        asked, found = trained(inputs), []
+        mask, states = trained_mask(inputs), list[torch.Tensor]()
 
-        def keep(hidden: torch.Tensor, head: Head) -> None:
-            found.append(last(hidden, asked).detach())
+        def keep(hidden: torch.Tensor, head: LMHead) -> None:
+            states.append(select_hidden(hidden, mask).detach())
             self._head = None if self._base is self._policy else head
 
-        with self._base.shown_to(keep):
+        with self._base.watch(keep):
             self._trainer.reference_logps(inputs)
-        return found[-1]
+        return states[-1]
 
     @contextmanager
     def divergences(self, inputs: Inputs) -> Iterator[list[torch.Tensor]]:
@@ -75,43 +75,43 @@ class BasePull:
 
         They are 0 where nothing is trained. Without a coefficient the one with slack is left out.
         """
-        asked, found = trained(inputs), list[torch.Tensor]()
+        mask, passes = trained_mask(inputs), list[torch.Tensor]()
         slacks = [-math.inf, self._slack] if self._coefficients["support"] else [-math.inf]
 
-        def compare(hidden: torch.Tensor, head: Head) -> None:
+        def compare(hidden: torch.Tensor, head: LMHead) -> None:
             base_head = self._head or head
 
             def divergence(hidden: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
                 logps = head.logits(hidden).log_softmax(-1)
                 with torch.no_grad():
-                    wanted = base_head.logits(base).log_softmax(-1)
-                gaps = logps - wanted
-                return torch.stack([(logps.exp() * beyond(gaps, slack)).sum(-1) for slack in slacks], dim=-1)
+                    base_logps = base_head.logits(base).log_softmax(-1)
+                gaps = logps - base_logps
+                return torch.stack([(logps.exp() * clamp_below(gaps, slack)).sum(-1) for slack in slacks], dim=-1)
 
-            per_token = by_chunk(divergence, last(hidden, asked), inputs["base_hidden_states"])
-            found.append(per_token.new_zeros(*asked.shape, len(slacks)).masked_scatter(asked[..., None], per_token))
+            per_token = map_chunks(divergence, select_hidden(hidden, mask), inputs["base_hidden_states"])
+            passes.append(per_token.new_zeros(*mask.shape, len(slacks)).masked_scatter(mask[..., None], per_token))
 
-        with self._policy.shown_to(compare):
-            yield found
+        with self._policy.watch(compare):
+            yield passes
 
-    def added(self, loss: Callable[[], torch.Tensor], inputs: Inputs) -> torch.Tensor:
+    def add_to(self, loss: Callable[[], torch.Tensor], inputs: Inputs) -> torch.Tensor:
         """A loss that makes one pass of the policy, plus the divergences times their coefficients, averaged alike."""
-        with self.divergences(inputs) as found:
+        with self.divergences(inputs) as passes:
             policy_loss = loss()
-        measured = dict(zip(self._coefficients, found[-1].unbind(-1), strict=False))
-        self._note(measured, trained(inputs))
-        pull = torch.stack([self._coefficients[name] * value for name, value in measured.items()]).sum(0)
-        return policy_loss + averaged(self._trainer, pull, inputs)
+        divergences = dict(zip(self._coefficients, passes[-1].unbind(-1), strict=False))
+        self._log(divergences, trained_mask(inputs))
+        pull = torch.stack([self._coefficients[name] * value for name, value in divergences.items()]).sum(0)
+        return policy_loss + average(self._trainer, pull, inputs)
 
-    def _note(self, measured: dict[str, torch.Tensor], asked: torch.Tensor) -> None:
+    def _log(self, divergences: dict[str, torch.Tensor], mask: torch.Tensor) -> None:
         """Log means over the trained tokens of all processes, which all come here at the same point."""
-        sums = torch.stack([value.detach().sum().float() for value in (*measured.values(), asked)])
+        sums = torch.stack([value.detach().sum().float() for value in (*divergences.values(), mask)])
         *totals, count = self._trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        for name, total in zip(measured, totals, strict=True):
+        for name, total in zip(divergences, totals, strict=True):
             if count:
-                self._trainer._note(name, total / count)
+                self._trainer.note(name, total / count)
 
 
-def beyond(gaps: torch.Tensor, slack: float) -> torch.Tensor:
+def clamp_below(gaps: torch.Tensor, slack: float) -> torch.Tensor:
     """Log-ratios to the base less a slack, where they exceed it; as they are with a slack of minus infinity."""
     return gaps if slack == -math.inf else (gaps - slack).clamp(min=0.0)

@@ -13,7 +13,8 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
-from trl.trainer.utils import maybe_gather_lm_head_ctx
+
+from clawrl_trl.trainers.compat import maybe_gather_lm_head_ctx
 
 CHUNK = 256
 """Positions whose logits over the whole vocabulary exist at one time."""
@@ -28,12 +29,12 @@ _TRANSFORMED = {
 """Config entries with which logits are more than hidden states times the head, unless they have these values."""
 
 
-def bare(model: Any) -> Any:
+def unwrap_adapter(model: Any) -> Any:
     """The causal language model itself, without PEFT's wrapper."""
     return model.get_base_model() if is_peft_model(model) else model
 
 
-class Head:
+class LMHead:
     """Turns hidden states into logits.
 
     Args:
@@ -51,12 +52,12 @@ class Head:
         return logits if logits.dtype == torch.float64 else logits.float()
 
 
-Look = Callable[[torch.Tensor, Head], None]
+Look = Callable[[torch.Tensor, LMHead], None]
 """Called with a pass's last hidden states, [B, L, H] at temperature 1, and the head that follows them."""
 
 
-class Passes:
-    """Shows the forward passes of a model.
+class ForwardPasses:
+    """Lets a function look at the forward passes of a model.
 
     Args:
         model: The causal language model itself, without PEFT or distributed wrappers.
@@ -68,15 +69,17 @@ class Passes:
 
     def __init__(self, model: Any, purpose: str) -> None:
         config = model.config.get_text_config()
-        odd = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
-        if odd:
-            raise ValueError(f"{purpose} does not work with models that transform their logits ({', '.join(odd)})")
+        transforms = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
+        if transforms:
+            names = ", ".join(transforms)
+            raise ValueError(f"{purpose} does not work with models that transform their logits ({names})")
         self._model = model
         self._look: Look | None = None
+        # In front of other hooks: those of `RowTemperatures` scale the hidden states to the rows' temperatures.
         model.base_model.register_forward_hook(self._show, prepend=True)
 
     @contextmanager
-    def shown_to(self, look: Look) -> Iterator[None]:
+    def watch(self, look: Look) -> Iterator[None]:
         """Call `look` in every forward pass inside the block."""
         self._look = look
         try:
@@ -84,19 +87,29 @@ class Passes:
         finally:
             self._look = None
 
-    def _show(self, module: Any, args: Any, output: Any) -> None:
+    def _show(self, module: torch.nn.Module, args: object, output: Any) -> None:
         if self._look is not None:
             head = self._model.get_output_embeddings()
-            whole = (one.full_tensor() if isinstance(one, DTensor) else one for one in (head.weight, head.bias))
-            self._look(output.last_hidden_state, Head(*whole))
+            bias = None if head.bias is None else _gather(head.bias)
+            self._look(output.last_hidden_state, LMHead(_gather(head.weight), bias))
 
 
-def last(hidden: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-    """[N, H] hidden states before those of the last T tokens that are asked about, `asked` being [B, T] bools."""
-    return hidden[:, -asked.size(1) - 1 : -1][asked]
+def _gather(weight: torch.Tensor) -> torch.Tensor:
+    """The whole of a weight that FSDP has divided among the processes."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-def by_chunk(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
+def select_hidden(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[N, H] hidden states before the selected ones of the last T tokens.
+
+    Args:
+        hidden: [B, L, H].
+        mask: [B, T] bools, true on the selected tokens.
+    """
+    return hidden[:, -mask.size(1) - 1 : -1][mask]
+
+
+def map_chunks(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
     """Apply `function` to rows a chunk at a time, and again in the backward pass."""
-    chunks = zip(*(torch.split(one, CHUNK) for one in rows), strict=True)
+    chunks = zip(*(torch.split(tensor, CHUNK) for tensor in rows), strict=True)
     return torch.cat([checkpoint(function, *chunk, use_reentrant=False) for chunk in chunks])

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from trl.trainer.utils import selective_log_softmax
+
+from clawrl_trl.trainers.compat import selective_log_softmax
 
 
 class RowTemperatures:
@@ -32,7 +33,7 @@ class RowTemperatures:
         model.base_model.register_forward_hook(self._scale_hidden_states)
 
     @contextmanager
-    def of(self, rows: torch.Tensor) -> Iterator[None]:
+    def use(self, rows: torch.Tensor) -> Iterator[None]:
         """Score at these temperatures inside the block.
 
         Args:
@@ -41,13 +42,13 @@ class RowTemperatures:
         uniform = bool((rows == self.built_in).all())
         before = self.rows, self._scale
         self.rows = rows
-        self._scale = None if uniform or not self.fused(rows) else self.built_in / rows
+        self._scale = None if uniform or not self.can_fuse(rows) else self.built_in / rows
         try:
             yield
         finally:
             self.rows, self._scale = before
 
-    def fused(self, rows: torch.Tensor) -> bool:
+    def can_fuse(self, rows: torch.Tensor) -> bool:
         """Return whether the fused head can score these rows."""
         return not self._float64 and (self._scalable or bool((rows == self.built_in).all()))
 

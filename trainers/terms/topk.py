@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.trainers.terms.lm_head import Head, Passes, by_chunk, last
+from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden
 
 
 def partition_kl(
@@ -63,29 +63,29 @@ class CandidateLogProbs:
     """
 
     def __init__(self, model: Any) -> None:
-        self._passes = Passes(model, "opd_top_k")
+        self._passes = ForwardPasses(model, "opd_top_k")
         self.logps: torch.Tensor | None = None
         """[B, T, K] log-probabilities at temperature 1 out of the last pass, 0 in empty slots, with gradient."""
 
     @contextmanager
-    def of(self, ids: torch.Tensor) -> Iterator["CandidateLogProbs"]:
+    def read(self, ids: torch.Tensor) -> Iterator["CandidateLogProbs"]:
         """Take log-probabilities out of the forward passes inside the block.
 
         Args:
             ids: [B, T, K] candidates for the last T tokens, -1 in an empty slot.
         """
-        asked = (ids >= 0).any(-1)
+        mask = (ids >= 0).any(-1)
 
-        def score(hidden: torch.Tensor, head: Head) -> None:
+        def score(hidden: torch.Tensor, head: LMHead) -> None:
             def log_probs(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
                 logits = head.logits(hidden)
                 return logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
 
-            found = by_chunk(log_probs, last(hidden, asked), ids[asked].clamp(min=0))
-            self.logps = found.new_zeros(ids.shape).masked_scatter(asked[..., None].expand_as(ids), found)
+            scores = map_chunks(log_probs, select_hidden(hidden, mask), ids[mask].clamp(min=0))
+            self.logps = scores.new_zeros(ids.shape).masked_scatter(mask[..., None].expand_as(ids), scores)
 
         try:
-            with self._passes.shown_to(score):
+            with self._passes.watch(score):
                 yield self
         finally:
             self.logps = None
