@@ -7,7 +7,7 @@ version: written to a folder, then committed with its samples in one transaction
 
 import logging
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,11 +16,22 @@ import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from datasets import Dataset
+from peft import PeftConfig, PeftModel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import (
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+    TrainerCallback,
+)
+from transformers.trainer_utils import TrainOutput
 
 from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary, merge
 from clawrl_trl.credit.sample import FloatArray
+from clawrl_trl.credit.source import Row
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
 from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
@@ -36,7 +47,7 @@ from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch,
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.importance import reweigh
 from clawrl_trl.trainers.terms.kl import BasePull
-from clawrl_trl.trainers.vision import Vision, adapting_language
+from clawrl_trl.trainers.vision import Vision, exclude_vision_modules
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +55,8 @@ ENDLESS_STEPS = 1_000_000
 """`max_steps` for a source without a length, when the user sets none."""
 
 
-def _scored_by_the_judge(completions: list[Any], **kwargs: Any) -> list[float | None]:
-    """The reward function that TRL demands; samples come with their scores, so it is never asked."""
+def _unused_reward(completions: list[object], **kwargs: object) -> list[float | None]:
+    """The reward function that TRL demands; samples come with their scores, so it is never called."""
     return [None] * len(completions)
 
 
@@ -130,17 +141,17 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
 
     def __init__(
         self,
-        model: Any,
+        model: str | PreTrainedModel | PeftModel,
         args: AsyncGRPOConfig | None = None,
-        source: Source | Iterable[TrainingSample | Mapping[str, Any]] | str | Path | None = None,
+        source: Source | Iterable[TrainingSample | Row] | str | Path | None = None,
         *,
-        processing_class: Any = None,
-        peft_config: Any = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+        peft_config: PeftConfig | None = None,
         publisher: Publisher | None = None,
         custom_loss_function: CustomLoss | None = None,
         callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        quantization_config: Any = None,
+        optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
+        quantization_config: BitsAndBytesConfig | None = None,
     ) -> None:
         if source is None:
             raise ValueError("a source of samples is required: a LedgerSource, a JSON-lines file or a list of rows")
@@ -152,11 +163,11 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             args.max_steps = ENDLESS_STEPS
         super().__init__(
             model=model,
-            reward_funcs=_scored_by_the_judge,
+            reward_funcs=_unused_reward,
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
-            peft_config=adapting_language(peft_config, model, args),
+            peft_config=exclude_vision_modules(peft_config, model, args),
             callbacks=callbacks,
             optimizers=optimizers,
             quantization_config=quantization_config,
@@ -319,7 +330,7 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         """The policy version in memory; 0, the base model, without a ledger."""
         return 0 if self.line is None else self.line.version
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Train until the source ends or `max_steps` are done.
 
         With a ledger, training goes on from its latest policy version: weights, optimizer, scheduler, random state
@@ -337,7 +348,7 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
         path = Path(resume_from_checkpoint)
         super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
 

@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import is_peft_model
 from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel
 
 from clawrl_trl.engines.kinds import MERGED
 from clawrl_trl.errors import UserError
@@ -34,10 +35,13 @@ from clawrl_trl.trainers.compat import (
 )
 from clawrl_trl.trainers.record import write_record
 
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
+
 FACTS = "policy.json"
 
 
-def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: bool = False) -> None:
+def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, object], *, merged: bool = False) -> None:
     """Fill a policy folder; called on every process.
 
     Args:
@@ -52,10 +56,10 @@ def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: b
     state = folder / TRAINING_STATE
     with _disk_errors(folder):
         _write_weights(trainer, folder)
-    whole = _merge(trainer, folder) if merged and trainer.accelerator.is_main_process else None
+    merged_model = _merge(trainer, folder) if merged and trainer.accelerator.is_main_process else None
     with _disk_errors(folder):
-        if whole is not None:
-            whole.save_pretrained(folder / MERGED)
+        if merged_model is not None:
+            merged_model.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
         save_training_state(trainer, state)
         if trainer.accelerator.is_main_process:
@@ -64,7 +68,7 @@ def write_policy(trainer: Any, folder: Path, facts: dict[str, Any], *, merged: b
             trainer.state.save_to_json(str(state / "trainer_state.json"))
 
 
-def _write_weights(trainer: Any, folder: Path) -> None:
+def _write_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         save_weights(trainer, folder)
         return
@@ -79,7 +83,7 @@ def _write_weights(trainer: Any, folder: Path) -> None:
         trainer.processing_class.save_pretrained(folder)
 
 
-def _merge(trainer: Any, folder: Path) -> Any:
+def _merge(trainer: "AsyncGRPOTrainer", folder: Path) -> PreTrainedModel:
     """The adapter that lies in a folder, merged into its base model.
 
     Both are read from disk: the model that is being trained is left alone, and what the engine will serve is what was
@@ -101,7 +105,7 @@ def _merge(trainer: Any, folder: Path) -> Any:
     return model
 
 
-def adapted_modules(model: Any) -> list[str]:
+def adapted_modules(model: PreTrainedModel) -> list[str]:
     """Paths of the modules that a PEFT model's adapter changes."""
     return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
 
@@ -111,8 +115,8 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        at_fault = isinstance(error, (OSError, SafetensorError)) or "PytorchStreamWriter" in str(error)
-        if not at_fault:
+        disk_is_full = isinstance(error, (OSError, SafetensorError)) or "PytorchStreamWriter" in str(error)
+        if not disk_is_full:
             raise
         shutil.rmtree(folder, ignore_errors=True)
         raise UserError(
@@ -120,12 +124,12 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def read_weights(trainer: Any, folder: Path) -> None:
+def read_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
     """Load a policy folder's weights into the trainer's model."""
     load_weights(trainer, folder)
 
 
-def read_training_state(trainer: Any, state: Path | None) -> None:
+def read_training_state(trainer: "AsyncGRPOTrainer", state: Path | None) -> None:
     """Load optimizer, scheduler and scaler in mid-training; without a state the optimizer starts afresh."""
     if state is None:
         inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
@@ -162,7 +166,7 @@ class InitialWeights:
         model: The model, before its first step.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._adapter: dict[str, torch.Tensor] | None = None
         self._source = str(getattr(model.config, "name_or_path", None) or "")
         if is_peft_model(model):
@@ -173,7 +177,7 @@ class InitialWeights:
             }
 
     @torch.no_grad()
-    def restore(self, model: Any) -> None:
+    def restore(self, model: PreTrainedModel) -> None:
         """Give the model its first weights back.
 
         Raises:

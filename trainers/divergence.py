@@ -1,6 +1,6 @@
 """Estimate of the policy's divergence from the base model, for the gate."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import is_peft_model
@@ -8,9 +8,12 @@ from accelerate.utils import is_peft_model
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.vision import model_picture_inputs
 
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
+
 
 @torch.no_grad()
-def kl_to_base(trainer: Any, inputs: Inputs) -> float | None:
+def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     """Exact KL(policy || base) on a micro-batch's own replies, at temperature 1; called on every process.
 
     Args:

@@ -6,12 +6,12 @@ memory. A push during training runs in the background and ends no training when 
 
 import logging
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
@@ -25,6 +25,8 @@ from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
+
+Upload = Callable[[], "CommitInfo"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         revision: str | None = None,
         *,
         tags: str | Iterable[str] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> "CommitInfo | Future[CommitInfo] | None":
         """Upload the policy, tokenizer, model card and training receipt to `hub_model_id`, and nothing else.
 
@@ -137,7 +139,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
 
     def _upload_of(
         self, stack: ExitStack, saved: "_Saved | None", tags: tuple[str, ...], message: str, revision: str | None
-    ) -> Any:
+    ) -> Upload:
         """Stage a publication now; the function that is returned uploads it and removes it."""
         assert self._repository is not None
         repository, revision = self._repository, revision or self.args.hub_revision
@@ -165,7 +167,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
             staged_policy(publisher.ledger, publisher.store, repo_id, version=version, tokenizer=tokenizer, tags=tags)
         )
 
-    def _in_background(self, upload: Any) -> "Future[CommitInfo]":
+    def _in_background(self, upload: Upload) -> "Future[CommitInfo]":
         assert self._repository is not None
         job = self._repository.in_background(upload)
         job.add_done_callback(_tell_failure)

@@ -3,15 +3,17 @@
 from dataclasses import dataclass, field
 
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
+from clawrl_trl.trainers.experimental_config import ExperimentalTeacherConfig
 
 
 @dataclass
-class OPDConfig(AsyncGRPOConfig):
+class OPDConfig(ExperimentalTeacherConfig, AsyncGRPOConfig):
     r"""
     Configuration class for the [`OPDTrainer`].
 
     This class includes only the parameters that are specific to on-policy distillation. For a full list of training
-    arguments, please refer to the [`AsyncGRPOConfig`] documentation.
+    arguments, please refer to the [`AsyncGRPOConfig`] documentation; what was tried with the bundled model alone is in
+    [`~experimental_config.ExperimentalTeacherConfig`].
 
     Parameters:
         opd_clip (`float`, *optional*, defaults to `2.0`):
@@ -21,10 +23,6 @@ class OPDConfig(AsyncGRPOConfig):
             Number K of the policy's most likely tokens whose probabilities are compared with the teacher's at each
             position, all others taken together. 0 compares the sampled token alone. A judge that serves the run must
             ask the teacher for as many (`--teacher_top_k`); samples without candidates then have no teacher.
-        opd_accepted_prefix (`bool`, *optional*, defaults to `False`):
-            Weigh each token's term by the probability that the teacher accepts all tokens before it, as in speculative
-            sampling (see [`~clawrl_trl.credit.accepted_prefix`]): what the teacher says about the rest of a reply that
-            it would have begun otherwise counts little.
     """
 
     opd_clip: float = field(
@@ -36,14 +34,6 @@ class OPDConfig(AsyncGRPOConfig):
         metadata={
             "help": "Most likely tokens of the policy that are compared with the teacher at each position, all others "
             "taken together (KL divergence); 0 compares the sampled token alone."
-        },
-    )
-
-    opd_accepted_prefix: bool = field(
-        default=False,
-        metadata={
-            "help": "Weigh each token's term by the probability that the teacher accepts all tokens before it, as in "
-            "speculative sampling."
         },
     )
 

@@ -10,11 +10,13 @@ process alone reads and writes ledger and folders.
 import logging
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from accelerate.utils import broadcast_object_list, is_peft_model
 from sqlalchemy import select
+from transformers import PreTrainedModel
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import AlreadyTrained, batches, policies, samples
@@ -37,6 +39,11 @@ from clawrl_trl.trainers.checkpoint import (
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch
 
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
+
+Value = TypeVar("Value")
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +55,7 @@ class PolicyLine:
         publisher: Takes new versions to the engine.
     """
 
-    def __init__(self, trainer: Any, publisher: Publisher) -> None:
+    def __init__(self, trainer: "AsyncGRPOTrainer", publisher: Publisher) -> None:
         self.publisher = publisher
         self.version = 0
         """The version in memory."""
@@ -140,7 +147,7 @@ class PolicyLine:
             self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
     def _current(self) -> int:
-        return int(self._shared(self._whole_current() if self._main else None))
+        return self._run_on_main(self._whole_current)
 
     def _whole_current(self) -> int:
         """The current version, after those whose files are damaged were rejected."""
@@ -157,12 +164,12 @@ class PolicyLine:
     def _state(self, version: int) -> Path | None:
         """The training state of a version, if it has one that is whole."""
         state = self.publisher.store.training_state(version)
-        damage = find_state_damage(state.parent) if self._main and state else None
-        if damage is not None:
+        damage = self._run_on_main(lambda: None if state is None else find_state_damage(state.parent))
+        if damage is not None and self._main:
             logger.warning(
                 "the training state of version %d is damaged (%s): the optimizer starts anew", version, damage
             )
-        return None if self._shared(damage) is not None else state
+        return state if damage is None else None
 
     def _current_now(self) -> int:
         """The newest version while it waits to be served, else the one that serves."""
@@ -194,12 +201,12 @@ class PolicyLine:
             kl: KL divergence to the base model, for the gate.
         """
         store, step = self.publisher.store, self._trainer.state.global_step
-        version = int(self._shared(self._begin() if self._main else None))
+        version = self._run_on_main(self._begin)
         ids = [] if trained.batch.batch_id is None else [trained.batch.batch_id]
         facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
         write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
         self._trainer.accelerator.wait_for_everyone()
-        outcome = self._shared(self._commit(version, trained, kl) if self._main else None)
+        outcome = self._run_on_main(lambda: self._commit(version, trained, kl))
         if outcome in ("rejected", "discarded"):
             self._load(self._current())
         else:
@@ -217,7 +224,7 @@ class PolicyLine:
         store = self.publisher.store
         final = store.finish(version)
         count = len(trained.batch.samples) - len(trained.left_out)
-        metrics: dict[str, Any] = {"step": self._trainer.state.global_step, "samples": count}
+        metrics: dict[str, int | float | str] = {"step": self._trainer.state.global_step, "samples": count}
         if kl is not None:
             metrics["kl_to_base"] = kl if math.isfinite(kl) else str(kl)  # JSON has no NaN
         row = Policy(
@@ -253,13 +260,12 @@ class PolicyLine:
         return bool(self._trainer.accelerator.is_main_process)
 
     @property
-    def _model(self) -> Any:
+    def _model(self) -> PreTrainedModel:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _shared(self, value: Any) -> Any:
-        """The main process's value, on every process."""
-        if self._trainer.accelerator.num_processes == 1:
-            return value
-        message = [value]
-        broadcast_object_list(message)
-        return message[0]
+    def _run_on_main(self, function: Callable[[], Value]) -> Value:
+        """What a function returns on the main process, which alone calls it, on every process."""
+        message = [function() if self._main else None]
+        if self._trainer.accelerator.num_processes > 1:
+            broadcast_object_list(message)
+        return cast(Value, message[0])

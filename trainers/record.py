@@ -3,18 +3,22 @@
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from clawrl_trl.hub.files import TRAINING_RECORD
 from clawrl_trl.hub.receipt import HYPER_PARAMETERS, PACKAGES
 
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
-def describe_training(trainer: Any) -> dict[str, Any]:
+
+def describe_training(trainer: "AsyncGRPOTrainer") -> dict[str, object]:
     """Collect what `training.json` says; the base model may be a path, which no publication repeats.
 
     Args:
         trainer: An [`AsyncGRPOTrainer`].
     """
+    # A user's subclass is not named: its name may say more than they want to publish.
     own = next(base for base in type(trainer).__mro__ if base.__module__.startswith("clawrl_trl."))
     config = trainer.accelerator.unwrap_model(trainer.model).config
     base = str(getattr(config, "name_or_path", None) or "")
@@ -28,7 +32,7 @@ def describe_training(trainer: Any) -> dict[str, Any]:
     }
 
 
-def write_record(trainer: Any, folder: Path) -> None:
+def write_record(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
     """Write `training.json` into a policy folder."""
     (folder / TRAINING_RECORD).write_text(json.dumps(describe_training(trainer), indent=2, default=str) + "\n")
 

@@ -38,7 +38,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 stack.enter_context(temperatures.use(inputs["temperature"]))
             yield
 
-    def logps(self, model: Any, inputs: Inputs) -> torch.Tensor:
+    def logps(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         """[B, T] log-probabilities of a micro-batch's replies, each at its own temperature."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -58,7 +58,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _get_per_token_logps_and_entropies(
         self,
-        model: Any,
+        model: torch.nn.Module,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,

@@ -1,7 +1,5 @@
 """One line for each update: the version, what it was trained on, and how far it is from the base model."""
 
-from typing import Any
-
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -24,7 +22,7 @@ class UpdateLines(TrainerCallback):  # type: ignore[misc]
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, float] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         if state.is_world_process_zero and logs and "policy_version" in logs:
             facts = [form.format(logs[name]) for name, form in SHOWN.items() if name in logs]

@@ -12,8 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from peft import PeftConfig
 from PIL import Image, ImageOps
-from transformers import AutoConfig
+from transformers import (
+    AutoConfig,
+    BaseImageProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+from trl import GRPOConfig
 
 from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers.inputs import Inputs, PictureInputs
@@ -22,7 +31,9 @@ _VISION_MODULES = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_project
 """Modules that see, as a pattern: an engine that serves adapters by name adapts the language model alone."""
 
 
-def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
+def exclude_vision_modules(
+    peft_config: PeftConfig | None, model: PreTrainedModel | str, args: GRPOConfig
+) -> PeftConfig | None:
     """An adapter config whose "all-linear" leaves out the modules that see, unless it excludes others itself.
 
     Args:
@@ -30,7 +41,9 @@ def adapting_language(peft_config: Any, model: Any, args: Any) -> Any:
         model: The model that is to be adapted, or its name.
         args: The trainer's, which say how a model is loaded by its name.
     """
-    if getattr(peft_config, "target_modules", None) != "all-linear" or peft_config.exclude_modules:
+    if peft_config is None or getattr(peft_config, "target_modules", None) != "all-linear":
+        return peft_config
+    if peft_config.exclude_modules:
         return peft_config
     if isinstance(model, str):
         revision = (args.model_init_kwargs or {}).get("revision")
@@ -64,12 +77,14 @@ class Vision:
         token: The id that stands for a patch.
     """
 
-    def __init__(self, processor: Any, token: int) -> None:
+    def __init__(self, processor: BaseImageProcessor, token: int) -> None:
         self._processor = processor
         self._token = token
 
     @classmethod
-    def of(cls, processing_class: Any, config: Any) -> "Vision | None":
+    def of(
+        cls, processing_class: PreTrainedTokenizerBase | ProcessorMixin, config: PreTrainedConfig
+    ) -> "Vision | None":
         """That of a model with this processor and config; `None` if it sees nothing, or is of another kind."""
         processor = getattr(processing_class, "image_processor", None)
         token = getattr(config, "image_token_id", None)

@@ -7,11 +7,14 @@ The tokens in between belong to nobody: they are attended to, never trained.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clawrl_trl.credit.sample import FloatArray, TrainingSample
+from clawrl_trl.credit.sample import BoolArray, FloatArray, TrainingSample
+
+Number = TypeVar("Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,7 @@ def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
         The joined and the remaining samples, ordered by prompt length.
     """
     merged: list[CreditedSample] = []
-    for item in sorted(samples, key=lambda one: len(one.sample.prompt_ids)):
+    for item in sorted(samples, key=lambda row: len(row.sample.prompt_ids)):
         for index, earlier in enumerate(merged):
             if _extends(item.sample, earlier.sample):
                 merged[index] = _join(earlier, item)
@@ -75,11 +78,11 @@ def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
 
 
 def _extends(later: TrainingSample, earlier: TrainingSample) -> bool:
-    whole = np.concatenate([earlier.prompt_ids, earlier.completion_ids])
+    sequence = np.concatenate([earlier.prompt_ids, earlier.completion_ids])
     return (
         later.temperature == earlier.temperature
-        and len(later.prompt_ids) >= len(whole)
-        and np.array_equal(later.prompt_ids[: len(whole)], whole)
+        and len(later.prompt_ids) >= len(sequence)
+        and np.array_equal(later.prompt_ids[: len(sequence)], sequence)
         and later.images[: len(earlier.images)] == earlier.images
     )
 
@@ -90,19 +93,21 @@ def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
     gap = len(between)
     lengths = (len(first.completion_ids), gap, len(last.completion_ids))
 
-    def mask(one: TrainingSample) -> np.ndarray:
-        return np.ones(len(one.completion_ids), dtype=bool) if one.completion_mask is None else one.completion_mask
+    def mask(sample: TrainingSample) -> BoolArray:
+        if sample.completion_mask is None:
+            return np.ones(len(sample.completion_ids), dtype=np.bool_)
+        return sample.completion_mask
 
     joined = replace(
         last,
         prompt_ids=first.prompt_ids,
         completion_ids=np.concatenate([first.completion_ids, between, last.completion_ids]),
-        completion_mask=np.concatenate([mask(first), np.zeros(gap, dtype=bool), mask(last)]),
+        completion_mask=np.concatenate([mask(first), np.zeros(gap, dtype=np.bool_), mask(last)]),
         logprobs=np.concatenate([first.logprobs, np.zeros(gap), last.logprobs]),
-        teacher_logprobs=None,
+        teacher_logprobs=None,  # in the advantages already, which is all that is read from here on
         plain_logprobs=None,
-        topk_ids=_stacked(first.topk_ids, last.topk_ids, lengths, -1),
-        topk_logprobs=_stacked(first.topk_logprobs, last.topk_logprobs, lengths, np.nan),
+        topk_ids=_stack(first.topk_ids, last.topk_ids, lengths, -1),
+        topk_logprobs=_stack(first.topk_logprobs, last.topk_logprobs, lengths, np.nan),
     )
     return CreditedSample(
         joined,
@@ -111,14 +116,17 @@ def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
     )
 
 
-def _stacked(first: Any, last: Any, lengths: tuple[int, int, int], empty: float) -> Any:
+def _stack(
+    first: NDArray[Number] | None, last: NDArray[Number] | None, lengths: tuple[int, int, int], empty: float
+) -> NDArray[Number] | None:
     """`[T, K]` of three stretches of tokens, the middle one and missing ones without candidates."""
-    if first is None and last is None:
+    present = [rows for rows in (first, last) if rows is not None]
+    if not present:
         return None
-    width = max(one.shape[1] for one in (first, last) if one is not None)
+    width = max(rows.shape[1] for rows in present)
     stretches = []
     for rows, length in zip((first, None, last), lengths, strict=True):
-        stretch = np.full((length, width), empty)
+        stretch = np.full((length, width), empty, dtype=present[0].dtype)
         if rows is not None:
             stretch[:, : rows.shape[1]] = rows
         stretches.append(stretch)

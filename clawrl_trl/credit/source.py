@@ -171,13 +171,13 @@ class ListSource(Source):
         """The next batch, or `None` at the end."""
         if self._iterator is None:
             self._iterator = iter(self.items)
-        taken: list[TrainingSample] = []
+        batch: list[TrainingSample] = []
         for row in self._iterator:
-            taken.append(TrainingSample.from_row(row))
-            if len(taken) == self.batch_size:
-                return SampleBatch(taken)
+            batch.append(TrainingSample.from_row(row))
+            if len(batch) == self.batch_size:
+                return SampleBatch(batch)
         self._ended = True
-        return SampleBatch(taken) if taken else None
+        return SampleBatch(batch) if batch else None
 
     def ended(self) -> bool:
         return self._ended

@@ -87,13 +87,13 @@ def find_state_damage(folder: Path) -> str | None:
     return _find_changed(folder, lambda name: name.startswith(f"{TRAINING_STATE}/"))
 
 
-def _find_changed(folder: Path, wanted: Callable[[str], bool]) -> str | None:
+def _find_changed(folder: Path, is_checked: Callable[[str], bool]) -> str | None:
     if not (folder / CHECKSUMS).is_file():
         return None
     listed = map(_LINE.fullmatch, (folder / CHECKSUMS).read_text(errors="replace").splitlines())
     for expected, name in (line.groups() for line in listed if line is not None):
         try:
-            if wanted(name) and digest(folder / name) != expected:
+            if is_checked(name) and digest(folder / name) != expected:
                 return f"{name} has changed"
         except OSError as error:
             return f"{name}: {error.strerror}"

@@ -9,7 +9,6 @@ freshness: the candidate waits, and the next version that is published takes its
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.orm import Session
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
@@ -57,7 +56,7 @@ class Publisher:
         self.attempts = attempts
         self.longest_wait_s = longest_wait_s
 
-    def why_merge(self, config: Mapping[str, Any], modules: Iterable[str]) -> str | None:
+    def why_merge(self, config: Mapping[str, object], modules: Iterable[str]) -> str | None:
         """Why an adapter has to be merged into a whole model for the engine, or `None`.
 
         An engine that can't be asked now may turn out to be a vLLM, so for that the answer is on the safe side.
@@ -72,10 +71,10 @@ class Publisher:
         obstacle = adapter_obstacle(config, modules)
         if obstacle is None or self.engine is None:
             return None
-        whole = self._whole_models()
-        if whole == "not":
+        serving = self._ask_serving()
+        if serving == "not":
             raise UserError(f"The engine can't serve this adapter ({obstacle}), and {CANT_EXCHANGE}.")
-        return None if whole == "by name" else obstacle
+        return None if serving == "by name" else obstacle
 
     def check_whole_models(self) -> None:
         """Make sure that the engine can serve a whole model, where it can be asked.
@@ -83,10 +82,10 @@ class Publisher:
         Raises:
             UserError: If it can't.
         """
-        if self._whole_models() == "not":
+        if self._ask_serving() == "not":
             raise UserError(f"All weights are to be trained, but {CANT_EXCHANGE}.")
 
-    def _whole_models(self) -> str | None:
+    def _ask_serving(self) -> str | None:
         """Ask how the engine serves whole models; `None` if that can't be found out now."""
         try:
             return None if self.engine is None else self.engine.serving().whole
@@ -190,15 +189,15 @@ def rollback(ledger: Ledger, to: int | None = None, *, store: PolicyStore | None
 
 
 def _rollback_target(tx: Session, now: Policy, to: int | None, store: PolicyStore | None) -> Policy:
-    wanted = _last_served_before(tx, now, store) if to is None else to
-    if wanted is None:
+    version = _last_served_before(tx, now, store) if to is None else to
+    if version is None:
         raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
-    target = policies.get(tx, wanted)
+    target = policies.get(tx, version)
     if target is None or target.state in ("rejected", "candidate"):
-        kept = _listed(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
-        raise UserError(f"There is no version {wanted} that has served: choose one of {kept}.")
+        kept = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
+        raise UserError(f"There is no version {version} that has served: choose one of {kept}.")
     if damage := _damage(target, store):
-        raise UserError(f"Version {wanted} can't serve, {damage} ({target.path}): choose another version.")
+        raise UserError(f"Version {version} can't serve, {damage} ({target.path}): choose another version.")
     return target
 
 
@@ -217,5 +216,5 @@ def _last_served_before(tx: Session, now: Policy, store: PolicyStore | None) -> 
     return None
 
 
-def _listed(versions: Iterable[Any]) -> str:
+def _join(versions: Iterable[int]) -> str:
     return ", ".join(map(str, versions))

@@ -44,8 +44,8 @@ class PolicyStore:
         """An empty temporary folder to fill, with its `training_state/`."""
         folder = self.root / f".tmp-{name_policy(version)}"
         shutil.rmtree(folder, ignore_errors=True)
-        for made in (self.root, folder, folder / TRAINING_STATE):
-            make_private(made)
+        for path in (self.root, folder, folder / TRAINING_STATE):
+            make_private(path)
         return folder
 
     def finish(self, version: int) -> Path:

@@ -25,7 +25,7 @@ from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
-from clawrl_trl.trainers.vision import _open_picture, adapting_language
+from clawrl_trl.trainers.vision import _open_picture, exclude_vision_modules
 
 SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
 ASKED: tuple[tuple[str, ...], ...] = (("red",), (), ("blue", "green"), ("green",))
@@ -186,10 +186,13 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
 
 def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: Path) -> None:
     args, every = AsyncGRPOConfig(use_cpu=True), LoraConfig(target_modules="all-linear")
-    assert adapting_language(every, str(tiny), args) is every and adapting_language(None, str(tiny), args) is None
-    assert adapting_language(every, engine.model, args).exclude_modules and not every.exclude_modules
+    assert (
+        exclude_vision_modules(every, str(tiny), args) is every
+        and exclude_vision_modules(None, str(tiny), args) is None
+    )
+    assert exclude_vision_modules(every, engine.model, args).exclude_modules and not every.exclude_modules
     own = LoraConfig(target_modules="all-linear", exclude_modules=["q_proj"])
-    assert adapting_language(own, engine.model, args) is own
+    assert exclude_vision_modules(own, engine.model, args) is own
 
 
 def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:

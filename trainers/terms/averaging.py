@@ -1,13 +1,16 @@
 """Averaging of per-token terms into one loss, as TRL's loss types do it."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from clawrl_trl.trainers.inputs import Inputs, trained_mask
 
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
-def average(trainer: Any, per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+
+def average(trainer: "AsyncGRPOTrainer", per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """A scalar out of [B, T] terms, as TRL's loss of the trainer's type averages its own."""
     mask = trained_mask(inputs)
     training = trainer.model.training

@@ -20,7 +20,7 @@ It bounds the support of the policy rather than its density, as methods for offl
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import is_peft_model
@@ -28,6 +28,9 @@ from accelerate.utils import is_peft_model
 from clawrl_trl.trainers.inputs import Inputs, trained_mask
 from clawrl_trl.trainers.terms.averaging import average
 from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden, unwrap_adapter
+
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
 PURPOSE = "kl_estimator 'exact'"
 
@@ -43,7 +46,7 @@ class BasePull:
         ValueError: If there is no base, or logits are more than hidden states times the head.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
         if trainer.ref_model is None and not is_peft_model(trainer.model):
             raise ValueError("without an adapter, and with beta=0, there is no base that support_coef could hold to")
         self._trainer = trainer

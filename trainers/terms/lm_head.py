@@ -7,12 +7,13 @@ with the head: a chunk at a time, again in the backward pass, so that no more lo
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.compat import maybe_gather_lm_head_ctx
 
@@ -29,7 +30,7 @@ _TRANSFORMED = {
 """Config entries with which logits are more than hidden states times the head, unless they have these values."""
 
 
-def unwrap_adapter(model: Any) -> Any:
+def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     """The causal language model itself, without PEFT's wrapper."""
     return model.get_base_model() if is_peft_model(model) else model
 
@@ -67,7 +68,7 @@ class ForwardPasses:
         ValueError: If its logits are more than hidden states times the head.
     """
 
-    def __init__(self, model: Any, purpose: str) -> None:
+    def __init__(self, model: PreTrainedModel, purpose: str) -> None:
         config = model.config.get_text_config()
         transforms = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
         if transforms:
@@ -87,7 +88,7 @@ class ForwardPasses:
         finally:
             self._look = None
 
-    def _show(self, module: torch.nn.Module, args: object, output: Any) -> None:
+    def _show(self, module: torch.nn.Module, args: object, output: BaseModelOutput) -> None:
         if self._look is not None:
             head = self._model.get_output_embeddings()
             bias = None if head.bias is None else _gather(head.bias)

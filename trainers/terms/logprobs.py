@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.compat import selective_log_softmax
 
@@ -23,7 +25,7 @@ class RowTemperatures:
         built_in: Temperature of its fused head.
     """
 
-    def __init__(self, model: Any, built_in: float) -> None:
+    def __init__(self, model: PreTrainedModel, built_in: float) -> None:
         self.built_in = built_in
         self.rows: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
@@ -52,7 +54,7 @@ class RowTemperatures:
         """Return whether the fused head can score these rows."""
         return not self._float64 and (self._scalable or bool((rows == self.built_in).all()))
 
-    def _scale_hidden_states(self, module: Any, args: Any, output: Any) -> Any:
+    def _scale_hidden_states(self, module: torch.nn.Module, args: object, output: BaseModelOutput) -> BaseModelOutput:
         if self._scale is not None:
             hidden = output.last_hidden_state
             output.last_hidden_state = hidden * self._scale.to(hidden.dtype)[:, None, None]
@@ -60,7 +62,7 @@ class RowTemperatures:
 
 
 def plain_logps(
-    model: Any,
+    model: torch.nn.Module,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     logits_to_keep: int,

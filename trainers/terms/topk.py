@@ -14,9 +14,9 @@ Formula: OpenClaw-RL (arXiv 2603.10165), as in TRL's experimental asynchronous d
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden
 
@@ -62,7 +62,7 @@ class CandidateLogProbs:
         ValueError: If its logits are more than hidden states times the head.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._passes = ForwardPasses(model, "opd_top_k")
         self.logps: torch.Tensor | None = None
         """[B, T, K] log-probabilities at temperature 1 out of the last pass, 0 in empty slots, with gradient."""
