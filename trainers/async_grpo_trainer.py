@@ -373,5 +373,6 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         kl = kl_to_base(self, self._collate(self.division.gate_rows(micro.batch)))
         if kl is not None:
             self.note("kl_to_base", kl)
+        # `advance` may throw the weights away and load others, so the divergence is taken before it.
         self.line.advance(micro.batch, kl)
         self.note("policy_version", self.policy_version)

@@ -222,6 +222,7 @@ class PolicyLine:
 
     def _commit(self, version: int, trained: CreditedBatch, kl: float | None) -> str:
         store = self.publisher.store
+        # The rename before the commit: a crash in between leaves a folder without a row, which the next start removes.
         final = store.finish(version)
         count = len(trained.batch.samples) - len(trained.left_out)
         metrics: dict[str, int | float | str] = {"step": self._trainer.state.global_step, "samples": count}

@@ -107,6 +107,7 @@ class Publisher:
             if not report.passed:
                 policies.reject(tx, candidate.version, f"gate: {report.reason}")
                 return "rejected"
+        # The engine before the ledger: what the ledger calls serving must be servable.
         if not self._load(candidate):
             return self._state(candidate.version)
         with self.ledger.transaction() as tx:
