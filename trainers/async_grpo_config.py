@@ -184,7 +184,7 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
         return {**self.__dict__, "hub_token": None, "model_init_kwargs": kwargs}
 
     def source_options(self, needs: tuple[str, ...]) -> SourceOptions:
-        """What a trainer that needs these ingredients asks of its source."""
+        """Options of the source of a trainer that needs these ingredients."""
         return SourceOptions(
             batch_size=self.step_batch_size * self.publish_steps,
             needs=needs,

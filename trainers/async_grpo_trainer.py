@@ -38,13 +38,13 @@ from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.checkpoint import keep_learning_rates
 from clawrl_trl.trainers.collate import collate
 from clawrl_trl.trainers.compat import record_metric
-from clawrl_trl.trainers.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
-from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.hub import HubGRPOTrainer
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.loader import StepEnds, train_dataloader
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
 from clawrl_trl.trainers.policy_line import PolicyLine
+from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
+from clawrl_trl.trainers.terms.divergence import kl_to_base
 from clawrl_trl.trainers.terms.importance import reweigh
 from clawrl_trl.trainers.terms.kl import BasePull
 from clawrl_trl.trainers.vision import Vision, exclude_vision_modules

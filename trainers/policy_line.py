@@ -265,7 +265,7 @@ class PolicyLine:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
     def _run_on_main(self, function: Callable[[], Value]) -> Value:
-        """What a function returns on the main process, which alone calls it, on every process."""
+        """Call a function on the main process alone, and return its value on every process."""
         message = [function() if self._main else None]
         if self._trainer.accelerator.num_processes > 1:
             broadcast_object_list(message)

@@ -38,7 +38,7 @@ class SampleBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a trainer asks of the batches of its source.
+    """Options of the batches that a trainer asks of its source.
 
     Args:
         batch_size: Samples per batch.

@@ -23,8 +23,8 @@ from clawrl_trl.trainers import (
     OPDConfig,
     OPDTrainer,
 )
-from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
+from clawrl_trl.trainers.terms.divergence import kl_to_base
 from clawrl_trl.trainers.terms.logprobs import plain_logps
 
 

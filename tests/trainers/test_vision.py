@@ -23,8 +23,8 @@ from clawrl_trl.credit.ledger_source import training_sample
 from clawrl_trl.ledger import turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
-from clawrl_trl.trainers.divergence import kl_to_base
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
+from clawrl_trl.trainers.terms.divergence import kl_to_base
 from clawrl_trl.trainers.vision import _open_picture, exclude_vision_modules
 
 SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
