@@ -21,7 +21,7 @@ from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weight
 from clawrl_trl.trainers.compat import finish_push, save_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.record import describe_training
-from clawrl_trl.trainers.tempered import TemperedGRPOTrainer
+from clawrl_trl.trainers.terms.tempered import TemperedGRPOTrainer
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
