@@ -18,7 +18,6 @@ def describe_training(trainer: "AsyncGRPOTrainer") -> dict[str, object]:
     Args:
         trainer: An [`AsyncGRPOTrainer`].
     """
-    # A user's subclass is not named: its name may say more than they want to publish.
     own = next(base for base in type(trainer).__mro__ if base.__module__.startswith("clawrl_trl."))
     config = trainer.accelerator.unwrap_model(trainer.model).config
     base = str(getattr(config, "name_or_path", None) or "")
