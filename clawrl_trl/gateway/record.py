@@ -15,10 +15,10 @@ from clawrl_trl.engines.calls import UNKNOWN_VERSION
 from clawrl_trl.gateway import sampling
 from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.sessions import identity
-from clawrl_trl.gateway.sessions.reading import other_parts
 from clawrl_trl.gateway.sessions.sessions import Incoming, Placement, Sessions
 from clawrl_trl.gateway.wire import Message, Wire
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.messages import other_parts
 from clawrl_trl.pictures import read_url, url_of
 
 

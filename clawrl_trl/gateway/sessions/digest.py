@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
-from clawrl_trl.gateway.sessions.reading import HistoryRole, Message, Reading, other_parts, text_of
+from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
+from clawrl_trl.messages import Message, other_parts, text_of
 
 Link = bytes
 """A digest of everything up to a message, 16 bytes."""

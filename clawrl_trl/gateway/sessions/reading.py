@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
-from typing import Any
 
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.senders import Names, Sender, choose_owner, label_senders, read_sender
-
-Message = dict[str, Any]
+from clawrl_trl.messages import Message, other_parts, text_of
 
 MOST_READ = 2**20
 """Characters of a user message in which a client's marks are looked for; a longer one is its writer's, as it stands.
@@ -177,10 +175,7 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageR
         return MessageReading("owner", HistoryRole.KEPT, raw.strip())
     if clients.EVENT.match(raw):
         return MessageReading("event", HistoryRole.EVENT, raw)
-    text = raw.strip()
-    for needle, pattern in clients.CUTS:
-        if needle in text:
-            text = pattern.sub("", text).strip()
+    text = cut_inserts(raw.strip())
     text, marked = _peel(text)
     note = MessageReading("owner", HistoryRole.KEPT, text, cleaned=text != raw.strip())
     if not text and not other_parts(message):
@@ -204,6 +199,15 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageR
     elif first and clients.SUMMARY.match(text):
         note.provenance, note.summary = "client", True
     return note
+
+
+def cut_inserts(text: str) -> str:
+    """Cut what clients insert anywhere into a user's text: status lines and internal context."""
+    for needle, pattern in clients.CUTS:
+        # Searched for first: most texts hold no mark, and a pattern on a long text holds up every other thread.
+        if needle in text:
+            text = pattern.sub("", text).strip()
+    return text
 
 
 def _peel(text: str) -> tuple[str, str]:
@@ -242,31 +246,6 @@ def _read_queued(note: MessageReading, text: str) -> MessageReading:
     endings = (_peel(text[cut:].strip())[0] for cut in cuts[-_OTHER_VERSIONS:])
     note.versions = tuple(ending for ending in endings if ending)
     return note
-
-
-def text_of(message: Message) -> str:
-    """The text of a message, parts joined by line breaks; parts that are not text are left out."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
-            texts.append(str(part.get("text") or ""))
-    return "\n".join(texts)
-
-
-def other_parts(message: Message) -> list[Message]:
-    """The parts of a message that are neither text nor thoughts: images, sounds, files."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return []
-    written = ("text", "input_text", "output_text", "thinking", "reasoning")
-    return [part for part in content if isinstance(part, dict) and part.get("type") not in written]
 
 
 def _cleaned(message: Message, note: MessageReading) -> Message:
