@@ -13,7 +13,7 @@ A chat request goes from its route to the ledger through eight modules, and no o
 5. `sessions.sessions` places it: session, main or side, the turns it answers;
 6. `upstream` sends it to the engine as bytes (over `engines.client`), patiently while the client has seen nothing;
 7. `record` makes its rows, when the reply is complete;
-8. `ledger.turns` stores them.
+8. `ledger.turns` stores them (with `ledger.schema` and `ledger.states` behind it, as for every row).
 
 Each asks others about a part, which see that part alone: admission `auth`, `body`, `requests` and `media`; the
 exchange `wire`, `sampling` and `policies`; the sessions `reading`, `digest` and `match`. The reply comes back as
