@@ -18,9 +18,9 @@ from clawrl_trl.cli.imported_file import read_conversations
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.calls import base_name
 from clawrl_trl.engines.sync_client import SyncEngineClient
-from clawrl_trl.gateway.sessions.reading import other_parts
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.messages import other_parts
 from clawrl_trl.policy_names import name_policy
 from clawrl_trl.run import RunFolder
 

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from clawrl_trl import __version__
 from clawrl_trl.gateway import errors
-from clawrl_trl.gateway.middleware import Front
+from clawrl_trl.gateway.middleware import GatewayMiddleware
 from clawrl_trl.gateway.routes import anthropic, chat, episodes, feedback, forward, health, models, responses
 from clawrl_trl.gateway.service import Gateway
 
@@ -40,7 +40,7 @@ def make_app(gateway: Gateway) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(Front, keys=gateway.keys, host=gateway.settings.host, origins=origins),
+            Middleware(GatewayMiddleware, keys=gateway.keys, host=gateway.settings.host, origins=origins),
             *([cors] if origins else []),
         ],
     )

@@ -12,6 +12,7 @@ from fastapi import Request
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.http.body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
 from clawrl_trl.http.limits import excess, excess_of_bytes
+from clawrl_trl.messages import Json
 
 MAX_DEPTH = 100
 
@@ -28,23 +29,23 @@ async def read(request: Request, limit: int) -> bytes:
         raise ApiError(408, "The body took too long to arrive.") from None
 
 
-async def read_json(request: Request, limit: int) -> dict[str, Any]:
+async def read_json(request: Request, limit: int) -> Json:
     """The body as a JSON object.
 
     Raises:
         ApiError: 413 for too much, 400 for anything that is not a JSON object in UTF-8.
     """
-    return await parsed(await read(request, limit))
+    return await parse_beside(await read(request, limit))
 
 
-async def parsed(raw: bytes) -> dict[str, Any]:
+async def parse_beside(raw: bytes) -> Json:
     """`parse`, without holding up the event loop when there is much to parse."""
     if len(raw) < LARGE_BYTES:
         return parse(raw)
     return await run_beside(len(raw), lambda: parse(raw))
 
 
-def parse(raw: bytes) -> dict[str, Any]:
+def parse(raw: bytes) -> Json:
     """Parse bytes into a JSON object; see `read_json`."""
     if reason := excess_of_bytes(raw):
         raise invalid(reason)
@@ -61,7 +62,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     if surplus := excess(value):
         param, reason = surplus
         raise invalid(reason, param=param, code="too_many")
-    cleaned: dict[str, Any] = _clean(value, MAX_DEPTH)
+    cleaned: Json = _clean(value, MAX_DEPTH)
     return cleaned
 
 

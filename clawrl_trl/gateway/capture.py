@@ -8,11 +8,11 @@ An engine that exchanges its weights under a reply notes from which token on whi
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from clawrl_trl.engines.calls import UNKNOWN_VERSION
+from clawrl_trl.messages import Json
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "abort"})
 
@@ -24,7 +24,7 @@ class Choice:
     index: int
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tool_calls: dict[int, Json] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     prompt_ids: list[int] | None = None
@@ -43,9 +43,9 @@ class Choice:
         return versions
 
     @property
-    def message(self) -> dict[str, Any]:
+    def message(self) -> Json:
         """The assistant message as the client saw it; white space beside other parts is the model's format."""
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.content)}
+        message: Json = {"role": "assistant", "content": "".join(self.content)}
         if (self.reasoning or self.tool_calls) and not message["content"].strip():
             message["content"] = None
         if self.tool_calls:
@@ -55,7 +55,7 @@ class Choice:
         return message
 
     @property
-    def sampled(self) -> bool:
+    def is_sampled(self) -> bool:
         """True if anything was sampled."""
         return bool(self.token_ids or any(self.content) or self.reasoning or self.tool_calls)
 
@@ -85,13 +85,14 @@ class Choice:
             return f"the engine counted {self.counted_tokens} tokens and sent the ids of {ids}"
         return None
 
-    def take(self, choice: Mapping[str, Any]) -> None:
+    def take(self, choice: Json) -> None:
         """Add a delta, or a whole choice."""
         part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
         self.content.append(part.get("content") or "")
-        thought = part.get("reasoning_content") or part.get("reasoning")
-        if thought:
-            self.reasoning.append(thought)
+        # vLLM calls it `reasoning`, other engines `reasoning_content`.
+        reasoning = part.get("reasoning_content") or part.get("reasoning")
+        if reasoning:
+            self.reasoning.append(reasoning)
         for position, call in enumerate(part.get("tool_calls") or ()):
             self._take_call(call.get("index", position), call)
         self.token_ids.extend(choice.get("token_ids") or ())
@@ -99,16 +100,16 @@ class Choice:
         self._take_logprobs(choice.get("logprobs") or {})
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
-    def _take_call(self, index: int, call: Mapping[str, Any]) -> None:
-        known = self.tool_calls.setdefault(
+    def _take_call(self, index: int, call: Json) -> None:
+        call_so_far = self.tool_calls.setdefault(
             index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
         )
-        known["id"] = call.get("id") or known["id"]
+        call_so_far["id"] = call.get("id") or call_so_far["id"]
         function = call.get("function") or {}
-        known["function"]["name"] += function.get("name") or ""
-        known["function"]["arguments"] += function.get("arguments") or ""
+        call_so_far["function"]["name"] += function.get("name") or ""
+        call_so_far["function"]["arguments"] += function.get("arguments") or ""
 
-    def _take_logprobs(self, logprobs: Mapping[str, Any]) -> None:
+    def _take_logprobs(self, logprobs: Json) -> None:
         values = logprobs.get("token_logprobs")
         if values is None:
             values = [entry.get("logprob") for entry in logprobs.get("content") or ()]
@@ -131,18 +132,18 @@ class Capture:
         self.first_token_at: float | None = None
         self.choices: dict[int, Choice] = {}
         self.prompt_ids: list[int] | None = None
-        self.usage: dict[str, Any] | None = None
+        self.usage: Json | None = None
         self.constrained: bool | None = None
         """Whether the engine sampled under a grammar, if it says."""
 
-    def take(self, reply: Mapping[str, Any]) -> None:
+    def take(self, reply: Json) -> None:
         """Add an event of a stream, or a whole reply."""
         self.prompt_ids = reply.get("prompt_token_ids") or self.prompt_ids
         choices = reply.get("choices") or ()
         for choice in choices:
-            one = self.choice(choice.get("index", 0))
-            one.take(choice)
-            if self.first_token_at is None and (choice.get("token_ids") or one.content[-1]):
+            captured = self.choice(choice.get("index", 0))
+            captured.take(choice)
+            if self.first_token_at is None and (choice.get("token_ids") or captured.content[-1]):
                 self.first_token_at = time.monotonic()
         self.constrained = (
             reply.get("constrained", self.constrained) if "policy_versions" in reply else self.constrained
@@ -152,19 +153,20 @@ class Capture:
         self._take_usage(reply.get("usage"), choices)
 
     def choice(self, index: int) -> Choice:
-        """The choice of an index, made when it is first heard of."""
+        """The choice of an index, made when it is first mentioned."""
         return self.choices.setdefault(index, Choice(index))
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """True if every choice that began has its finish reason."""
-        return bool(self.choices) and all(one.finish_reason for one in self.choices.values())
+        return bool(self.choices) and all(choice.finish_reason for choice in self.choices.values())
 
     def settle(self) -> list[Choice]:
         """The choices in order, each with the prompt's ids, when nothing more will come."""
-        choices = [one for _, one in sorted(self.choices.items())]
-        for one in choices:
-            one.prompt_ids = one.prompt_ids or self.prompt_ids
+        choices = [choice for _, choice in sorted(self.choices.items())]
+        for choice in choices:
+            choice.prompt_ids = choice.prompt_ids or self.prompt_ids
+        # A total over several choices says nothing about any one of them.
         if len(choices) == 1 and self.usage is not None and choices[0].counted_tokens is None:
             choices[0].counted_tokens = self.usage.get("completion_tokens")
         return choices
@@ -177,7 +179,7 @@ class Capture:
             "total_s": round(time.monotonic() - self.started_at, 6),
         }
 
-    def _take_usage(self, usage: Any, choices: Any) -> None:
+    def _take_usage(self, usage: object, choices: Sequence[Json]) -> None:
         if not isinstance(usage, dict):
             return
         if len(choices) == 1 and choices[0].get("delta", choices[0].get("text")) is not None:

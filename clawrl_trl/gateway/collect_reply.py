@@ -3,15 +3,11 @@
 The engine is asked to stream even when the client waits for a plain reply: what was sampled is then known while it
 is sampled, and is kept when the client leaves or asks to stop. A client must not notice, so a reply is built here
 as the engine would have sent it. What a stream can't say (an echoed prompt, log-probs of the prompt, the best of
-several attempts) stays a plain request: `streamable` is where that is decided.
+several attempts) stays a plain request: `is_streamable` is where that is decided.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from clawrl_trl.gateway.capture import Capture, Choice
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 PLAIN_ONLY = (
     "echo",
@@ -26,7 +22,7 @@ PLAIN_ONLY = (
 _PASSED_ON = ("system_fingerprint", "service_tier", "metrics")
 
 
-def streamable(body: Mapping[str, Any]) -> bool:
+def is_streamable(body: Json) -> bool:
     """Return whether the events of a stream say everything that a plain reply to this request would.
 
     Hidden reasoning is plain too: in a stream vLLM withholds the ids of all tokens along with it.
@@ -34,29 +30,29 @@ def streamable(body: Mapping[str, Any]) -> bool:
     best_of = body.get("best_of")
     if isinstance(best_of, int) and best_of > (body.get("n") or 1):
         return False
-    return body.get("include_reasoning") is not False and not any(_wanted(body, name) for name in PLAIN_ONLY)
+    return body.get("include_reasoning") is not False and not any(_asks_for(body, name) for name in PLAIN_ONLY)
 
 
-def _wanted(body: Mapping[str, Any], name: str) -> bool:
+def _asks_for(body: Json, name: str) -> bool:
     """Return whether a field asks for something; 0 does (log-probs of no other tokens than the sampled ones)."""
     return body.get(name) is not None and body[name] is not False
 
 
-class Whole:
-    """Collects what a `Capture` does not: what the client alone may want to see.
+class ReplyCollector:
+    """Collector of what a `Capture` does not keep: what the client alone may want to see.
 
     Args:
         body (`Mapping`): The client's request.
     """
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self._shows_logprobs = _wanted(body, "logprobs")
+    def __init__(self, body: Json) -> None:
+        self._shows_logprobs = _asks_for(body, "logprobs")
         self._head: Json = {}
         self._passed_on: Json = {}
-        self._stop_reasons: dict[int, Any] = {}
+        self._stop_reasons: dict[int, object] = {}
         self._logprobs: dict[int, Json] = {}
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Json) -> None:
         """Add an event of the stream."""
         if not self._head and "object" in event:
             self._head = {name: event.get(name) for name in ("id", "object", "created", "model")}
@@ -72,31 +68,31 @@ class Whole:
 
     def reply(self, capture: Capture) -> Json:
         """The whole reply, when everything has been captured."""
-        chat = str(self._head.get("object")).startswith("chat.")
-        choices = [self._choice(one, chat) for _, one in sorted(capture.choices.items())]
-        head = self._head | {"object": "chat.completion" if chat else "text_completion"}
+        is_chat = str(self._head.get("object")).startswith("chat.")
+        choices = [self._choice(choice, is_chat) for _, choice in sorted(capture.choices.items())]
+        head = self._head | {"object": "chat.completion" if is_chat else "text_completion"}
         reply = head | {"choices": choices, "usage": capture.usage} | self._passed_on
         if capture.prompt_ids is not None:
             reply["prompt_token_ids"] = capture.prompt_ids
         return reply
 
-    def _choice(self, one: Choice, chat: bool) -> Json:
-        choice: Json = {"index": one.index}
-        if chat:
-            choice["message"] = _message(one)
+    def _choice(self, choice: Choice, is_chat: bool) -> Json:
+        written: Json = {"index": choice.index}
+        if is_chat:
+            written["message"] = _message(choice)
         else:
-            choice["text"] = "".join(one.content)
-            choice["prompt_token_ids"] = one.prompt_ids
-        return choice | {
-            "logprobs": self._logprobs.get(one.index) or None,
-            "finish_reason": one.finish_reason,
-            "stop_reason": self._stop_reasons.get(one.index),
-            "token_ids": one.token_ids,
+            written["text"] = "".join(choice.content)
+            written["prompt_token_ids"] = choice.prompt_ids
+        return written | {
+            "logprobs": self._logprobs.get(choice.index) or None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": self._stop_reasons.get(choice.index),
+            "token_ids": choice.token_ids,
         }
 
 
-def _message(one: Choice) -> Json:
-    message = dict(one.message)
-    if one.reasoning:
+def _message(choice: Choice) -> Json:
+    message = dict(choice.message)
+    if choice.reasoning:
         message["reasoning"] = message["reasoning_content"]
     return message

@@ -9,7 +9,6 @@ gets in one piece.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 
@@ -17,18 +16,21 @@ from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineUnavailable
 from clawrl_trl.gateway import sampling, sse
 from clawrl_trl.gateway.capture import Capture
-from clawrl_trl.gateway.collect_reply import Whole, streamable
+from clawrl_trl.gateway.collect_reply import ReplyCollector, is_streamable
 from clawrl_trl.gateway.errors import ApiError, any_error
-from clawrl_trl.gateway.record import IncomingRequest, Record
+from clawrl_trl.gateway.record import Record
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.gateway.sessions.sessions import strip_identity
+from clawrl_trl.gateway.sessions.identity import strip_identity
+from clawrl_trl.gateway.sessions.incoming import IncomingRequest
+from clawrl_trl.gateway.sessions.placement import Placement
 from clawrl_trl.gateway.upstream import Upstream
+from clawrl_trl.messages import Json
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")
 """What a client that is still there hears when the gateway shuts down under its reply."""
 
 
-TURN_IDS_TOLD = 32
+MAX_TURN_IDS = 32
 """Turn ids in the header of a reply, which clients and proxies read up to some kilobytes of; the others follow the
 first one's pattern: `-<choice index>` behind it."""
 
@@ -41,27 +43,27 @@ class Exchange:
 
     Args:
         gateway (`Gateway`): The gateway.
-        asked (`IncomingRequest`): The request.
+        request (`IncomingRequest`): The request.
 
     Raises:
-        ApiError: 404 if its model does not exist.
+        ApiError: 404 if its model does not exist, 400 for a name of a session or a group that is too long.
     """
 
-    def __init__(self, gateway: Gateway, asked: IncomingRequest) -> None:
+    def __init__(self, gateway: Gateway, request: IncomingRequest) -> None:
         self.ready: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
-        self.whole: dict[str, Any] = {}
-        self._gateway, self._asked = gateway, asked
-        self._version = gateway.policies.resolve(asked.body.get("model"))
+        self.reply: Json = {}
+        self._gateway, self._request = gateway, request
+        self._version = gateway.policies.resolve(request.body.get("model"))
+        self._placements: list[Placement] = []
         self._record = Record(
-            asked,
-            gateway.sessions,
+            request,
             policy_version=self._version.number,
             model=gateway.policies.engine_name(self._version),
             engine=gateway.settings.engine,
             temperature=gateway.settings.served_temperature,
         )
         self._capture = Capture()
-        self._streams = asked.streamed or streamable(asked.body)
+        self._streams = request.is_streamed or is_streamable(request.body)
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._withheld: list[bytes] = []
         self._relaying: asyncio.Task[None] | None = None
@@ -71,9 +73,9 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         """Headers that the gateway adds to the reply."""
         turn_ids = self._record.turn_ids()
-        more = {"X-Clawrl-Turn-Count": str(len(turn_ids))} if len(turn_ids) > TURN_IDS_TOLD else {}
-        return more | {
-            "X-Clawrl-Turn-Id": ",".join(turn_ids[:TURN_IDS_TOLD]),
+        count = {"X-Clawrl-Turn-Count": str(len(turn_ids))} if len(turn_ids) > MAX_TURN_IDS else {}
+        return count | {
+            "X-Clawrl-Turn-Id": ",".join(turn_ids[:MAX_TURN_IDS]),
             "X-Clawrl-Policy-Version": str(self._version.number),
         }
 
@@ -94,9 +96,16 @@ class Exchange:
             yield event
 
     async def run(self) -> None:
-        """Everything, from forwarding to the last event. Never raises: a failure goes to the client."""
+        """Everything, from placing to the last event. Never raises: a failure goes to the client."""
+        try:
+            # Before anything is sent: the next request of the conversation may come before this one's reply.
+            self._placements = self._gateway.sessions.place(self._request)
+        except Exception as error:  # noqa: BLE001 - the client waits, whatever went wrong
+            self._fail(any_error(error))
+            return
         with self._gateway.policies.lease(self._version):
             self._relaying = asyncio.create_task(self._relay())
+            # The client may have left before this task began: `end` found nothing to cancel then.
             if self._ended:
                 self._relaying.cancel()
             await asyncio.wait([self._relaying])
@@ -114,15 +123,17 @@ class Exchange:
         # Its numbers are finite: those of the request were read by `body.parse`.
         content = msgspec.json.encode(self._upstream_body())
         gateway = self._gateway
-        upstream = Upstream(gateway.engine, gateway.policies, self._version, self._asked.wire.path, gateway.patience_s)
-        if self._asked.streamed:
+        upstream = Upstream(
+            gateway.engine, gateway.policies, self._version, self._request.wire.path, gateway.patience_s
+        )
+        if self._request.is_streamed:
             await self._pass_events(upstream, content)
         elif self._streams:
-            await upstream.patiently(lambda: self._collect(upstream, content))
+            await upstream.try_patiently(lambda: self._collect(upstream, content))
         else:
-            self.whole = await upstream.patiently(lambda: upstream.whole(content))
-            self._capture.take(self.whole)
-            self.whole.pop("policy_versions", None)
+            self.reply = await upstream.try_patiently(lambda: upstream.fetch_reply(content))
+            self._capture.take(self.reply)
+            self.reply.pop("policy_versions", None)
 
     async def _pass_events(self, upstream: Upstream, content: bytes) -> None:
         async with aclosing(upstream.events(content, patient=True)) as events:
@@ -134,27 +145,27 @@ class Exchange:
 
     async def _collect(self, upstream: Upstream, content: bytes) -> None:
         # Of an attempt that broke off nothing is kept: nobody saw it, and another reply takes its place.
-        capture, whole = Capture(self._capture.started_at), Whole(self._asked.body)
+        capture, collector = Capture(self._capture.started_at), ReplyCollector(self._request.body)
         self._capture = capture
 
-        def take(event: dict[str, Any]) -> None:
+        def take(event: Json) -> None:
             capture.take(event)
-            whole.take(event)
+            collector.take(event)
 
         await upstream.collect(content, take)
         self._check_end()
-        self.whole = whole.reply(capture)
+        self.reply = collector.reply(capture)
 
     def _check_end(self) -> None:
-        if not self._capture.finished:
+        if not self._capture.is_finished:
             raise EngineUnavailable("the engine's stream ended before the reply did")
 
-    def _upstream_body(self) -> dict[str, Any]:
-        asked = self._asked.body
+    def _upstream_body(self) -> Json:
+        client_body = self._request.body
         body = (
-            strip_identity(asked)
-            | sampling.completed(asked, self._record.temperature)
-            | self._asked.wire.logprobs(asked)
+            strip_identity(client_body)
+            | sampling.complete_parameters(client_body, self._record.temperature)
+            | self._request.wire.logprobs(client_body)
         )
         body.pop("model", None)
         if self._gateway.settings.serves_bundled_model:
@@ -165,18 +176,19 @@ class Exchange:
         body["stream"] = self._streams
         body.pop("stream_options", None)
         if self._streams:
-            counted = {"include_usage": True, "continuous_usage_stats": True}
-            body["stream_options"] = (asked.get("stream_options") or {}) | counted
+            # A running count tells how many tokens were sampled of a reply that is cut before its last event.
+            usage = {"include_usage": True, "continuous_usage_stats": True}
+            body["stream_options"] = (client_body.get("stream_options") or {}) | usage
         return body
 
-    def _pass_on(self, event: dict[str, Any]) -> None:
+    def _pass_on(self, event: Json) -> None:
         """Hand an event to the client now, or after the commit if it tells that a reply is complete."""
         if not self.ready.done():
             self.ready.set_result(None)
         choices = event.get("choices")
-        closing = not choices or any(choice.get("finish_reason") for choice in choices)
+        is_closing = not choices or any(choice.get("finish_reason") for choice in choices)
         if self._present(event):
-            if closing:
+            if is_closing:
                 self._withheld.append(sse.encode(event))
             else:
                 self._events.put_nowait(sse.encode(event))
@@ -184,26 +196,35 @@ class Exchange:
     async def _keep(self) -> None:
         stopped = self._left and self._relaying is not None and self._relaying.cancelled()
         policies = self._gateway.policies
+        # What the engine reports is asked now: it may have been learnt, or exchanged, while the reply was sampled.
         if not self._record.settle(
-            self._capture, policies.sampled_logprobs, grammars=policies.grammars, stopped=stopped
+            self._capture,
+            self._placements,
+            policies.sampled_logprobs,
+            grammars=policies.grammars,
+            stopped=stopped,
         ):
-            self._record.failed()
+            self._fail_placements()
             return
         try:
             await self._gateway.write(self._record.write)
         except BaseException:
-            self._record.failed()
+            self._fail_placements()
             raise
-        self._record.committed()
+        self._record.enter_replies(self._gateway.sessions)
+
+    def _fail_placements(self) -> None:
+        for placement in self._placements:
+            self._gateway.sessions.fail(placement)
 
     def _deliver(self) -> None:
-        if self._asked.streamed:
+        if self._request.is_streamed:
             for event in self._withheld:
                 self._events.put_nowait(event)
             self._events.put_nowait(sse.DONE)
             self._events.put_nowait(None)
-        elif self.whole:
-            self._present(self.whole)
+        elif self.reply:
+            self._present(self.reply)
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -213,6 +234,6 @@ class Exchange:
         self._events.put_nowait(error.event())
         self._events.put_nowait(None)
 
-    def _present(self, reply: dict[str, Any]) -> bool:
-        model = self._asked.body.get("model") or self._gateway.policies.alias
-        return self._asked.wire.present(reply, self._asked.body, self._record.completion_id, model)
+    def _present(self, reply: Json) -> bool:
+        model = self._request.body.get("model") or self._gateway.policies.alias
+        return self._request.wire.present(reply, self._request.body, self._record.completion_id, model)

@@ -24,8 +24,8 @@ MAX_URL = 8192
 _SESSION_PATH = re.compile(rb"/s/([^/]+)(/v1/.*)", re.DOTALL)
 
 
-class Front:
-    """The outermost layer of the app.
+class GatewayMiddleware:
+    """Outermost layer of the app: guards against browsers, reads the session in the URL, writes the access log.
 
     Args:
         app (`ASGIApp`): What is behind it.

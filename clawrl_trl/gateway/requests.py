@@ -6,15 +6,17 @@ client's own object.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.http.limits import MAX_CHOICES
+from clawrl_trl.messages import Json
 
 T = TypeVar("T")
+S = TypeVar("S", bound=BaseModel)
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list whose check ends at the first wrong item."""
 
@@ -25,24 +27,24 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
-class _Checked(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-class Function(_Checked):
+class Function(_Schema):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | Json | None = None
 
 
-class ToolCall(_Checked):
+class ToolCall(_Schema):
     id: str | None = None
     type: str | None = None
     function: Function | None = None
 
 
-class Message(_Checked):
+class Message(_Schema):
     role: Role
-    content: str | Items[dict[str, Any]] | None = None
+    content: str | Items[Json] | None = None
     name: str | None = None
     tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -50,12 +52,12 @@ class Message(_Checked):
     reasoning: str | None = None
 
 
-class StreamOptions(_Checked):
+class StreamOptions(_Schema):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class _Request(_Checked):
+class _Request(_Schema):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -90,21 +92,21 @@ class ChatRequest(_Request):
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=1024)] | None = None
-    tools: Items[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
+    tools: Items[Json] | None = None
+    tool_choice: str | Json | None = None
+    response_format: Json | None = None
 
 
 class ResponsesRequest(_Request):
-    input: str | Items[dict[str, Any]]
+    input: str | Items[Json]
     instructions: str | None = None
     max_output_tokens: Tokens | None = None
-    tools: Items[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Items[Json] | None = None
+    tool_choice: str | Json | None = None
     parallel_tool_calls: bool | None = None
-    metadata: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
+    metadata: Json | None = None
+    text: Json | None = None
+    reasoning: Json | None = None
     include: Items[str] | None = None
     store: bool | None = None
     previous_response_id: str | None = None
@@ -114,13 +116,13 @@ class ResponsesRequest(_Request):
 class CountRequest(_Request):
     """Body of Anthropic's token count: a request without its sampling."""
 
-    messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
-    system: str | Items[dict[str, Any]] | None = None
-    tools: Items[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
+    messages: Annotated[Items[Json], Field(min_length=1)]
+    system: str | Items[Json] | None = None
+    tools: Items[Json] | None = None
+    tool_choice: Json | None = None
+    thinking: Json | None = None
+    output_config: Json | None = None
+    metadata: Json | None = None
     stop_sequences: Items[str] | None = None
 
 
@@ -128,7 +130,7 @@ class MessagesRequest(CountRequest):
     max_tokens: Tokens
 
 
-class ForwardedRequest(_Checked):
+class ForwardedRequest(_Schema):
     """The parts of a request to any other endpoint of the engine that may not be passed on unseen."""
 
     chat_template: Refused = None
@@ -144,19 +146,19 @@ class CompletionRequest(_Request):
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
 
-def check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
-    """Check a body against a model.
+def check_schema(schema: type[S], body: Json) -> S:
+    """Check a body against a schema and return what was read.
 
     Raises:
         ApiError: 400 that names the first field at fault.
     """
     try:
-        model.model_validate(body)
+        return schema.model_validate(body)
     except ValidationError as error:
         raise _refusal(error, body) from None
 
 
-def _refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
+def _refusal(error: ValidationError, body: Json) -> ApiError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _field(first["loc"], body)
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
@@ -164,7 +166,7 @@ def _refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     return invalid(f"{param}: {message}", param=param, code=code)
 
 
-def _field(location: tuple[int | str, ...], body: Any) -> str:
+def _field(location: tuple[int | str, ...], body: object) -> str:
     """The path of the field at fault, without the names pydantic gives to a union's branches."""
     path: list[str] = []
     here = body

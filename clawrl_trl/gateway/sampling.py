@@ -1,4 +1,4 @@
-"""Sampling parameters of a reply, and whether they leave its tokens trainable.
+"""Sampling parameters of a reply, and what of them makes its tokens unfit for training.
 
 Training needs, for each token, the probability of the distribution it was drawn from. Plain sampling at a
 temperature that is not next to 0 gives that. Anything that cuts or bends the distribution (truncation, penalties,
@@ -8,7 +8,8 @@ temperature, so that an engine's own defaults (vLLM takes a model's `generation_
 """
 
 from collections.abc import Mapping
-from typing import Any
+
+from clawrl_trl.messages import Json
 
 PLAIN: dict[str, float | int] = {
     "temperature": 1.0,
@@ -48,15 +49,15 @@ _BENT_BY = (
 )
 
 
-def completed(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
+def complete_parameters(body: Json, temperature: float = 1.0) -> Json:
     """The sampling fields of `PLAIN`, each as the client set it or else plain, at the run's `temperature`."""
     plain = PLAIN | {"temperature": temperature}
     return {name: body[name] if body.get(name) is not None else value for name, value in plain.items()}
 
 
-def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
+def stored_parameters(body: Json, temperature: float = 1.0) -> Json:
     """Return the sampling parameters to store with a turn; the run's `temperature` unless the client set one."""
-    return completed(body, temperature) | {
+    return complete_parameters(body, temperature) | {
         "seed": body.get("seed"),
         "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens"),
         "chat_template_kwargs": body.get("chat_template_kwargs"),
@@ -66,7 +67,7 @@ def record(body: Mapping[str, Any], temperature: float = 1.0) -> dict[str, Any]:
     }
 
 
-def grammar_asked_for(body: Mapping[str, Any]) -> str | None:
+def requested_grammar(body: Json) -> str | None:
     """Return the field of a request that an engine may turn into a grammar, as vLLM 0.31 does, or `None`.
 
     Of tools it is a choice that forces a call, and strict ones unless calls are ruled out.
@@ -85,8 +86,8 @@ def grammar_asked_for(body: Mapping[str, Any]) -> str | None:
     return "strict tools" if strict and choice != "none" else None
 
 
-def obstacle(
-    body: Mapping[str, Any],
+def find_obstacle(
+    body: Json,
     temperature: float = 1.0,
     *,
     sampled_logprobs: bool | None = True,
@@ -102,7 +103,7 @@ def obstacle(
         constrained (`bool | None`, *optional*): Whether the engine sampled under a grammar; by default nobody knows,
             and what was asked for counts.
     """
-    used = completed(body, temperature)
+    used = complete_parameters(body, temperature)
     if not sampled_logprobs and used["temperature"] != 1:
         reported = "log-probs reported for temperature 1" if sampled_logprobs is False else "its log-probs unknown yet"
         return f"sampled at temperature {used['temperature']}, {reported}"
@@ -117,7 +118,7 @@ def obstacle(
     for name in _BENT_BY:
         if body.get(name):
             return f"constrained: {name}"
-    grammar = None if constrained is False else grammar_asked_for(body)
+    grammar = None if constrained is False else requested_grammar(body)
     if grammar == "strict tools" and constrained is None:
         return "constrained: strict tools, which this engine may enforce"
     if grammar or constrained:

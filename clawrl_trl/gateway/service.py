@@ -19,11 +19,11 @@ from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.policies import PolicyRouter
-from clawrl_trl.gateway.sessions.reading import text_of
 from clawrl_trl.gateway.sessions.sessions import Sessions
 from clawrl_trl.http.body import LARGE_BYTES
 from clawrl_trl.ledger import Ledger, LedgerWriter, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
+from clawrl_trl.messages import text_of
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)

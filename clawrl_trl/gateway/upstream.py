@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 
@@ -25,9 +25,10 @@ from clawrl_trl.engines.client import (
 )
 from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.policies import PolicyRouter, Version
+from clawrl_trl.messages import Json
 
 T = TypeVar("T")
-Event = dict[str, Any]
+Event = Json
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
@@ -60,7 +61,7 @@ class Upstream:
     path: str
     patience_s: float
 
-    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def try_patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Attempt something of which the client sees nothing before it has succeeded.
 
         Raises:
@@ -78,7 +79,7 @@ class Upstream:
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY_S)
 
-    async def whole(self, content: bytes) -> Event:
+    async def fetch_reply(self, content: bytes) -> Event:
         """The engine's whole reply, at one attempt; what it notes on policy versions is in `policy_versions`.
 
         Args:
@@ -89,7 +90,7 @@ class Upstream:
         """
         response = await self._send(content)
         try:
-            reply = _parsed(await response.aread())
+            reply = _parse(await response.aread())
             notes = json.loads(response.headers.get(VERSIONS_HEADER, "[]"))
         except httpx.TransportError as error:
             raise unavailable(error) from error
@@ -99,7 +100,7 @@ class Upstream:
             await response.aclose()
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
             raise EngineError(502, "the engine's reply has no choices")
-        return _in_known_words(reply) | ({"policy_versions": notes} if notes else {})
+        return _with_known_reasons(reply) | ({"policy_versions": notes} if notes else {})
 
     async def events(self, content: bytes, *, patient: bool) -> AsyncGenerator[Event]:
         """The events of the engine's stream, up to `[DONE]`; closing this cancels the generation.
@@ -111,7 +112,7 @@ class Upstream:
         Raises:
             EngineError: If there are none, or the engine fails in between.
         """
-        opening = self.patiently(lambda: self._open(content)) if patient else self._open(content)
+        opening = self.try_patiently(lambda: self._open(content)) if patient else self._open(content)
         response, source, begun = await opening
         try:
             for event in begun:
@@ -188,7 +189,7 @@ async def _next(source: AsyncIterator[bytes]) -> Event | None:
     """
     try:
         raw = await anext(source, None)
-        return None if raw is None or raw == DONE else _event(raw)
+        return None if raw is None or raw == DONE else _read_event(raw)
     except httpx.TransportError as error:
         raise unavailable(error) from error
     except ValueError as error:
@@ -200,13 +201,13 @@ def _for_model(content: bytes, model: str) -> bytes:
     return b'{"model":' + json.dumps(model).encode() + b"," + content.removeprefix(b"{")
 
 
-def _parsed(raw: bytes) -> Any:
+def _parse(raw: bytes) -> object:
     """JSON as engines write it: a NaN or an infinity is read as null, a value that is not there."""
     return json.loads(raw, parse_constant=lambda name: None)
 
 
-def _event(raw: bytes) -> Event:
-    event = _parsed(raw)
+def _read_event(raw: bytes) -> Event:
+    event = _parse(raw)
     if not isinstance(event, dict):
         raise ValueError("an event is not an object")
     if event.get("error"):
@@ -214,10 +215,10 @@ def _event(raw: bytes) -> Event:
         code = error.get("code")
         status = code if isinstance(code, int) and 400 <= code <= 599 else 502
         raise EngineError(status, str(error.get("message") or "the engine failed"), error)
-    return _in_known_words(event)
+    return _with_known_reasons(event)
 
 
-def _in_known_words(event: Event) -> Event:
+def _with_known_reasons(event: Event) -> Event:
     """Tell why a reply ended in OpenAI's words: vLLM's `repetition` is a cut, for which clients know `length`."""
     for choice in event.get("choices") or ():
         if isinstance(choice, dict) and choice.get("finish_reason") == "repetition":

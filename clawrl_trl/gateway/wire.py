@@ -7,16 +7,10 @@ The engine is asked for more than the client was (token ids, log-probs, running 
 again what the client did not ask for, so that it sees what any OpenAI server would send.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pydantic import BaseModel
-
-from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
-
-Body = Mapping[str, Any]
-Message = dict[str, Any]
+from clawrl_trl.messages import Json, Message
 
 
 @dataclass(frozen=True)
@@ -26,18 +20,16 @@ class Wire:
     Attributes:
         path (`str`): Where it is, at the gateway and at the engine.
         id_prefix (`str`): What its completion ids begin with.
-        request (`type[BaseModel]`): What its body must look like.
         conversations (`Callable`): The body's prompts, each as a list of messages; a chat has one.
         logprobs (`Callable`): The fields that make the engine send log-probs, with the client's own wish.
     """
 
     path: str
     id_prefix: str
-    request: type[BaseModel]
-    conversations: Callable[[Body], list[list[Message]]]
-    logprobs: Callable[[Body], dict[str, Any]]
+    conversations: Callable[[Json], list[list[Message]]]
+    logprobs: Callable[[Json], Json]
 
-    def present(self, reply: dict[str, Any], body: Body, completion_id: str, model: str) -> bool:
+    def present(self, reply: Json, body: Json, completion_id: str, model: str) -> bool:
         """Turn the engine's reply, or one event of it, into the client's, in place.
 
         Returns:
@@ -52,17 +44,17 @@ class Wire:
             for part in (reply, *choices):
                 part.pop("prompt_token_ids", None)
                 part.pop("token_ids", None)
-        wanted = body.get("logprobs")
+        logprobs = body.get("logprobs")
         for choice in choices:
-            if wanted is None or wanted is False:
+            if logprobs is None or logprobs is False:
                 choice["logprobs"] = None
-            said = choice.get("delta") or choice.get("message") or {}
-            if said.get("reasoning"):
-                said.setdefault("reasoning_content", said["reasoning"])  # vLLM's name for it, and most clients'
+            message = choice.get("delta") or choice.get("message") or {}
+            if message.get("reasoning"):
+                message.setdefault("reasoning_content", message["reasoning"])  # vLLM's name for it, and most clients'
         return True
 
 
-def _present_usage(event: dict[str, Any], has_choices: bool, options: Body) -> bool:
+def _present_usage(event: Json, has_choices: bool, options: Json) -> bool:
     if not has_choices:
         return bool(options.get("include_usage"))
     if not options.get("continuous_usage_stats"):
@@ -72,17 +64,17 @@ def _present_usage(event: dict[str, Any], has_choices: bool, options: Body) -> b
     return True
 
 
-def _chat_logprobs(body: Body) -> dict[str, Any]:
+def _chat_logprobs(body: Json) -> Json:
     return {"logprobs": True, "top_logprobs": (body.get("top_logprobs") or 0) if body.get("logprobs") else 0}
 
 
-def _prompts(body: Body) -> list[list[Message]]:
+def _completion_conversations(body: Json) -> list[list[Message]]:
     prompt = body["prompt"]
-    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    return [[{"role": "user", "content": _shown(one)}] for one in (prompt if several else [prompt])]
+    is_several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return [[{"role": "user", "content": _prompt_text(text)}] for text in (prompt if is_several else [prompt])]
 
 
-def _shown(prompt: str | list[int]) -> str:
+def _prompt_text(prompt: str | list[int]) -> str:
     """A prompt as message text; token ids have none here, they are kept as the turn's prompt ids."""
     return prompt if isinstance(prompt, str) else f"[{len(prompt)} token ids]"
 
@@ -90,7 +82,6 @@ def _shown(prompt: str | list[int]) -> str:
 CHAT = Wire(
     path="/v1/chat/completions",
     id_prefix="chatcmpl-",
-    request=ChatRequest,
     conversations=lambda body: [body["messages"]],
     logprobs=_chat_logprobs,
 )
@@ -98,8 +89,7 @@ CHAT = Wire(
 COMPLETIONS = Wire(
     path="/v1/completions",
     id_prefix="cmpl-",
-    request=CompletionRequest,
-    conversations=_prompts,
+    conversations=_completion_conversations,
     logprobs=lambda body: {"logprobs": body.get("logprobs") or 0},
 )
 

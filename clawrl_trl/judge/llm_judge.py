@@ -21,7 +21,7 @@ from clawrl_trl.judge import hints
 from clawrl_trl.judge.provenance import grounded, neutralised, owner_words, refusal, tool_names, unwrap
 from clawrl_trl.judge.quotation import own_words
 from clawrl_trl.judge.rules import explicit
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, text_of
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
 
 MAX_CHARACTERS = 6000
 """Longest request, response or message shown to the model; the middle is cut out."""
@@ -191,7 +191,7 @@ def prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]
     pairs = list(zip(turn.next_state, turn.next_state_provenance, strict=False))[-MAX_MESSAGES:]
     for number, (message, source) in enumerate(pairs, start=1):
         who = SOURCES.get(source, "a program, not the owner")
-        text = text_of(message)
+        text = encodable_text(message)
         if source == "owner":
             text = own_words(unwrap(text)).text or NOTHING_OWN
         pieces.append((f"what came next, part {number}, from {who}", text))

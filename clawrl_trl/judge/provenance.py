@@ -12,6 +12,7 @@ else. They are known by their source (`clawrl_trl.ledger.episodes.HINT_SOURCE`),
 import re
 from collections.abc import Iterable, Sequence
 
+from clawrl_trl.gateway.sessions.reading import cut_inserts
 from clawrl_trl.judge.carried_forms import CHAT_LINE
 from clawrl_trl.judge.quotation import ELIDED, own_words
 
@@ -54,7 +55,8 @@ _MARKERS = re.compile(
     re.I,
 )
 _STAMP = re.compile(r"^\s*\[[^\]\n]{0,24}\d{1,2}:\d{2}[^\]\n]{0,24}\]\s*")
-_TRANSIENT = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
+_FRAMED = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
+"""A text that some program put into a frame: never the owner's words, whichever program it was."""
 
 
 def owner_words(text: str) -> str:
@@ -64,10 +66,9 @@ def owner_words(text: str) -> str:
 
 def unwrap(text: str) -> str:
     """A message without a client's time stamp and what it wraps around it."""
-    text = _TRANSIENT.sub("", text)
+    text = _FRAMED.sub("", cut_inserts(text))
     text = text if CHAT_LINE.match(text) else _STAMP.sub("", text)
-    lines = [line for line in text.splitlines() if not line.startswith("Runtime: ")]
-    return "\n".join(lines).strip()
+    return "\n".join(text.splitlines()).strip()
 
 
 def neutralised(text: str) -> str:

@@ -5,13 +5,13 @@ is all a judge may say. A judge that can't work at the moment raises `JudgeUnava
 and is judged later, because a failure of the machinery is never a score.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from clawrl_trl.judge.tools import ToolResult
 from clawrl_trl.ledger import schema
+from clawrl_trl.messages import text_of
 
 Message = Mapping[str, Any]
 
@@ -89,7 +89,9 @@ class JudgedTurn:
         """Text of the last message of the owner's; of the last user message where nobody is known to be the owner."""
         sources = [*self.provenance, *[""] * len(self.messages)]
         users = [
-            (text_of(one), who) for one, who in zip(self.messages, sources, strict=False) if one.get("role") == "user"
+            (encodable_text(one), who)
+            for one, who in zip(self.messages, sources, strict=False)
+            if one.get("role") == "user"
         ]
         owners = [text for text, who in users if who == "owner"]
         return next(reversed(owners or [text for text, _ in users]), "")
@@ -102,7 +104,7 @@ class JudgedTurn:
             for call in self.response.get("tool_calls") or ()
             if isinstance(call.get("function"), Mapping)
         ]
-        return "\n".join(part for part in (text_of(self.response), *calls) if part)
+        return "\n".join(part for part in (encodable_text(self.response), *calls) if part)
 
     def tool_results(self) -> list[ToolResult]:
         """The tools' messages of the next state, each with the call of the reply that it answers.
@@ -117,13 +119,13 @@ class JudgedTurn:
                 function = calls.get(_plain_id(message.get("tool_call_id")), only)
                 function = function if isinstance(function, Mapping) else {}
                 name = function.get("name") or message.get("name") or ""
-                results.append(ToolResult(text_of(message), str(name), str(function.get("arguments") or "")))
+                results.append(ToolResult(encodable_text(message), str(name), str(function.get("arguments") or "")))
         return results
 
     def said_by(self, *who: str) -> list[str]:
         """Texts of the next state's messages of the given provenance."""
         pairs = zip(self.next_state, self.next_state_provenance, strict=False)
-        return [text for message, source in pairs if source in who and (text := text_of(message))]
+        return [text for message, source in pairs if source in who and (text := encodable_text(message))]
 
 
 @dataclass(frozen=True)
@@ -163,16 +165,9 @@ def _plain_id(value: Any) -> str:
     return "".join(letter for letter in str(value) if letter.isalnum())
 
 
-def text_of(message: Message) -> str:
-    """The text of a chat message, whatever its content's shape; other parts are left out."""
-    return _text_of(message.get("content")).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def encodable_text(message: Message) -> str:
+    """The text of a chat message as UTF-8 can hold it: surrogates are paired, lone ones replaced.
 
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence):
-        return "\n".join(
-            part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str)
-        )
-    return "" if content is None else json.dumps(content, ensure_ascii=False)
+    Messages from imported files may hold them, and no judge's server can be sent one.
+    """
+    return text_of(message).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -23,6 +23,7 @@ from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.base.message import Action, Json, read_action, tool_results
 from clawrl_trl.judge.provenance import checker_words
+from clawrl_trl.messages import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +289,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             graded = self._guarded(self._graded)
             outcome = math.nan if graded is None else graded
         content: dict[str, Any] = {
-            "message": _text_of(self._messages),
+            "message": _world_text(self._messages),
             "conversation": json.dumps(self._messages, ensure_ascii=False),
             "tools": json.dumps(self._tools, ensure_ascii=False),
             "task_id": self.task.id,
@@ -313,12 +314,6 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         return self._last.clone()
 
 
-def _text_of(messages: Sequence[Json]) -> str:
+def _world_text(messages: Sequence[Json]) -> str:
     """The text of the last message that the world sent."""
-    for message in reversed(messages):
-        if message["role"] != "assistant":
-            content = message["content"]
-            if isinstance(content, str):
-                return content
-            return "\n".join(part["text"] for part in content if part.get("type") == "text")
-    return ""
+    return next((text_of(message) for message in reversed(messages) if message["role"] != "assistant"), "")

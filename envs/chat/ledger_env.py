@@ -29,9 +29,9 @@ from torchrl.envs import EnvBase
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
-from clawrl_trl.gateway.sessions.reading import text_of
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Message, Session, Turn, Verdict
+from clawrl_trl.messages import text_of
 from clawrl_trl.run import RunFolder
 
 Replied = tuple[Turn, float]

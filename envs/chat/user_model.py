@@ -107,11 +107,11 @@ class UserModel:
         create = self._client.chat.completions.create
         if self._structured:
             try:
-                return _text_of(create(**body | {"response_format": RESPONSE_FORMAT}))
+                return completion_text(create(**body | {"response_format": RESPONSE_FORMAT}))
             except openai.APIStatusError as error:
                 if error.status_code not in REFUSALS:
                     raise
-        answer = _text_of(create(**body))
+        answer = completion_text(create(**body))
         self._structured = False  # not every server constrains its output
         return answer
 
@@ -126,7 +126,7 @@ def read(answer: str) -> Said | None:
         return None
 
 
-def _text_of(completion: Any) -> str:
+def completion_text(completion: Any) -> str:
     """The text of a completion; of something else that a server sent, none."""
     try:
         return str(completion.choices[0].message.content or "")

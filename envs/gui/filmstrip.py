@@ -20,6 +20,7 @@ from clawrl_trl.envs.base.message import Json, read_action
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.oracle import act, written
 from clawrl_trl.envs.gui.tasks import read_tasks
+from clawrl_trl.messages import text_of
 from clawrl_trl.pictures import Picture
 
 COLUMNS = 4
@@ -72,7 +73,7 @@ def of_session(rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture], p
         pictures (`Sequence[Picture]`): At least one, see [`clawrl_trl.pictures.of_session`].
         path (`str` or `Path`): The PNG file.
     """
-    asked = next((_text(one) for one in rows[0]["messages"] if one.get("role") == "user"), "")
+    asked = next((text_of(one) for one in rows[0]["messages"] if one.get("role") == "user"), "")
     done = {}
     for row in rows:
         done[sum(one.get("role") == "assistant" for one in row["messages"]) + 1] = _said(row["response"] or {})
@@ -123,13 +124,7 @@ def _said(response: Json) -> str:
         _caption({"action": one.name, **one.arguments}, f"[{one.arguments['ref']}]" if "ref" in one.arguments else "")
         for one in calls
     ]
-    return (", ".join(words) or " ".join(_text(response).split()))[:60]
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    parts = [part.get("text", "") for part in content] if isinstance(content, list) else [content or ""]
-    return "\n".join(part for part in parts if part)
+    return (", ".join(words) or " ".join(text_of(response).split()))[:60]
 
 
 def main(tasks: str, name: str, path: str) -> None:

@@ -23,7 +23,7 @@ from clawrl_trl.envs.pool.wire import Json
 from clawrl_trl.gateway import errors
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import ApiError, invalid
-from clawrl_trl.gateway.middleware import Front
+from clawrl_trl.gateway.middleware import GatewayMiddleware
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def make_app(pool: EnvPool, keys: Keys, host: str = "127.0.0.1") -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        middleware=[Middleware(Front, keys=keys, host=host)],
+        middleware=[Middleware(GatewayMiddleware, keys=keys, host=host)],
     )
     app.state.pool, app.state.keys = pool, keys
     app.state.threads = ThreadPoolExecutor(pool.size + SPARE_THREADS, thread_name_prefix="call")

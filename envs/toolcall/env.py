@@ -19,7 +19,7 @@ from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Call, Json
 from clawrl_trl.envs.toolcall.math_answer import final_answer, is_right, require_math_verify
 from clawrl_trl.envs.toolcall.tasks import ToolTask
-from clawrl_trl.envs.toolcall.tools import FunctionTools, Tools, Toolset, routes, text_of
+from clawrl_trl.envs.toolcall.tools import FunctionTools, Tools, Toolset, format_result, routes
 from clawrl_trl.envs.toolcall.tools_config import borrow_tools, return_tools
 
 
@@ -182,4 +182,4 @@ def _alike(made: Sequence[Call], wanted: Sequence[Json]) -> bool:
 
 
 def _key(call: tuple[str, Json]) -> str:
-    return f"{call[0]} {text_of(sorted(call[1].items()))}"
+    return f"{call[0]} {format_result(sorted(call[1].items()))}"

@@ -128,7 +128,7 @@ def schema_of(function: Callable[..., Any]) -> Json:
     return schema
 
 
-def text_of(value: Any) -> str:
+def format_result(value: Any) -> str:
     """Return a tool's result as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -152,7 +152,7 @@ def routes(opened: Sequence[Tools]) -> Mapping[str, Tools]:
 def _outcome(function: Callable[..., Any], arguments: Json) -> str:
     try:
         value = function(**arguments)
-        return text_of(asyncio.run(value) if inspect.iscoroutine(value) else value)
+        return format_result(asyncio.run(value) if inspect.iscoroutine(value) else value)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         return f"Error: the arguments don't fit: {faults}."

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from clawrl_trl.gateway.sessions.sessions import Incoming, Placement, Sessions
-
-Message = dict[str, Any]
+from clawrl_trl.gateway.sessions.sessions import RETRIED, IncomingRequest, Placement, Sessions
+from clawrl_trl.gateway.wire import CHAT, COMPLETIONS
+from clawrl_trl.messages import Message, text_of
 
 TOOL_NAMES = [
     "read",
@@ -78,7 +78,14 @@ class Gateway:
         path: str | None = None,
     ) -> Placement:
         self.clock += 1.0
-        return self.sessions.place(Incoming(owner, headers or {}, body, path, self.clock))
+        [placement] = self.sessions.place(incoming(body, owner=owner, headers=headers, path=path, at=self.clock))
+        return placement
+
+    def retried_turn(self, placement: Placement) -> str | None:
+        """The turn of the cut reply for which a request was sent again, until that gets a reply itself."""
+        conversation = self.sessions._index.get(placement.session_id)
+        assert conversation is not None
+        return conversation.requests[placement.request_key].turn_id
 
     def answer(
         self,
@@ -95,7 +102,7 @@ class Gateway:
         for answer in placement.answered:
             self.next_states.setdefault(answer.turn_id, (answer.messages, answer.provenance))
         stopped = aborted if stopped is None else stopped
-        self.sessions.replied(placement, turn_id, reply, body["messages"], aborted=aborted, stopped=stopped)
+        self.sessions.enter_reply(placement, turn_id, reply, body["messages"], aborted=aborted, stopped=stopped)
         return turn_id
 
     def texts_after(self, turn_id: str) -> list[str] | None:
@@ -105,9 +112,21 @@ class Gateway:
         return [text_of(message) for message in self.next_states[turn_id][0]]
 
 
-def text_of(message: Message) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+def incoming(
+    body: dict[str, Any],
+    *,
+    owner: str = "local",
+    headers: dict[str, str] | None = None,
+    path: str | None = None,
+    at: float = 0.0,
+) -> IncomingRequest:
+    """A request as it is after admission."""
+    return IncomingRequest(CHAT if "messages" in body else COMPLETIONS, owner, headers or {}, body, path, at=at)
+
+
+def is_retry(placement: Placement) -> bool:
+    """Return whether a request repeats one whose reply was cut or never came."""
+    return placement.kind_reason == RETRIED
 
 
 def say(text: str) -> Message:

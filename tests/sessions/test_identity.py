@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from session_clients import Gateway, OpenClaw, Plain, call, say
+from session_clients import Gateway, OpenClaw, Plain, call, is_retry, say
 
-from clawrl_trl.gateway.sessions.sessions import strip_identity
+from clawrl_trl.gateway.sessions.identity import strip_identity
 
 UUID = "0f0e0d0c-1111-4222-8333-444455556666"
 
@@ -131,9 +131,9 @@ def test_a_client_that_sends_only_what_is_new_may_repeat_itself(gateway: Gateway
         turns.append(gateway.answer(gateway.ask(body, headers=headers), body, say("...")))
     assert [gateway.texts_after(turn) for turn in turns] == [["go on"], ["go on"], ["hello"], None]
     lost = gateway.ask(body, headers=headers)
-    gateway.sessions.failed(lost)
+    gateway.sessions.fail(lost)
     again = gateway.ask(body, headers=headers)
-    assert again.retry_of and again.answered == lost.answered
+    assert is_retry(again) and again.answered == lost.answered
 
 
 def test_with_an_id_a_reply_is_known_by_its_place(gateway: Gateway) -> None:
@@ -221,5 +221,5 @@ def test_an_exchange_stated_as_side_is_not_feedback(gateway: Gateway) -> None:
 def test_a_raw_completion_is_a_side_request_unless_stated(gateway: Gateway) -> None:
     body = {"prompt": "Once upon", "messages": [{"role": "user", "content": "Once upon"}]}
     assert gateway.ask(body).kind == "side"
-    assert gateway.ask({"prompt": [1, 2]}).provenance == []
+    assert gateway.ask({"prompt": [1, 2]}).provenance == ["owner"]
     assert gateway.ask(body | {"turn_type": "main"}).kind == "main"

@@ -6,7 +6,7 @@ With a pattern that looks at the rest of the text from each beginning, each of t
 import pytest
 from session_clients import QUEUED, Gateway, Plain
 
-from clawrl_trl.gateway.sessions.digest import spoken
+from clawrl_trl.gateway.sessions.digest import comparable_text
 from clawrl_trl.gateway.sessions.reading import read
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,7 +39,7 @@ def test_a_system_prompt() -> None:
 
 
 def test_thoughts_that_nothing_closes() -> None:
-    assert spoken({"content": "<think>" * 300_000}) == b"<think>" * 300_000
+    assert comparable_text({"content": "<think>" * 300_000}) == b"<think>" * 300_000
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_thoughts_that_nothing_closes() -> None:
     ],
 )
 def test_thoughts_are_cut(text: str, said: bytes) -> None:
-    assert spoken({"content": text}) == said
+    assert comparable_text({"content": text}) == said
 
 
 @pytest.mark.parametrize(

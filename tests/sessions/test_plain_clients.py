@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from session_clients import TITLE_SYSTEM, Gateway, Plain, call, say
+from session_clients import TITLE_SYSTEM, Gateway, Plain, call, is_retry, say
 
 from clawrl_trl.gateway.sessions.match import RETRY_S
 
@@ -84,7 +84,7 @@ def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> N
     one.receive(flying, "Hi one.")
     two.receive(other, "Hi two.")
     third = Plain(gateway).send("hello")
-    assert third[0].session_id not in (flying[0].session_id, other[0].session_id) and third[0].retry_of is None
+    assert third[0].session_id not in (flying[0].session_id, other[0].session_id) and not is_retry(third[0])
     assert two.chat("x", "y")[0].session_id == other[0].session_id
     assert one.chat("x", "y")[0].session_id == flying[0].session_id
 
@@ -96,7 +96,7 @@ def test_of_two_lookalikes_the_one_whose_request_failed_is_free_again(gateway: G
     first, _ = two.chat("x", "y")
     lost = one.send("z")
     assert {first.session_id, lost[0].session_id} == opened
-    gateway.sessions.failed(lost[0])
+    gateway.sessions.fail(lost[0])
     reworded = three.send("z, please")
     assert reworded[0].session_id == lost[0].session_id and reworded[0].answered
 
@@ -154,18 +154,18 @@ def test_a_message_that_begins_with_anothers_words_is_new(gateway: Gateway, outc
     if outcome == "done":
         gateway.answer(lost[0], lost[1], say("Hi."))
     if outcome == "failed":
-        gateway.sessions.failed(lost[0])
+        gateway.sessions.fail(lost[0])
     assert Plain(gateway).send(longer)[0].session_id != lost[0].session_id
 
 
 def test_a_lost_message_in_front_of_the_next_goes_on_with_its_session(gateway: Gateway) -> None:
     client = Plain(gateway)
     lost = client.send("first half")
-    gateway.sessions.failed(lost[0])
+    gateway.sessions.fail(lost[0])
     client.messages[0] = {"role": "user", "content": "first half\n\nsecond half"}
     folded = client.again()
     one = client.receive(folded, "Both.")
-    assert folded[0].session_id == lost[0].session_id and folded[0].retry_of is None
+    assert folded[0].session_id == lost[0].session_id and not is_retry(folded[0])
     client.messages[0] = {"role": "user", "content": "second half"}
     assert client.chat("fine", "Good.")[0].session_id == lost[0].session_id
     assert gateway.texts_after(one) == ["fine"]
@@ -178,9 +178,9 @@ def test_the_same_request_after_a_failure_is_a_retry(gateway: Gateway, cut: bool
     if cut:
         gateway.answer(first[0], first[1], say("He"), aborted=True)
     else:
-        gateway.sessions.failed(first[0])
+        gateway.sessions.fail(first[0])
     again = client.again()
-    assert again[0].session_id == first[0].session_id and again[0].retry_of and not again[0].answered
+    assert again[0].session_id == first[0].session_id and is_retry(again[0]) and not again[0].answered
     one = client.receive(again, "Hello!")
     assert client.chat("thanks", "Welcome.")[0].session_id == first[0].session_id
     assert gateway.texts_after(one) == ["thanks"]
@@ -189,12 +189,12 @@ def test_the_same_request_after_a_failure_is_a_retry(gateway: Gateway, cut: bool
 def test_a_failure_long_ago_or_in_another_setting_is_no_retry(gateway: Gateway) -> None:
     client = Plain(gateway)
     first = client.send("hello")
-    gateway.sessions.failed(first[0])
+    gateway.sessions.fail(first[0])
     other = Plain(gateway, extra={"tools": [{"type": "function", "function": {"name": "f"}}]}).send("hello")
-    assert other[0].session_id != first[0].session_id and not other[0].retry_of
+    assert other[0].session_id != first[0].session_id and not is_retry(other[0])
     gateway.clock += RETRY_S + 1
     late = client.again()
-    assert late[0].session_id != first[0].session_id and not late[0].retry_of
+    assert late[0].session_id != first[0].session_id and not is_retry(late[0])
 
 
 def test_a_failed_request_gives_its_next_state_when_it_is_repeated(gateway: Gateway) -> None:
@@ -202,9 +202,9 @@ def test_a_failed_request_gives_its_next_state_when_it_is_repeated(gateway: Gate
     _, one = client.chat("hello", "Hi.")
     lost = client.send("more")
     assert [answer.turn_id for answer in lost[0].answered] == [one]
-    gateway.sessions.failed(lost[0])
+    gateway.sessions.fail(lost[0])
     again = client.again()
-    assert again[0].retry_of and [answer.turn_id for answer in again[0].answered] == [one]
+    assert is_retry(again[0]) and [answer.turn_id for answer in again[0].answered] == [one]
     client.receive(again, "Sure.")
     assert client.again()[0].answered == []
 
@@ -217,7 +217,7 @@ def test_a_regenerated_reply_is_neither_retry_nor_feedback(gateway: Gateway) -> 
     again = client.again()
     three = client.receive(again, "A horse walks into a bar.")
     assert again[0].session_id == main.session_id and again[0].kind == "main"
-    assert again[0].retry_of is None and again[0].answered == [] and again[0].parent_id == one
+    assert not is_retry(again[0]) and again[0].answered == [] and again[0].parent_id == one
     client.chat("haha", "Glad.")
     assert gateway.texts_after(two) is None and gateway.texts_after(three) == ["haha"]
     assert gateway.texts_after(one) == ["tell a joke"]
@@ -261,7 +261,7 @@ def test_of_several_choices_the_one_taken_gets_the_next_state(gateway: Gateway) 
     client = Plain(gateway)
     placed, body = client.send("hello")
     for index, text in enumerate(["Hi.", "Hello.", "Hey."]):
-        gateway.sessions.replied(placed, f"choice_{index}", say(text), body["messages"], index)
+        gateway.sessions.enter_reply(placed, f"choice_{index}", say(text), body["messages"])
     client.messages.append(say("Hello."))
     after, _ = client.chat("thanks", "Welcome.")
     assert after.parent_id == "choice_1" and set(gateway.next_states) == {"choice_1"}
@@ -330,7 +330,7 @@ def test_odd_messages_are_placed_somewhere(gateway: Gateway, messages: Any) -> N
     assert placed.kind in ("main", "side") and placed.session_id
     if isinstance(messages, list):
         assert len(placed.provenance) == len(messages)
-        gateway.sessions.replied(placed, "turn", say(""), [m for m in messages if isinstance(m, dict)])
+        gateway.sessions.enter_reply(placed, "turn", say(""), [m for m in messages if isinstance(m, dict)])
 
 
 def _prompt(topic: str, stamp: str = "") -> str:
@@ -347,11 +347,11 @@ def _with(gateway: Gateway, system: str) -> Plain:
 def test_under_another_full_length_prompt_a_lost_request_is_anothers(gateway: Gateway) -> None:
     cook, clerk = _with(gateway, _prompt("cooking")), _with(gateway, _prompt("law"))
     lost = cook.send("hello")
-    gateway.sessions.failed(lost[0])
+    gateway.sessions.fail(lost[0])
     other = clerk.send("hello")
-    assert other[0].session_id != lost[0].session_id and not other[0].retry_of
+    assert other[0].session_id != lost[0].session_id and not is_retry(other[0])
     again = cook.again()
-    assert again[0].session_id == lost[0].session_id and again[0].retry_of
+    assert again[0].session_id == lost[0].session_id and is_retry(again[0])
 
 
 def test_under_another_full_length_prompt_a_stopped_reply_is_anothers(gateway: Gateway) -> None:
@@ -390,7 +390,7 @@ def test_alike_up_to_the_reply_the_prompts_keep_two_conversations_apart(gateway:
 def test_a_prompt_that_differs_by_its_stamps_is_the_same(gateway: Gateway, one: str, two: str) -> None:
     client = _with(gateway, one)
     lost = client.send("hello")
-    gateway.sessions.failed(lost[0])
+    gateway.sessions.fail(lost[0])
     client.messages[0] = {"role": "system", "content": two}
     again = client.again()
-    assert again[0].session_id == lost[0].session_id and again[0].retry_of
+    assert again[0].session_id == lost[0].session_id and is_retry(again[0])

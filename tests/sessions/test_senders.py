@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session_clients import Gateway, say
+from session_clients import Gateway, incoming, say
 
 from clawrl_trl.gateway.sessions.reading import read
-from clawrl_trl.gateway.sessions.sessions import Incoming, Sessions
+from clawrl_trl.gateway.sessions.sessions import Sessions
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 
@@ -194,5 +194,5 @@ def test_any_metadata_is_read(text: str) -> None:
 )
 def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
     body = {"messages": [user(text), say("x"), user(text)]}
-    placement = Sessions().place(Incoming("local", {}, body, None, 0.0))
+    [placement] = Sessions().place(incoming(body))
     assert placement.provenance[0] in ("owner", "other", "client")

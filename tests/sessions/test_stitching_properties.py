@@ -16,10 +16,11 @@ from session_clients import (
     Gateway,
     OpenClaw,
     call,
+    is_retry,
     say,
 )
 
-from clawrl_trl.gateway.sessions.sessions import Incoming, Placement, Sessions
+from clawrl_trl.gateway.sessions.sessions import IncomingRequest, Placement, Sessions
 
 FEW_TEXTS = ["go on", "thanks", "no, shorter", "   why?\n", "go on\n\nand on"]
 FEW_REPLIES = ["ok", "Sure.\n", "  done", "ok\n\nok"]
@@ -61,7 +62,7 @@ class Talk:
     def fly(self, action: str, texts: list[str], provenance: list[str], history: Any = None) -> None:
         placed = self.client.again(history=history) if history else self.client.again()
         self.check_main(placed[0], texts, provenance)
-        assert placed[0].retry_of is None
+        assert not is_retry(placed[0])
         self.flying = (placed, action, texts, provenance, None)
 
     def check_main(self, placement: Placement, texts: list[str], provenance: list[str]) -> None:
@@ -81,10 +82,10 @@ class Talk:
         self.flying = None
         gateway = self.client.gateway
         if action == "fail":
-            gateway.sessions.failed(placed[0])
+            gateway.sessions.fail(placed[0])
             placed = self.client.again(history=self.requeued())
             self.check_main(placed[0], texts, provenance)
-            assert placed[0].retry_of
+            assert is_retry(placed[0])
         if action == "stop":
             self.awaiting = gateway.answer(placed[0], placed[1], say(f"I was about to {variant}"), aborted=True)
             self.cut = True
@@ -225,18 +226,18 @@ class Recorder(Gateway):
         inner, script = self.sessions, self.script
 
         class Taped(Sessions):
-            def place(self, incoming: Incoming) -> Placement:
-                placement = inner.place(incoming)
-                script.append(("place", incoming, placement))
-                return placement
+            def place(self, request: IncomingRequest) -> list[Placement]:
+                placements = inner.place(request)
+                script.append(("place", request, placements))
+                return placements
 
-            def replied(self, placement: Placement, *rest: Any, **named: Any) -> None:
-                script.append(("replied", placement, rest, named))
-                inner.replied(placement, *rest, **named)
+            def enter_reply(self, placement: Placement, *rest: Any, **named: Any) -> None:
+                script.append(("reply", placement, rest, named))
+                inner.enter_reply(placement, *rest, **named)
 
-            def failed(self, placement: Placement) -> None:
-                script.append(("failed", placement))
-                inner.failed(placement)
+            def fail(self, placement: Placement) -> None:
+                script.append(("fail", placement))
+                inner.fail(placement)
 
         self.sessions = Taped()
 
@@ -252,10 +253,10 @@ def test_the_same_requests_are_placed_the_same(
     for entry in recorder.script:
         if entry[0] == "place":
             assert again.place(entry[1]) == entry[2]
-        elif entry[0] == "replied":
-            again.replied(entry[1], *entry[2], **entry[3])
+        elif entry[0] == "reply":
+            again.enter_reply(entry[1], *entry[2], **entry[3])
         else:
-            again.failed(entry[1])
+            again.fail(entry[1])
 
 
 @settings(max_examples=40, deadline=None)
@@ -272,11 +273,11 @@ def test_the_index_stays_within_its_bounds(
         index = gateway.sessions._index
         assert len(gateway.sessions) <= limit
         assert index.entries() <= max(entries, 2 * turns)
-        held = sum(len(one.anchors) + len(one.asked) for one in index)
-        tables = (index._anchors, index._asked, index._unanswered)
+        held = sum(len(conversation.replies) + len(conversation.requests) for conversation in index)
+        tables = (index._replies, index._requests, index._unanswered)
         assert held == index.entries()
         assert all(entries for table in tables for entries in table.values())
-        assert sum(map(len, index._asked.values())) == sum(len(one.asked) for one in index)
-        assert {id(a) for found in index._anchors.values() for a in found} == {
-            id(a) for one in index for a in one.anchors
+        assert sum(map(len, index._requests.values())) == sum(len(conversation.requests) for conversation in index)
+        assert {id(reply) for replies in index._replies.values() for reply in replies} == {
+            id(reply) for conversation in index for reply in conversation.replies
         }

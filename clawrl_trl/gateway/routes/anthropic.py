@@ -1,12 +1,12 @@
 """`/v1/messages`: Anthropic's Messages API, on top of chat completions."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from clawrl_trl.gateway import body
-from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import IncomingRequest
-from clawrl_trl.gateway.requests import CountRequest, MessagesRequest, check
+from clawrl_trl.gateway.admission import admit_request
+from clawrl_trl.gateway.requests import CountRequest, MessagesRequest
 from clawrl_trl.gateway.routes.chat import answer
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.translate import anthropic_reply, anthropic_request
@@ -20,30 +20,20 @@ _RENDERED = ("messages", "tools", "chat_template_kwargs", "continue_final_messag
 
 
 @router.post(PATH)
-async def create(request: Request) -> Response:
+async def create(http: Request) -> Response:
     """A message, streamed or whole."""
-    gateway: Gateway = request.app.state.gateway
-    headers = dict(request.headers)
-    owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
-    content = await body.parsed(raw)
-    check(MessagesRequest, content)
-    check_media(content, gateway.settings.media_domains)
-    chat = anthropic_request.to_chat(content)
-    api = {"name": anthropic_reply.API}
-    asked = IncomingRequest(MESSAGES, owner, headers, chat, request.scope.get("path_session"), api=api)
-    return await answer(request, asked, len(raw), anthropic_reply.AnthropicReply())
+    request = await admit_request(http, MessagesRequest, MESSAGES)
+    chat = anthropic_request.to_chat(request.body)
+    translated = replace(request, body=chat, api={"name": anthropic_reply.API})
+    return await answer(http, translated, anthropic_reply.AnthropicReply())
 
 
 @router.post(PATH + "/count_tokens")
-async def count_tokens(request: Request) -> Response:
+async def count_tokens(http: Request) -> Response:
     """Number of tokens a request's prompt has, as the engine renders it."""
-    gateway: Gateway = request.app.state.gateway
-    gateway.keys.chat_owner(dict(request.headers))
-    content = await body.read_json(request, await gateway.body_limit(request.headers.get("content-length")))
-    check(CountRequest, content)
-    check_media(content, gateway.settings.media_domains)
-    chat = anthropic_request.to_chat(content)
+    gateway: Gateway = http.app.state.gateway
+    request = await admit_request(http, CountRequest, MESSAGES)
+    chat = anthropic_request.to_chat(request.body)
     version = gateway.policies.resolve(chat.get("model"))
     with gateway.policies.lease(version):
         await gateway.policies.ensure(version)

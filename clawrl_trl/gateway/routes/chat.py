@@ -8,34 +8,33 @@ when its client leaves.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clawrl_trl.gateway import body, sse
-from clawrl_trl.gateway.errors import too_many
+from clawrl_trl.gateway import sse
+from clawrl_trl.gateway.admission import admit_request
+from clawrl_trl.gateway.errors import ApiError, too_many
 from clawrl_trl.gateway.exchange import Exchange
-from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import IncomingRequest
-from clawrl_trl.gateway.requests import check
+from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
 from clawrl_trl.gateway.service import Gateway
-from clawrl_trl.gateway.wire import CHAT, COMPLETIONS, Wire
+from clawrl_trl.gateway.sessions.incoming import IncomingRequest
+from clawrl_trl.gateway.wire import CHAT, COMPLETIONS
 from clawrl_trl.http.body import LARGE_BYTES, run_beside
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 
 CLIENT_GONE = 499
 
-Json = dict[str, Any]
-
 
 class ReplyTranslation(Protocol):
-    """A chat completion's reply in the words of another API."""
+    """Translation of a chat completion's reply to another API."""
 
-    def take(self, chunk: Mapping[str, Any]) -> list[Json]:
+    def take(self, chunk: Json) -> list[Json]:
         """The events that follow from an event of the chat completion."""
         ...
 
@@ -43,82 +42,67 @@ class ReplyTranslation(Protocol):
         """The events that end the stream, when the reply is complete."""
         ...
 
-    def fail(self, error: Mapping[str, Any]) -> list[Json]:
+    def fail(self, error: Json) -> list[Json]:
         """The events that end the stream, when the reply broke off."""
         ...
 
-    def whole(self, completion: Mapping[str, Any]) -> Json:
+    def whole(self, completion: Json) -> Json:
         """The whole reply, from a whole chat completion."""
         ...
 
 
 @router.post(CHAT.path)
-async def chat(request: Request) -> Response:
+async def chat(http: Request) -> Response:
     """A chat completion, streamed or whole."""
-    return await _answer(request, CHAT)
+    return await answer(http, await admit_request(http, ChatRequest, CHAT))
 
 
 @router.post(COMPLETIONS.path)
-async def completions(request: Request) -> Response:
+async def completions(http: Request) -> Response:
     """A text completion, streamed or whole."""
-    return await _answer(request, COMPLETIONS)
+    return await answer(http, await admit_request(http, CompletionRequest, COMPLETIONS))
 
 
-async def _answer(request: Request, wire: Wire) -> Response:
-    gateway: Gateway = request.app.state.gateway
-    headers = dict(request.headers)
-    owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
-    content = await body.parsed(raw)
-    check(wire.request, content)
-    check_media(content, gateway.settings.media_domains)
-    return await answer(
-        request, IncomingRequest(wire, owner, headers, content, request.scope.get("path_session")), len(raw)
-    )
-
-
-async def answer(
-    request: Request, asked: IncomingRequest, size: int, reply: ReplyTranslation | None = None
-) -> Response:
-    """Run the exchange of a checked request and answer with what comes of it.
+async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslation | None = None) -> Response:
+    """Run the exchange of an admitted request and answer with what comes of it.
 
     Args:
-        request (`Request`): As it came over HTTP.
-        asked (`IncomingRequest`): What it asks.
-        size (`int`): Length of its body, bytes.
+        http (`Request`): As it came over HTTP; tells when the client leaves.
+        request (`IncomingRequest`): The request.
         reply (`ReplyTranslation`, *optional*): Translates the reply; without one the client gets it as the engine
             gave it.
 
     Raises:
         ApiError: If there is no reply; 429 if as many requests are under way as may run and wait.
     """
-    gateway: Gateway = request.app.state.gateway
+    gateway: Gateway = http.app.state.gateway
     if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
         raise too_many(gateway.in_flight)
-    if size >= LARGE_BYTES:
-        await gateway.check_length(asked.body)
-        await run_beside(size, asked.read)
-    exchange = Exchange(gateway, asked)
+    if request.size >= LARGE_BYTES:
+        # The length first: a text that fits no context is refused before its messages are read and digested.
+        await gateway.check_length(request.body)
+        await run_beside(request.size, request.read)
+    exchange = Exchange(gateway, request)
     gateway.spawn(exchange.run(), exchange.end)
-    if not await _ready(exchange, request):
+    if not await _wait_until_ready(exchange, http):
         return Response(status_code=CLIENT_GONE)
     error = exchange.ready.result()
     if error is not None:
         raise error
-    if asked.streamed:
-        return _Stream(exchange, exchange.events() if reply is None else _translated(exchange.events(), reply))
-    return JSONResponse(exchange.whole if reply is None else reply.whole(exchange.whole), headers=exchange.headers)
+    if request.is_streamed:
+        return _Stream(exchange, exchange.events() if reply is None else _translate(exchange.events(), reply))
+    return JSONResponse(exchange.reply if reply is None else reply.whole(exchange.reply), headers=exchange.headers)
 
 
-async def _translated(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:
+async def _translate(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:
     """A chat completion's stream as the stream of another API, whose events have names."""
     async for raw in sse.events(events):
         if raw == b"[DONE]":
-            told = reply.end()
+            translated = reply.end()
         else:
             chunk = json.loads(raw)
-            told = reply.fail(chunk["error"]) if "error" in chunk else reply.take(chunk)
-        for event in told:
+            translated = reply.fail(chunk["error"]) if "error" in chunk else reply.take(chunk)
+        for event in translated:
             yield b"event: " + event["type"].encode() + b"\n" + sse.encode(event)
 
 
@@ -142,10 +126,10 @@ class _Stream(StreamingResponse):
         self._exchange.abandon()
 
 
-async def _ready(exchange: Exchange, request: Request) -> bool:
+async def _wait_until_ready(exchange: Exchange, http: Request) -> bool:
     """Wait until the answer can begin; `False` if the client left before that."""
-    leaving = asyncio.create_task(_disconnected(request))
-    either: list[asyncio.Future[Any]] = [exchange.ready, leaving]
+    leaving = asyncio.create_task(_wait_for_disconnect(http))
+    either: list[asyncio.Future[ApiError | None] | asyncio.Task[None]] = [exchange.ready, leaving]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
@@ -160,6 +144,6 @@ async def _ready(exchange: Exchange, request: Request) -> bool:
     return exchange.ready.done()
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _wait_for_disconnect(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
         pass

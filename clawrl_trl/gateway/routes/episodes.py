@@ -1,9 +1,9 @@
-"""`POST /v1/episodes`: how the rollouts of a task ended, told by the environment they took place in.
+"""`POST /v1/episodes`: the outcomes of a group's rollouts, reported by the environment they took place in.
 
 A rollout is a session whose requests carry `X-Group-Id`. Its turns wait until the whole group is reported here.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.requests import check
+from clawrl_trl.gateway.requests import check_schema
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import episodes
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 
@@ -55,22 +56,21 @@ async def settle(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     owner = gateway.keys.feedback_owner(dict(request.headers))
     content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
-    check(EpisodesRequest, content)
-    given = EpisodesRequest.model_validate(content)
-    ended = [
-        episodes.EpisodeOutcome(one.session_id, one.outcome, one.reason, one.signals, one.hints)
-        for one in given.episodes
+    report = check_schema(EpisodesRequest, content)
+    outcomes = [
+        episodes.EpisodeOutcome(episode.session_id, episode.outcome, episode.reason, episode.signals, episode.hints)
+        for episode in report.episodes
     ]
 
-    def write(tx: Transaction) -> dict[str, Any]:
+    def write(tx: Transaction) -> Json:
         try:
             settled = episodes.settle(
-                tx, given.group, ended, owner=owner, signal_weight=given.signal_weight, stepwise=given.stepwise
+                tx, report.group, outcomes, owner=owner, signal_weight=report.signal_weight, stepwise=report.stepwise
             )
         except KeyError as error:
             raise invalid(f"{error.args[0]}.", status=404, code="session_not_found") from None
         except ValueError as error:
             raise invalid(f"{error}.", param="episodes") from None
-        return {"object": "episodes", "group": given.group, **vars(settled)}
+        return {"object": "episodes", "group": report.group, **vars(settled)}
 
     return JSONResponse(await gateway.write(write))

@@ -1,6 +1,6 @@
-"""`POST /v1/feedback`: what somebody thinks of a reply, said on purpose."""
+"""`POST /v1/feedback`: a rating, a text, a correction or an outcome for one reply."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -9,22 +9,23 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.requests import check
+from clawrl_trl.gateway.requests import check_schema
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 
 _THUMBS = {"up": 1.0, "down": -1.0}
 
 
-def _no_truth_value(value: Any) -> Any:
+def _refuse_truth_value(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("must be -1 or 1, not true or false")  # in Python, true is 1
     return value
 
 
-NotTrue = BeforeValidator(_no_truth_value)
+NotTrue = BeforeValidator(_refuse_truth_value)
 
 
 class FeedbackRequest(BaseModel):
@@ -49,17 +50,16 @@ async def feedback(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     owner = gateway.keys.feedback_owner(dict(request.headers))
     content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
-    check(FeedbackRequest, content)
-    given = FeedbackRequest.model_validate(content)
-    names = [name for name in (given.turn_id, given.completion_id, given.id) if name is not None]
+    rating = check_schema(FeedbackRequest, content)
+    names = [name for name in (rating.turn_id, rating.completion_id, rating.id) if name is not None]
     if len(names) != 1:
         raise invalid("Name the reply by one of turn_id, completion_id or id.", param="turn_id")
-    parts = _parts(given)
+    parts = _feedback_rows(rating)
     if not parts:
         raise invalid("Say something: score (-1 or 1), thumbs, text, correction or outcome.", param="score")
 
-    def write(tx: Transaction) -> dict[str, Any]:
-        turn = turns.get(tx, names[0]) or turns.by_completion(tx, names[0], given.choice_index)
+    def write(tx: Transaction) -> Json:
+        turn = turns.get(tx, names[0]) or turns.by_completion(tx, names[0], rating.choice_index)
         session = tx.get(schema.Session, turn.session_id) if turn else None
         if turn is None or session is None or owner not in (None, session.owner):
             raise invalid(f"There is no reply {names[0]!r}.", status=404, code="turn_not_found")
@@ -72,15 +72,15 @@ async def feedback(request: Request) -> Response:
     return JSONResponse(await gateway.write(write))
 
 
-def _parts(given: FeedbackRequest) -> list[dict[str, Any]]:
-    thumbs = given.score if given.score is not None else given.thumbs
-    parts: list[dict[str, Any]] = []
+def _feedback_rows(rating: FeedbackRequest) -> list[Json]:
+    thumbs = rating.score if rating.score is not None else rating.thumbs
+    parts: list[Json] = []
     if thumbs is not None:
         parts.append({"kind": "thumbs", "value": _THUMBS[thumbs] if isinstance(thumbs, str) else float(thumbs)})
-    if given.text is not None:
-        parts.append({"kind": "text", "text": given.text})
-    if given.correction is not None:
-        parts.append({"kind": "correction", "text": given.correction})
-    if given.outcome is not None:
-        parts.append({"kind": "outcome", "value": given.outcome})
+    if rating.text is not None:
+        parts.append({"kind": "text", "text": rating.text})
+    if rating.correction is not None:
+        parts.append({"kind": "correction", "text": rating.correction})
+    if rating.outcome is not None:
+        parts.append({"kind": "outcome", "value": rating.outcome})
     return parts

@@ -20,7 +20,7 @@ from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.policies import Version
-from clawrl_trl.gateway.requests import ForwardedRequest, check
+from clawrl_trl.gateway.requests import ForwardedRequest, check_schema
 from clawrl_trl.gateway.service import Gateway
 
 router = APIRouter()
@@ -151,8 +151,8 @@ async def _checked(gateway: Gateway, content: bytes) -> tuple[bytes, Version | N
     """Check a body, and put the engine's name for a policy version in the place of ours where it names a model."""
     if not content:
         return content, None
-    parsed = await body.parsed(content)
-    check(ForwardedRequest, parsed)
+    parsed = await body.parse_beside(content)
+    check_schema(ForwardedRequest, parsed)
     check_media(parsed, gateway.settings.media_domains)
     name = parsed.get("model")
     version = None

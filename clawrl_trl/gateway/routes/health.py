@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -14,6 +13,7 @@ from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import policies, samples, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
 from clawrl_trl.ledger.schema import Session
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 
@@ -52,7 +52,7 @@ async def readyz(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     reasons = []
     try:
-        await gateway.writer.run(_touch)
+        await gateway.writer.run(_take_write_lock)
     except LedgerWriteError as error:
         reasons.append(str(error))
     else:
@@ -71,7 +71,7 @@ async def status(request: Request) -> Response:
     """Return the gateway's state for an administrator."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.check_admin(dict(request.headers), request.client.host if request.client else None)
-    counted = await asyncio.to_thread(_counts, gateway)
+    counts = await asyncio.to_thread(_count_rows, gateway)
     return JSONResponse(
         {
             "uptime_s": round(time.time() - gateway.started_at, 3),
@@ -80,17 +80,17 @@ async def status(request: Request) -> Response:
             "leases": {str(version): count for version, count in gateway.policies.leases.items()},
             "ledger_faults": gateway.recent_ledger_fault(),
             "engine_healthy": await gateway.engine.health(),
-            **counted,
+            **counts,
         }
     )
 
 
-def _touch(tx: Transaction) -> None:
+def _take_write_lock(tx: Transaction) -> None:
     """Take the write lock, and write nothing."""
     tx.connection()
 
 
-def _counts(gateway: Gateway) -> dict[str, Any]:
+def _count_rows(gateway: Gateway) -> Json:
     with gateway.ledger.reader() as tx:
         return {
             "sessions": tx.scalar(select(func.count()).select_from(Session)),

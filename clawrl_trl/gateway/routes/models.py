@@ -1,11 +1,10 @@
 """`GET /v1/models`: the names that always mean the newest serving policy, the base, and each kept version."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from clawrl_trl.gateway.service import Gateway
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 
@@ -16,7 +15,7 @@ async def models(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
     context = await gateway.context()
-    data = [_described(gateway, name, context) for name in gateway.policies.names()]
+    data = [_describe_model(gateway, name, context) for name in gateway.policies.names()]
     return JSONResponse({"object": "list", "data": data})
 
 
@@ -26,10 +25,10 @@ async def model(request: Request, name: str) -> Response:
     gateway: Gateway = request.app.state.gateway
     gateway.keys.chat_owner(dict(request.headers))
     gateway.policies.resolve(name)
-    return JSONResponse(_described(gateway, name, await gateway.context()))
+    return JSONResponse(_describe_model(gateway, name, await gateway.context()))
 
 
-def _described(gateway: Gateway, name: str, context: int | None) -> dict[str, Any]:
+def _describe_model(gateway: Gateway, name: str, context: int | None) -> Json:
     version = gateway.policies.resolve(name)
     return {
         "id": name,

@@ -8,22 +8,22 @@ requests of its conversation repeated of it.
 
 import asyncio
 import logging
-from typing import Any
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.gateway import body
+from clawrl_trl.gateway.admission import admit_request
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.record import IncomingRequest
-from clawrl_trl.gateway.requests import ResponsesRequest, check
+from clawrl_trl.gateway.requests import ResponsesRequest
 from clawrl_trl.gateway.routes.chat import answer
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.translate import responses_reply, responses_request
 from clawrl_trl.gateway.wire import RESPONSES
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.messages import Json, Message
 
 logger = logging.getLogger(__name__)
 
@@ -31,49 +31,42 @@ router = APIRouter()
 
 PATH = "/v1/responses"
 
-Json = dict[str, Any]
-
 
 @router.post(PATH)
-async def create(request: Request) -> Response:
+async def create(http: Request) -> Response:
     """A response, streamed or whole."""
-    gateway: Gateway = request.app.state.gateway
-    headers = dict(request.headers)
-    owner = gateway.keys.chat_owner(headers)
-    raw = await body.read(request, await gateway.body_limit(request.headers.get("content-length")))
-    content = await body.parsed(raw)
-    check(ResponsesRequest, content)
-    check_media(content, gateway.settings.media_domains)
-    history: list[Json] = []
-    session = None
+    gateway: Gateway = http.app.state.gateway
+    request = await admit_request(http, ResponsesRequest, RESPONSES)
+    content = request.body
+    history: list[Message] = []
+    session_id = None
     if (previous := content.get("previous_response_id")) is not None:
-        history, session = await asyncio.to_thread(_history, gateway, owner, previous)
+        history, session_id = await asyncio.to_thread(_read_history, gateway, request.owner, previous)
+        # What was allowed when the earlier request came may not be any more: the run's settings can have changed.
         check_media({"messages": history}, gateway.settings.media_domains)
     chat = responses_request.to_chat(content, history)
-    api = responses_reply.remembered(content)
-    asked = IncomingRequest(
-        RESPONSES, owner, headers, chat, request.scope.get("path_session"), api=api, follows=session
-    )
-    reply = responses_reply.ResponsesReply(api, content.get("instructions"), chat.get("tools"), asked.at)
-    return await answer(request, asked, len(raw), reply)
+    api = responses_reply.remembered_fields(content)
+    translated = replace(request, body=chat, api=api, follows=session_id)
+    reply = responses_reply.ResponsesReply(api, content.get("instructions"), chat.get("tools"), request.at)
+    return await answer(http, translated, reply)
 
 
 @router.get(PATH + "/{response_id}")
-async def fetch(request: Request, response_id: str) -> Response:
+async def fetch(http: Request, response_id: str) -> Response:
     """A response that was made before."""
-    gateway: Gateway = request.app.state.gateway
-    owner = gateway.keys.chat_owner(dict(request.headers))
-    return JSONResponse(await asyncio.to_thread(_described, gateway, owner, response_id))
+    gateway: Gateway = http.app.state.gateway
+    owner = gateway.keys.chat_owner(dict(http.headers))
+    return JSONResponse(await asyncio.to_thread(_describe_response, gateway, owner, response_id))
 
 
 @router.delete(PATH + "/{response_id}")
-async def delete(request: Request, response_id: str) -> Response:
+async def delete(http: Request, response_id: str) -> Response:
     """Erase a response."""
-    gateway: Gateway = request.app.state.gateway
-    owner = gateway.keys.chat_owner(dict(request.headers))
+    gateway: Gateway = http.app.state.gateway
+    owner = gateway.keys.chat_owner(dict(http.headers))
 
     def erase(tx: Transaction) -> None:
-        turns.delete_turn(tx, _found(tx, owner, response_id).id)
+        turns.delete_turn(tx, _stored_turn(tx, owner, response_id).id)
 
     await gateway.write(erase)
     if not await asyncio.to_thread(gateway.ledger.checkpoint):
@@ -81,11 +74,11 @@ async def delete(request: Request, response_id: str) -> Response:
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-def _history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Json], str]:
+def _read_history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Message], str]:
     """The conversation up to and including a response, without that request's instructions, and its session."""
     with gateway.ledger.reader() as tx:
         try:
-            turn = _found(tx, owner, previous)
+            turn = _stored_turn(tx, owner, previous)
         except ApiError:
             raise invalid(
                 f"Previous response with id {previous[:100]!r} not found.",
@@ -93,15 +86,15 @@ def _history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Json], s
                 code="previous_response_not_found",
             ) from None
         _, messages = responses_reply.instructions_of(turn.sampling["api"], turn.messages)
-        said = {name: value for name, value in turn.response.items() if name != "reasoning_content"}
+        response = {name: value for name, value in turn.response.items() if name != "reasoning_content"}
         if turn.response.get("reasoning_content"):
-            said["reasoning"] = turn.response["reasoning_content"]
-        return [*messages, said], turn.session_id
+            response["reasoning"] = turn.response["reasoning_content"]
+        return [*messages, response], turn.session_id
 
 
-def _described(gateway: Gateway, owner: str, response_id: str) -> Json:
+def _describe_response(gateway: Gateway, owner: str, response_id: str) -> Json:
     with gateway.ledger.reader() as tx:
-        turn = _found(tx, owner, response_id)
+        turn = _stored_turn(tx, owner, response_id)
         api = turn.sampling["api"]
         instructions, _ = responses_reply.instructions_of(api, turn.messages)
         choice = {"message": turn.response, "finish_reason": turn.finish_reason}
@@ -110,7 +103,7 @@ def _described(gateway: Gateway, owner: str, response_id: str) -> Json:
         return responses_reply.ResponsesReply(api, instructions, turn.tools, turn.created_at).whole(completion)
 
 
-def _found(tx: Transaction, owner: str, response_id: str) -> schema.Turn:
+def _stored_turn(tx: Transaction, owner: str, response_id: str) -> schema.Turn:
     """The turn of a stored response.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A conversation as a chain of digests, one link for each message that later history keeps.
+"""Digests of a conversation's history: a chain with one link for each message that later history keeps.
 
 Two requests of one conversation share the links of what they share, however the client stamped, wrapped or
 serialised it; so a conversation is found by looking a link up, and no history is kept.
@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
-from clawrl_trl.gateway.sessions.reading import HistoryRole, Message, Reading, other_parts, text_of
+from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
+from clawrl_trl.messages import Message, other_parts, text_of
 
 Link = bytes
 """A digest of everything up to a message, 16 bytes."""
@@ -26,23 +27,23 @@ _EXACT = 2**53
 _UNIQUE_BYTES = 48
 
 
-def root(owner: str) -> Link:
+def root_link(owner: str) -> Link:
     """The link before the first message; conversations of different owners share no link."""
     return _link(b"owner", owner.encode("utf-8", "surrogatepass"))
 
 
-def trail(owner: str, reading: Reading) -> list[tuple[int, Link]]:
-    """The chain of a reading: `(index of the message, link)` for each message that later history keeps."""
-    chain = Chain(root(owner))
+def digest_history(owner: str, reading: Reading) -> list[tuple[int, Link]]:
+    """The history of a reading: `(index of the message, link)` for each message that later history keeps."""
+    history = HistoryDigest(root_link(owner))
     links = []
     for index, (message, note) in enumerate(zip(reading.messages, reading.notes, strict=True)):
-        if note.fate is HistoryRole.KEPT:
-            chain.add(note.role, message, note.text)
-            links.append((index, chain.link))
+        if note.history_role is HistoryRole.KEPT:
+            history.add(note.role, message, note.text)
+            links.append((index, history.link))
     return links
 
 
-class Chain:
+class HistoryDigest:
     """Digests one message after the other; `link` stands for everything so far."""
 
     def __init__(self, start: Link) -> None:
@@ -55,8 +56,8 @@ class Chain:
             run = self._run if isinstance(self._run, _AssistantRun) else _AssistantRun(self.link)
             self._run, self.link = run, run.add(message)
         elif role == "user":
-            said = self._run if isinstance(self._run, _UserRun) else _UserRun(self.link)
-            self._run, self.link = said, said.add(message, text)
+            texts = self._run if isinstance(self._run, _UserRun) else _UserRun(self.link)
+            self._run, self.link = texts, texts.add(message, text)
         else:
             self._run = None
             self.link = _link(self.link, role.encode(), _bytes(text_of(message).strip()), *_parts(message))
@@ -71,7 +72,7 @@ class _AssistantRun:
         self._calls = blake2b(digest_size=16)
 
     def add(self, message: Message) -> Link:
-        self._text.update(spoken(message))
+        self._text.update(comparable_text(message))
         for call in _calls(message):
             self._calls.update(call)
         return _link(self._text.digest(), self._calls.digest())
@@ -93,7 +94,7 @@ class _UserRun:
         return _link(self._text.digest(), self._parts.digest())
 
 
-def spoken(message: Message) -> bytes:
+def comparable_text(message: Message) -> bytes:
     """The text of an assistant message as it is compared: no thoughts, no white space."""
     text = text_of(message)
     if "<think>" in text:
@@ -103,29 +104,29 @@ def spoken(message: Message) -> bytes:
 
 def _without_thoughts(text: str) -> str:
     """A text without what stands in `<think>...</think>`; a thought that nothing closes stays."""
-    said, end, opened = [], 0, -1
+    kept, end, opened = [], 0, -1
     for mark in _THINK.finditer(text):
         if not mark[1]:
             opened = mark.start() if opened < 0 else opened
         elif opened >= 0:
-            said.append(text[end:opened])
+            kept.append(text[end:opened])
             end, opened = mark.end(), -1
-    return "".join([*said, text[end:]])
+    return "".join([*kept, text[end:]])
 
 
-def reply_digest(message: Message) -> bytes:
+def digest_reply(message: Message) -> bytes:
     """A digest of one assistant message by itself; empty if it says and calls nothing."""
-    text, calls = spoken(message), list(_calls(message))
+    text, calls = comparable_text(message), list(_calls(message))
     return _link(text, *calls) if text or calls else b""
 
 
-def quotation(owner: str, message: Message) -> Link | None:
+def quote_link(owner: str, message: Message) -> Link | None:
     """The link of a reply by itself, whatever stands before it; `None` if it is too short to be the only one."""
-    text = spoken(message)
-    return _link(root(owner), b"quoted", text) if len(text) >= _UNIQUE_BYTES else None
+    text = comparable_text(message)
+    return _link(root_link(owner), b"quoted", text) if len(text) >= _UNIQUE_BYTES else None
 
 
-def text_digest(text: str) -> bytes:
+def digest_text(text: str) -> bytes:
     """A digest of a user message's cleaned text."""
     return _link(_bytes(text))
 

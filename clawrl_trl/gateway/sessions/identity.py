@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.reading import Reading
+from clawrl_trl.messages import Json
 
 HEADERS = ("x-session-id", "x-session-affinity", "session_id", "session-id")
 """Headers that name a session, the strongest first."""
@@ -45,7 +45,7 @@ class Identity:
 
 
 def identify(
-    headers: Mapping[str, str], body: Mapping[str, Any], path_session: str | None, reading: Reading
+    headers: Mapping[str, str], body: Mapping[str, object], path_session: str | None, reading: Reading
 ) -> Identity:
     """Find the session a request names.
 
@@ -55,14 +55,14 @@ def identify(
     written = reading.client_session
     for name in HEADERS:
         if value := _name(headers.get(name)):
-            return Identity(_uncounted(value, written), f"header:{name}")
+            return Identity(_without_counter(value, written), f"header:{name}")
     if value := _name(body.get("session_id")):
-        return Identity(_uncounted(value, written), "body:session_id")
+        return Identity(_without_counter(value, written), "body:session_id")
     if value := _name(body.get("prompt_cache_key")):
-        return Identity(_uncounted(value, written), "body:prompt_cache_key", loose=True)
+        return Identity(_without_counter(value, written), "body:prompt_cache_key", loose=True)
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping) and (value := _name(metadata.get("session_id"))):
-        return Identity(_uncounted(value, written), "body:metadata.session_id")
+        return Identity(_without_counter(value, written), "body:metadata.session_id")
     if value := _name(path_session):
         return Identity(value, "url")
     for name in clients.SESSION_HEADERS:
@@ -70,14 +70,14 @@ def identify(
             return Identity(value, f"header:{name}", loose=True)
     if isinstance(metadata, Mapping) and isinstance(metadata.get("user_id"), str):
         for pattern in clients.USER_ID:
-            if found := pattern.search(metadata["user_id"]):
-                return Identity(found["id"], "body:metadata.user_id", loose=True)
+            if match := pattern.search(metadata["user_id"]):
+                return Identity(match["id"], "body:metadata.user_id", loose=True)
     if written:
         return Identity(written, f"message:{reading.client_name}")
     return Identity(None, "inferred")
 
 
-def turn_type(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str, str] | None:
+def turn_type(headers: Mapping[str, str], body: Mapping[str, object]) -> tuple[str, str] | None:
     """The kind the client states, with where it stands; `None` when it states none that we know."""
     for value, source in ((headers.get("x-turn-type"), "X-Turn-Type"), (body.get("turn_type"), "turn_type")):
         if isinstance(value, str) and value.strip().lower() in ("main", "side"):
@@ -85,9 +85,10 @@ def turn_type(headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[str,
     return None
 
 
-def session_done(headers: Mapping[str, str], body: Mapping[str, Any]) -> bool:
+def says_session_done(headers: Mapping[str, str], body: Mapping[str, object]) -> bool:
     """Return whether the client says that the session ends with this request."""
-    return str(headers.get("x-session-done", body.get("session_done", ""))).strip().lower() in _TRUE
+    word = headers.get("x-session-done") or body.get("session_done")
+    return str(word).strip().lower() in _TRUE
 
 
 def named_session(owner: str, external_id: str) -> str:
@@ -95,12 +96,12 @@ def named_session(owner: str, external_id: str) -> str:
     return "session_" + blake2b(f"{owner}\0{external_id}".encode("utf-8", "replace"), digest_size=14).hexdigest()
 
 
-def strip_identity(body: Mapping[str, Any]) -> dict[str, Any]:
+def strip_identity(body: Json) -> Json:
     """The body without the fields that are meant for the gateway: session_id, turn_type, session_done."""
     return {key: value for key, value in body.items() if key not in OWN_FIELDS}
 
 
-def group(headers: Mapping[str, str]) -> str | None:
+def read_group(headers: Mapping[str, str]) -> str | None:
     """The group of rollouts that a request's session belongs to.
 
     Raises:
@@ -116,8 +117,8 @@ def _name(value: object) -> str:
     return name
 
 
-def _uncounted(value: str, written: str | None) -> str:
-    """Without a counter of compactions at its end; other names may end in a number of their own."""
+def _without_counter(value: str, written: str | None) -> str:
+    """A name without a counter of compactions at its end; other names may end in a number of their own."""
     if match := _COUNTED.fullmatch(value):
         return match["id"]
     if written and re.fullmatch(re.escape(written) + r":\d+", value):

@@ -1,7 +1,7 @@
-"""The open conversations in memory: which links of a chain lead to which reply.
+"""The open conversations in memory: which links of a history lead to which reply.
 
-A `SentReply` is a reply that the gateway sent, found by the link of the chain up to and including it; a
-`PendingRequest` is a request, found by the link of what it asked. Several conversations may share a link, as long as
+A `SentReply` is a reply that the gateway sent, found by the link of the history up to and including it; a
+`PendingRequest` is a request, found by the link of its own history. Several conversations may share a link, as long as
 they say the same; they stay separate entries under it. The index is bounded in conversations and in entries: the
 longest silent conversation goes first, and a conversation keeps its newest entries only.
 """
@@ -28,34 +28,38 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class SentReply:
-    """A reply the gateway sent, to the request at link `asked`; `claimed` is the request that answers it."""
+    """A reply the gateway sent.
+
+    `digest` is the reply's by itself, `request_link` the link of the request it answered, `links` those under which
+    it is found; `claimed_by` is the key of the request that answers it and is still under way.
+    """
 
     turn_id: str
     conversation: "Conversation"
-    main: bool
-    reply: bytes
-    asked: Link
+    is_main: bool
+    digest: bytes
+    request_link: Link
     order: int
     links: tuple[Link, ...] = ()
-    answered: bool = False
-    claimed: bytes = b""
+    is_answered: bool = False
+    claimed_by: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request and what became of it.
 
-    `link` is the chain it ends with and `before` the chain up to its last user message, of which the digest and
-    the length are kept; `versions` are the links it may have in later history instead of `link`. `closed` says
+    `link` is the one its history ends with and `before` the one up to its last user message, of which the digest and
+    the length are kept; `versions` are the links it may have in later history instead of `link`. `is_closed` says
     that it ends with a message which a reply can't merge with.
     """
 
     key: bytes
     link: Link
     before: Link
-    text: bytes
-    length: int
-    closed: bool
+    text_digest: bytes
+    text_length: int
+    is_closed: bool
     setting: RequestSetting
     conversation: "Conversation"
     at: float
@@ -68,9 +72,9 @@ class PendingRequest:
 class Conversation:
     """A session in the index.
 
-    `setting` is what its last main request was asked under, `last_main` its last main reply unless that was cut;
-    `bare` says that its client sends only what is new; `owner_names` are those of the sender who is its owner, `None`
-    while no message has named its sender.
+    `setting` is what its last main request was made under, `last_main` its last main reply unless that was cut;
+    `sends_news_only` says that its client sends no history; `owner_names` are those of the sender who is its owner,
+    `None` while no message has named its sender; `requests` are found by their key.
     """
 
     id: str
@@ -80,24 +84,24 @@ class Conversation:
     last_at: float
     setting: RequestSetting | None = None
     last_main: SentReply | None = None
-    bare: bool = False
+    sends_news_only: bool = False
     owner_names: frozenset[str] | None = None
-    anchors: list[SentReply] = field(default_factory=list)
-    asked: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict)
+    replies: list[SentReply] = field(default_factory=list)
+    requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict)
 
 
 class Index:
-    """Conversations by id, anchors and requests by link; bounded."""
+    """Conversations by id, replies and requests by link; bounded."""
 
     def __init__(self, *, limit: int, entries: int, turns_per_session: int, ttl_s: float) -> None:
         self._limit = limit
-        self._most = entries
+        self._max_entries = entries
         self._entries = 0
         self._turns = turns_per_session
         self._ttl_s = ttl_s
         self._conversations: OrderedDict[str, Conversation] = OrderedDict()
-        self._anchors: dict[Link, list[SentReply]] = {}
-        self._asked: dict[Link, list[PendingRequest]] = {}
+        self._replies: dict[Link, list[SentReply]] = {}
+        self._requests: dict[Link, list[PendingRequest]] = {}
         self._unanswered: dict[Link, list[PendingRequest]] = {}
 
     def __len__(self) -> int:
@@ -136,49 +140,49 @@ class Index:
         conversation = self._conversations.pop(session_id, None)
         if conversation is None:
             return
-        for anchor in conversation.anchors:
-            self._unlink(anchor)
-        for asked in conversation.asked.values():
-            self._forget(asked)
+        for reply in conversation.replies:
+            self._drop_reply(reply)
+        for request in conversation.requests.values():
+            self._drop_request(request)
 
-    def anchor(self, anchor: SentReply, links: Iterable[Link]) -> None:
+    def add_reply(self, reply: SentReply, links: Iterable[Link]) -> None:
         """Enter a reply under each of the links that later history may show."""
-        conversation = anchor.conversation
-        anchor.links = tuple(dict.fromkeys(links))
-        for link in anchor.links:
-            self._anchors.setdefault(link, []).append(anchor)
-        conversation.anchors.append(anchor)
+        conversation = reply.conversation
+        reply.links = tuple(dict.fromkeys(links))
+        for link in reply.links:
+            self._replies.setdefault(link, []).append(reply)
+        conversation.replies.append(reply)
         self._entries += 1
-        if len(conversation.anchors) > self._turns:
-            self._unlink(conversation.anchors.pop(0))
+        if len(conversation.replies) > self._turns:
+            self._drop_reply(conversation.replies.pop(0))
         self._make_room()
 
-    def ask(self, asked: PendingRequest) -> None:
-        """Enter a request; the same request asked again takes the place of the earlier one."""
-        conversation = asked.conversation
-        if earlier := conversation.asked.pop(asked.key, None):
-            self._forget(earlier)
-        conversation.asked[asked.key] = asked
-        self._asked.setdefault(asked.link, []).append(asked)
-        self._unanswered.setdefault(asked.before, []).append(asked)
+    def add_request(self, request: PendingRequest) -> None:
+        """Enter a request; the same request made again takes the place of the earlier one."""
+        conversation = request.conversation
+        if earlier := conversation.requests.pop(request.key, None):
+            self._drop_request(earlier)
+        conversation.requests[request.key] = request
+        self._requests.setdefault(request.link, []).append(request)
+        self._unanswered.setdefault(request.before, []).append(request)
         self._entries += 1
-        if len(conversation.asked) > self._turns:
-            self._forget(conversation.asked.popitem(last=False)[1])
+        if len(conversation.requests) > self._turns:
+            self._drop_request(conversation.requests.popitem(last=False)[1])
         self._make_room()
 
-    def settle(self, asked: PendingRequest, outcome: Outcome, turn_id: str | None, now: float) -> None:
-        """Note what became of a request; only requests without a whole reply can be repeated or folded."""
-        asked.outcome, asked.turn_id, asked.at = outcome, turn_id or asked.turn_id, now
+    def settle(self, request: PendingRequest, outcome: Outcome, turn_id: str | None, now: float) -> None:
+        """Note what became of a request; only requests without a whole reply can be repeated or merged."""
+        request.outcome, request.turn_id, request.at = outcome, turn_id or request.turn_id, now
         if outcome is Outcome.DONE:
-            _drop(self._unanswered, asked.before, asked)
+            _remove_entry(self._unanswered, request.before, request)
 
-    def anchors_at(self, link: Link) -> list[SentReply]:
-        """The replies that a chain up to this link ends with."""
-        return self._anchors.get(link, [])
+    def replies_at(self, link: Link) -> list[SentReply]:
+        """The replies that a history up to this link ends with."""
+        return self._replies.get(link, [])
 
-    def asked_at(self, link: Link) -> list[PendingRequest]:
-        """The requests that a chain up to this link ends with."""
-        return self._asked.get(link, [])
+    def requests_at(self, link: Link) -> list[PendingRequest]:
+        """The requests that a history up to this link ends with."""
+        return self._requests.get(link, [])
 
     def unanswered_after(self, link: Link) -> list[PendingRequest]:
         """The requests without a whole reply whose last message hangs at this link."""
@@ -188,28 +192,30 @@ class Index:
         return iter(self._conversations.values())
 
     def _make_room(self) -> None:
-        while self._entries > self._most and len(self._conversations) > 1:
+        # The last conversation stays, or a request would be dropped while it is placed.
+        while self._entries > self._max_entries and len(self._conversations) > 1:
             self.remove(next(iter(self._conversations)))
 
-    def _unlink(self, anchor: SentReply) -> None:
+    def _drop_reply(self, reply: SentReply) -> None:
         self._entries -= 1
-        for link in anchor.links:
-            _drop(self._anchors, link, anchor)
-        if anchor.conversation.last_main is anchor:
-            anchor.conversation.last_main = None
+        for link in reply.links:
+            _remove_entry(self._replies, link, reply)
+        if reply.conversation.last_main is reply:
+            reply.conversation.last_main = None
 
-    def _forget(self, asked: PendingRequest) -> None:
+    def _drop_request(self, request: PendingRequest) -> None:
         self._entries -= 1
-        _drop(self._asked, asked.link, asked)
-        _drop(self._unanswered, asked.before, asked)
+        _remove_entry(self._requests, request.link, request)
+        _remove_entry(self._unanswered, request.before, request)
 
 
 Entry = TypeVar("Entry", SentReply, PendingRequest)
 
 
-def _drop(table: dict[Link, list[Entry]], link: Link, entry: Entry) -> None:
+def _remove_entry(table: dict[Link, list[Entry]], link: Link, entry: Entry) -> None:
     entries = table.get(link)
     if entries and entry in entries:
         entries.remove(entry)
+        # An empty list would stay for ever: the entries are bounded, the links that clients can make are not.
         if not entries:
             del table[link]

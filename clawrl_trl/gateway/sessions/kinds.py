@@ -7,7 +7,6 @@ So a plain chat without any header is main, from its first request on. Each deci
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.identity import turn_type
@@ -25,33 +24,30 @@ class RequestSetting:
     system: Sketch
     tools: frozenset[str]
 
-    def prompted_like(self, other: "RequestSetting") -> bool:
+    def is_prompted_like(self, other: "RequestSetting") -> bool:
         """Return whether the system prompt is the other's but for stamps and small changes."""
         return alike(self.system, other.system)
 
-    def like(self, other: "RequestSetting") -> bool:
+    def is_like(self, other: "RequestSetting") -> bool:
         """Return whether the tools, too, are the other's."""
-        return self.tools == other.tools and self.prompted_like(other)
+        return self.tools == other.tools and self.is_prompted_like(other)
 
 
 def setting_of(reading: Reading, tools: object) -> RequestSetting:
     """The setting of a request."""
-    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in named)
+    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in objects)
     names = frozenset(str(function.get("name")) for function in functions)
     return RequestSetting(sketch(reading.system), names)
 
 
-def kind_of(
-    headers: Mapping[str, str], body: Mapping[str, Any], reading: Reading, main: RequestSetting | None
-) -> tuple[str, str]:
-    """The kind of a request and the reason for it.
+def kind_of(headers: Mapping[str, str], body: Mapping[str, object], reading: Reading) -> tuple[str, str]:
+    """The kind of a request by itself, and the reason; a main request that nothing speaks against has none.
 
     Args:
         headers (`Mapping[str, str]`): Lower-case names.
-        body (`Mapping[str, Any]`): The request's body.
+        body (`Mapping[str, object]`): The request's body.
         reading (`Reading`): Its messages.
-        main (`RequestSetting`, *optional*): The setting of the conversation that the request extends.
     """
     if stated := turn_type(headers, body):
         return stated[0], f"the client says so ({stated[1]})"
@@ -59,39 +55,43 @@ def kind_of(
         return "side", "a raw completion, not a chat"
     if reason := _side_by_content(reading, body):
         return "side", reason
-    if main is not None and (reason := _side_by_setting(setting_of(reading, body.get("tools")), main)):
-        return "side", reason
     return "main", ""
 
 
-def _side_by_content(reading: Reading, body: Mapping[str, Any]) -> str:
+def why_side_beside(setting: RequestSetting, main: RequestSetting) -> str:
+    """Why a request that extends a conversation is a side request by its setting; empty if it is not.
+
+    Args:
+        setting (`RequestSetting`): The request's.
+        main (`RequestSetting`): That of the conversation's last main request.
+    """
+    if main.tools and not setting.tools and not setting.is_prompted_like(main):
+        return "the conversation's history under another system prompt and without tools"
+    few = 0 < len(setting.tools) <= len(main.tools) / 2
+    if few and len(main.tools) >= _MANY_TOOLS and setting.tools < main.tools:
+        return f"the conversation's history with {len(setting.tools)} of its {len(main.tools)} tools"
+    return ""
+
+
+def _side_by_content(reading: Reading, body: Mapping[str, object]) -> str:
     for pattern, reason in clients.SIDE_KEY:
         if reading.client_key and pattern.search(reading.client_key):
             return f"{reason}, by the client's session name"
     trigger = reading.trigger()
     if trigger is not None:
-        if trigger.fate is HistoryRole.WAKE:
+        if trigger.history_role is HistoryRole.WAKE:
             return f"{trigger.reason}, by its text"
         for pattern, reason in clients.SIDE_PROMPT:
             if pattern.match(trigger.text):
                 return f"{reason}, by its text"
     if body.get("tools"):
         return ""
-    alone = not any(note.role == "assistant" for note in reading.notes)
-    if alone and trigger is not None:
+    is_alone = not any(note.role == "assistant" for note in reading.notes)
+    if is_alone and trigger is not None:
         for pattern, reason in clients.ONE_SHOT:
             if pattern.match(trigger.text):
                 return f"{reason}, by its text"
     for pattern, reason in clients.SIDE_SYSTEM if len(reading.system) <= _ONE_SHOT_SYSTEM else ():
-        if (alone or "/btw" in reason) and pattern.search(reading.system):
+        if (is_alone or "/btw" in reason) and pattern.search(reading.system):
             return f"{reason}, by its system prompt"
-    return ""
-
-
-def _side_by_setting(now: RequestSetting, main: RequestSetting) -> str:
-    if main.tools and not now.tools and not now.prompted_like(main):
-        return "the conversation's history under another system prompt and without tools"
-    few = 0 < len(now.tools) <= len(main.tools) / 2
-    if few and len(main.tools) >= _MANY_TOOLS and now.tools < main.tools:
-        return f"the conversation's history with {len(now.tools)} of its {len(main.tools)} tools"
     return ""

@@ -1,129 +1,80 @@
-"""Finding the conversation that a request continues, and the reply in it that the request follows.
+"""Finding the conversation that a prompt continues, and the reply in it that the prompt follows.
 
-A `Request` is what arrived, prepared; the functions look it up in the index. Without an id in the request the
-evidence is, in this order: it repeats a request that got no whole reply; it shows a reply that the gateway sent,
-after the same messages; it goes on from a request whose reply was stopped or lost; it quotes a long reply that only
-one conversation got. Anything less is a new conversation: two clients that open with the same words stay two, and a
-lost request or a stopped reply of one says nothing about a request under another system prompt.
+Without an id in the request the evidence is, in this order: it repeats a request that got no whole reply; it shows a
+reply that the gateway sent, after the same messages; it goes on from a request whose reply was stopped or lost; it
+quotes a long reply that only one conversation got. Anything less is a new conversation: two clients that open with
+the same words stay two, and a lost request or a stopped reply of one says nothing about a request under another
+system prompt.
 """
 
 from dataclasses import dataclass
 
-from clawrl_trl.gateway.sessions.digest import Chain, Link, quotation, reply_digest, root, text_digest, trail
+from clawrl_trl.gateway.sessions.digest import digest_reply, digest_text, quote_link
 from clawrl_trl.gateway.sessions.identity import Identity
+from clawrl_trl.gateway.sessions.incoming import Prompt
 from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
-from clawrl_trl.gateway.sessions.kinds import RequestSetting
-from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
 
 RETRY_S = 900.0
 """How long after a failure the same request still counts as its repetition."""
 
+# Anybody may send the same opening many times; only the newest of those who share a link are compared.
 _CANDIDATES = 256
-_FOLDS = 32
-
-
-class Request:
-    """A request prepared for the search.
-
-    Attributes:
-        path: `(index of the message, link)` of what later history keeps.
-        link: The chain it ends with.
-        before: The chain up to the last user message.
-        text: That message's cleaned text, if the request ends with it; `text_digest` is its digest.
-        closed: The request ends with a message that history keeps and that a reply can't merge with.
-        key: Tells requests of one conversation apart: the chain and the internal events behind it.
-    """
-
-    def __init__(self, owner: str, reading: Reading, identity: Identity, setting: RequestSetting, now: float) -> None:
-        self.owner = owner
-        self.reading = reading
-        self.identity = identity
-        self.setting = setting
-        self.now = now
-        self.path = trail(owner, reading)
-        start = root(owner)
-        self.link = self.path[-1][1] if self.path else start
-        notes = reading.notes
-        last = notes[self.path[-1][0]].role if self.path else ""
-        self.before = self.path[-2][1] if len(self.path) > 1 else start
-        self.text = notes[self.path[-1][0]].text if last == "user" else ""
-        self.text_digest = text_digest(self.text)
-        trigger = reading.trigger()
-        self.closed = last in ("user", "tool") and (trigger is None or trigger.fate is HistoryRole.KEPT)
-        events = (note.text for note in notes if note.fate is HistoryRole.EVENT)
-        self.key = self.link + text_digest("\0".join(events))
-        replies = (index for index, _ in reversed(self.path) if notes[index].role == "assistant")
-        self.last_reply = next(replies, -1)
-
-    def versions(self, lost: PendingRequest | None) -> tuple[Link, ...]:
-        """The chains it may end with in later history, when its last message is one folded into another."""
-        if not self.text:
-            return ()
-        texts = list(self.reading.notes[self.path[-1][0]].versions)
-        if lost is not None:
-            texts.append(self.text[lost.length :].strip())
-        return tuple(self._up_to_last().add("user", {}, text) for text in dict.fromkeys(texts) if text)
-
-    def _up_to_last(self) -> Chain:
-        """The chain up to the last user message, ready to go on as its own run of messages does."""
-        chain = Chain(root(self.owner))
-        for position, _ in self.path[:-1]:
-            note = self.reading.notes[position]
-            chain.add(note.role, self.reading.messages[position], note.text)
-        return chain
+_MERGE_CANDIDATES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyMatch:
-    """The reply that a request follows: where it stands in the messages, and its anchor.
+    """The reply that a prompt follows, and where it stands in the messages.
 
-    `bare` says that the request shows nothing of the conversation so far.
+    `is_unseen` says that the prompt shows nothing of the conversation so far.
     """
 
     position: int
-    anchor: SentReply
-    bare: bool = False
+    reply: SentReply
+    is_unseen: bool = False
 
 
-def repeated(index: Index, request: Request) -> PendingRequest | None:
+def find_repeated(index: Index, prompt: Prompt) -> PendingRequest | None:
     """An earlier request without a whole reply that this one repeats, by the client's word or by its content."""
-    if not request.path:
+    if not prompt.path:
         return None
-    said = request.reading.retried()
-    found = [
-        asked
-        for asked in index.asked_at(request.link)[-_CANDIDATES:]
-        if asked.key == request.key
-        and asked.outcome is not Outcome.DONE
-        and request.now - asked.at <= RETRY_S
-        and (said or (asked.outcome is not Outcome.OPEN and asked.setting.like(request.setting)))
+    says_retry = prompt.reading.is_retry()
+    repeated = [
+        request
+        for request in index.requests_at(prompt.link)[-_CANDIDATES:]
+        if request.key == prompt.key
+        and request.outcome is not Outcome.DONE
+        and prompt.at - request.at <= RETRY_S
+        # While a request is under way the same words are more likely another client's than a repetition.
+        and (says_retry or (request.outcome is not Outcome.OPEN and request.setting.is_like(prompt.setting)))
     ]
-    return max(found, key=lambda asked: _likeness(request, asked), default=None)
+    return max(repeated, key=lambda request: _likeness(prompt, request), default=None)
 
 
-def _likeness(request: Request, asked: PendingRequest) -> tuple[bool, bool, float]:
-    """Among requests that look the same: one asked under the same setting, then one that is known to be lost."""
-    lost = asked.outcome in (Outcome.FAILED, Outcome.ABORTED, Outcome.STOPPED)
-    return asked.setting.like(request.setting), lost, asked.at
+def _likeness(prompt: Prompt, request: PendingRequest) -> tuple[bool, bool, float]:
+    """Among requests that look the same: one made under the same setting, then one that is known to be lost."""
+    is_lost = request.outcome in (Outcome.FAILED, Outcome.ABORTED, Outcome.STOPPED)
+    return request.setting.is_like(prompt.setting), is_lost, request.at
 
 
-def shown(index: Index, request: Request, within: Conversation | None = None) -> ReplyMatch | None:
-    """The last reply of ours that the request shows after the messages it was given to."""
-    for position, link in reversed(request.path):
-        anchors = [a for a in index.anchors_at(link)[-_CANDIDATES:] if within in (None, a.conversation)]
-        if anchors:
-            return ReplyMatch(position, max(anchors, key=lambda anchor: _preference(request, anchor)))
+def match_reply(index: Index, prompt: Prompt, within: Conversation | None = None) -> ReplyMatch | None:
+    """The last reply of ours that the prompt shows after the messages it was given to."""
+    for position, link in reversed(prompt.path):
+        replies = [reply for reply in index.replies_at(link)[-_CANDIDATES:] if within in (None, reply.conversation)]
+        if replies:
+            return ReplyMatch(position, max(replies, key=lambda reply: _preference(prompt, reply)))
     return None
 
 
-def _preference(request: Request, anchor: SentReply) -> tuple[int, bool, bool, bool, int]:
+def _preference(prompt: Prompt, reply: SentReply) -> tuple[int, bool, bool, bool, int]:
     """Among replies that look the same: a conversation named like the request, one under its system prompt, then the
     newest unanswered.
     """
-    free = anchor.main and not anchor.answered and anchor.claimed in (b"", request.key)
-    setting = anchor.conversation.setting
-    prompted = setting is None or setting.prompted_like(request.setting)
-    return _kinship(request.identity, anchor.conversation), prompted, free, anchor.main, anchor.order
+    is_free = reply.is_main and not reply.is_answered and reply.claimed_by in (b"", prompt.key)
+    setting = reply.conversation.setting
+    is_prompted_like = setting is None or setting.is_prompted_like(prompt.setting)
+    kinship = _kinship(prompt.identity, reply.conversation)
+    return kinship, is_prompted_like, is_free, reply.is_main, reply.order
 
 
 def _kinship(identity: Identity, conversation: Conversation) -> int:
@@ -132,108 +83,122 @@ def _kinship(identity: Identity, conversation: Conversation) -> int:
     return 1 if conversation.source.startswith("message:") or conversation.source == "inferred" else 0
 
 
-def stopped(index: Index, request: Request, within: Conversation | None = None) -> tuple[int, PendingRequest] | None:
+def find_stopped(
+    index: Index, prompt: Prompt, within: Conversation | None = None
+) -> tuple[int, PendingRequest] | None:
     """An earlier request that this one goes on from without showing any reply: the user stopped it, or it died.
 
     Returns:
-        `tuple[int, Asked] | None`: The place of its last message in this request, and the request.
+        `tuple[int, PendingRequest] | None`: The place of its last message in this prompt, and the request.
     """
-    for position, link in reversed(request.path[:-1]):
-        if position < request.last_reply:
+    for position, link in reversed(prompt.path[:-1]):
+        # What stands before a reply got that reply: nothing was stopped there.
+        if position < prompt.last_reply:
             return None
-        found = [
-            asked
-            for asked in index.asked_at(link)[-_CANDIDATES:]
-            if _dangling(asked)
-            and (asked.conversation is within or (within is None and asked.setting.prompted_like(request.setting)))
+        stopped = [
+            request
+            for request in index.requests_at(link)[-_CANDIDATES:]
+            if _is_dangling(request)
+            and (
+                request.conversation is within or (within is None and request.setting.is_prompted_like(prompt.setting))
+            )
         ]
-        if found:
-            return position, max(found, key=lambda asked: _likeness(request, asked))
+        if stopped:
+            return position, max(stopped, key=lambda request: _likeness(prompt, request))
     return None
 
 
-def stopped_reply(
-    index: Index, request: Request, conversation: Conversation, followed: ReplyMatch | None
+def match_stopped_reply(
+    index: Index, prompt: Prompt, conversation: Conversation, followed: ReplyMatch | None
 ) -> ReplyMatch | None:
-    """The reply in this conversation that the user stopped to say what this request says.
+    """The reply in this conversation that the user stopped to say what this prompt says.
 
     The client shows the words it was asked with, no reply, and the user's next words. A reply that nobody saw being
     cut counts as well, because a client may have hung up behind the last byte, but not on the strength of an opening
     alone: others may open alike.
     """
-    found = stopped(index, request, conversation)
-    if found is None or found[1].outcome not in (Outcome.STOPPED, Outcome.DONE):
+    stopped = find_stopped(index, prompt, conversation)
+    if stopped is None:
         return None
-    named = request.identity.external_id is not None and not request.identity.loose
-    if found[1].outcome is Outcome.DONE and not named and followed is None:
+    position, request = stopped
+    if request.outcome not in (Outcome.STOPPED, Outcome.DONE):
         return None
-    anchors = (anchor for anchor in reversed(conversation.anchors) if anchor.turn_id == found[1].turn_id)
-    anchor = next(anchors, None)
-    return ReplyMatch(found[0], anchor) if anchor is not None else None
+    is_named = prompt.identity.external_id is not None and not prompt.identity.loose
+    if request.outcome is Outcome.DONE and not is_named and followed is None:
+        return None
+    replies = (reply for reply in reversed(conversation.replies) if reply.turn_id == request.turn_id)
+    reply = next(replies, None)
+    return ReplyMatch(position, reply) if reply is not None else None
 
 
-def quoted(index: Index, request: Request) -> Conversation | None:
-    """The one conversation in which the gateway sent a reply that the request has word for word.
+def find_quoted(index: Index, prompt: Prompt) -> Conversation | None:
+    """The one conversation in which the gateway sent a reply that the prompt has word for word.
 
     It leads on where the messages before that reply were rewritten: after a compaction.
     """
-    notes, messages = request.reading.notes, request.reading.messages
-    for position in reversed([index for index, _ in request.path if notes[index].role == "assistant"]):
-        link = quotation(request.owner, messages[position])
-        found = {anchor.conversation.id: anchor.conversation for anchor in index.anchors_at(link)} if link else {}
-        if len(found) == 1:
-            return next(iter(found.values()))
+    notes, messages = prompt.reading.notes, prompt.reading.messages
+    for position in reversed([index for index, _ in prompt.path if notes[index].role == "assistant"]):
+        link = quote_link(prompt.owner, messages[position])
+        replies = index.replies_at(link) if link else []
+        conversations = {reply.conversation.id: reply.conversation for reply in replies}
+        if len(conversations) == 1:
+            return next(iter(conversations.values()))
     return None
 
 
-def _dangling(asked: PendingRequest) -> bool:
-    if asked.outcome is not Outcome.DONE:
+def _is_dangling(request: PendingRequest) -> bool:
+    if request.outcome is not Outcome.DONE:
         return True
-    last = asked.conversation.last_main
-    return last is not None and last.turn_id == asked.turn_id and not last.answered and not last.claimed
+    last = request.conversation.last_main
+    return last is not None and last.turn_id == request.turn_id and not last.is_answered and not last.claimed_by
 
 
-def folded(index: Index, request: Request, within: Conversation | None = None) -> PendingRequest | None:
-    """An earlier request whose lost message stands in front of this one's last message."""
-    queued = bool(request.path) and request.reading.notes[request.path[-1][0]].queued
-    for asked in reversed(index.unanswered_after(request.before)[-_FOLDS:]):
-        if within not in (None, asked.conversation) or request.now - asked.at > RETRY_S:
+def find_merged(index: Index, prompt: Prompt, within: Conversation | None = None) -> PendingRequest | None:
+    """An earlier request whose lost message the client put in front of this prompt's last message."""
+    is_queued = bool(prompt.path) and prompt.reading.notes[prompt.path[-1][0]].is_queued
+    for request in reversed(index.unanswered_after(prompt.before)[-_MERGE_CANDIDATES:]):
+        if within not in (None, request.conversation) or prompt.at - request.at > RETRY_S:
             continue
-        if asked.outcome is Outcome.OPEN and not queued:
+        # A message whose reply is still under way is lost only if the client says so.
+        if request.outcome is Outcome.OPEN and not is_queued:
             continue
-        if within is None and not asked.setting.prompted_like(request.setting):
+        if within is None and not request.setting.is_prompted_like(prompt.setting):
             continue
-        rest = request.text[asked.length :]
-        if asked.length and rest.startswith("\n") and text_digest(request.text[: asked.length]) == asked.text:
-            return asked
+        rest = prompt.text[request.text_length :]
+        lost_text = prompt.text[: request.text_length]
+        if request.text_length and rest.startswith("\n") and digest_text(lost_text) == request.text_digest:
+            return request
     return None
 
 
-def footing(index: Index, request: Request, conversation: Conversation) -> ReplyMatch | None:
-    """The reply in this conversation that the request follows.
+def match_followed_reply(index: Index, prompt: Prompt, conversation: Conversation) -> ReplyMatch | None:
+    """The reply in this conversation that the prompt follows.
 
-    By the chain first. When history was rewritten in front of it, the last assistant message may still be a reply
+    By the links first. When history was rewritten in front of it, the last assistant message may still be a reply
     of ours word for word. With a session the client names, the place of the reply is enough (the client changed
     its text), and so is nothing at all: a client that sends only what is new.
     """
-    found = shown(index, request, conversation)
-    last = request.last_reply
-    if found is not None and found.position >= last:
-        return found
+    matched = match_reply(index, prompt, conversation)
+    last = prompt.last_reply
+    if matched is not None and matched.position >= last:
+        return matched
     if last >= 0:
-        reply = reply_digest(request.reading.messages[last])
-        for anchor in reversed(conversation.anchors):
-            if reply and anchor.main and not anchor.answered and anchor.reply == reply:
-                return ReplyMatch(last, anchor)
-    if found is not None or request.identity.external_id is None or request.identity.loose:
-        return found
+        digest = digest_reply(prompt.reading.messages[last])
+        for reply in reversed(conversation.replies):
+            if digest and reply.is_main and not reply.is_answered and reply.digest == digest:
+                return ReplyMatch(last, reply)
+    if matched is not None or prompt.identity.external_id is None or prompt.identity.loose:
+        return matched
     newest = conversation.last_main
     if newest is None:
         return None
-    positions = {link: position for position, link in request.path}
-    if conversation.bare:
-        return ReplyMatch(last, newest, bare=True)
-    if newest.asked in positions:
-        return ReplyMatch(last, newest) if last > positions[newest.asked] else None
-    overlap = any(a.conversation is conversation for link in positions for a in index.asked_at(link))
-    return None if overlap else ReplyMatch(last, newest, bare=True)
+    positions = {link: position for position, link in prompt.path}
+    if conversation.sends_news_only:
+        return ReplyMatch(last, newest, is_unseen=True)
+    if newest.request_link in positions:
+        return ReplyMatch(last, newest) if last > positions[newest.request_link] else None
+    # A prompt that shows an earlier request of the conversation is a history from which the newest reply was taken
+    # out (a fork, a regeneration), and not the next message of a client that sends only what is new.
+    earlier = (request for link in positions for request in index.requests_at(link))
+    shows_earlier = any(request.conversation is conversation for request in earlier)
+    return None if shows_earlier else ReplyMatch(last, newest, is_unseen=True)

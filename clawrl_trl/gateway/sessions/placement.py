@@ -1,49 +1,11 @@
-"""Input and output of the session index: a request, and where it belongs.
+"""The place of a request: its session, its kind, and the earlier turns it answers.
 
 Plain values, so that what places requests and what writes them to the ledger need to agree on nothing else.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
-from clawrl_trl.gateway.sessions.identity import identify
-from clawrl_trl.gateway.sessions.kinds import setting_of
-from clawrl_trl.gateway.sessions.match import Request
-from clawrl_trl.gateway.sessions.reading import Message, read
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """A request as the gateway received it.
-
-    Attributes:
-        owner: Fingerprint of the API key; conversations of two owners never join.
-        headers: Names in lower case.
-        body: The request's body, chat or raw completion.
-        path_session: The session in the URL (`/s/<session>/v1`), if any.
-        now: Unix time, seconds.
-        follows: The ledger's id of the session of the reply that the request continues by naming it.
-    """
-
-    owner: str
-    headers: Mapping[str, str]
-    body: dict[str, Any]
-    path_session: str | None
-    now: float
-    follows: str | None = None
-
-    @cached_property
-    def request(self) -> Request:
-        """The request prepared for the search: pure, and what costs time when it is long. Any thread may ask first.
-
-        Raises:
-            ApiError: 400 for a session's name that is too long.
-        """
-        reading = read(_messages(self.body))
-        identity = identify(self.headers, self.body, self.path_session, reading)
-        return Request(self.owner, reading, identity, setting_of(reading, self.body.get("tools")), self.now)
+from clawrl_trl.messages import Message
 
 
 @dataclass(frozen=True)
@@ -60,7 +22,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of a request: its session, its kind, and the turns it follows and answers.
+    """The place of one prompt: its session, its kind, and the turns it follows and answers.
 
     Attributes:
         session_id: The ledger's id of the session.
@@ -73,8 +35,8 @@ class Placement:
         provenance: One word per message of the request: `owner`, `other` (another named person), `assistant`, `tool`,
             `system`, `client`, `event`.
         answered: Next states of earlier turns; empty for side requests and repetitions of an answered one.
-        retry_of: The turn that this request repeats because its reply was cut; `request_<digest>` when the
-            earlier request left no turn.
+        owner: The owner of the session.
+        request_key: Finds the request in the session, see `incoming.Prompt.key`.
     """
 
     session_id: str
@@ -85,14 +47,5 @@ class Placement:
     parent_id: str | None
     provenance: list[str]
     answered: list[Answer] = field(default_factory=list)
-    retry_of: str | None = None
     owner: str = field(default="local", repr=False)
     request_key: bytes = field(default=b"", repr=False)
-
-
-def _messages(body: Mapping[str, Any]) -> list[Message]:
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        return [message if isinstance(message, dict) else {} for message in messages]
-    prompt = body.get("prompt")
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []

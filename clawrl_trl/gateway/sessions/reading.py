@@ -1,7 +1,7 @@
 """Reading of a request's messages: their writers, and their texts without what clients put around them.
 
 `read` looks at each message once and returns a `Reading`: who wrote the message, what becomes of it in later
-history, and the cleaned text. The habits themselves are data (`dialects`); nothing here knows a client by name.
+history, and the cleaned text. The habits themselves are data (`clients`); nothing here knows a client by name.
 Who wrote a message matters beyond stitching: only the owner's words may ever become a hint.
 """
 
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
-from typing import Any
 
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.senders import Names, Sender, choose_owner, label_senders, read_sender
-
-Message = dict[str, Any]
+from clawrl_trl.messages import Message, other_parts, text_of
 
 MOST_READ = 2**20
 """Characters of a user message in which a client's marks are looked for; a longer one is its writer's, as it stands.
@@ -38,17 +36,16 @@ class HistoryRole(Enum):
 
 @dataclass(slots=True)
 class MessageReading:
-    """One message, read. `text` is the cleaned text; `cleaned` says whether it differs from the message's."""
+    """One message, read. `text` is the cleaned text; `is_cleaned` says whether it differs from the message's."""
 
     provenance: str
-    fate: HistoryRole
+    history_role: HistoryRole
     text: str = ""
     role: str = "user"
-    cleaned: bool = False
-    queued: bool = False
-    nudge: bool = False
-    summary: bool = False
-    runtime: bool = False
+    is_cleaned: bool = False
+    is_queued: bool = False
+    is_nudge: bool = False
+    is_summary: bool = False
     reason: str = ""
     sender: Sender | None = None
     versions: tuple[str, ...] = ()
@@ -73,7 +70,7 @@ class Reading:
     def trigger(self) -> MessageReading | None:
         """The user message that made the client ask: the last one that is neither transient nor a nudge."""
         written = (note for note in reversed(self.notes) if note.role == "user")
-        return next((note for note in written if note.fate is not HistoryRole.DROPPED), None)
+        return next((note for note in written if note.history_role is not HistoryRole.DROPPED), None)
 
     def name_owner(self, listed: Names = frozenset(), known: Names | None = None) -> Names | None:
         """Give the messages of other named senders than the owner the provenance `other`.
@@ -94,28 +91,28 @@ class Reading:
             return known
         names = listed or known
         if names is None:
-            whole = not any(note.summary for note in self.notes)
+            whole = not any(note.is_summary for note in self.notes)
             names = choose_owner([note.sender for note in written], whole=whole)
         for note in written:
             if note.sender is not None and not note.sender.names & names:
                 note.provenance = "other"
         return names
 
-    def retried(self) -> bool:
+    def is_retry(self) -> bool:
         """Return whether the client says that it repeats something that got no answer."""
         newest = takewhile(lambda note: note.role != "assistant", reversed(self.notes))
-        return any(note.nudge for note in newest)
+        return any(note.is_nudge for note in newest)
 
     def after(self, index: int) -> tuple[list[Message], list[str]]:
         """Return what follows message `index` up to the next reply: cleaned messages and their provenance."""
         messages: list[Message] = []
         provenance: list[str] = []
         for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
-            if note.fate in (HistoryRole.DROPPED, HistoryRole.WAKE) or note.summary:
+            if note.history_role in (HistoryRole.DROPPED, HistoryRole.WAKE) or note.is_summary:
                 continue
             if note.role == "assistant":
                 break
-            messages.append(_cleaned(message, note))
+            messages.append(_clean(message, note))
             provenance.append(note.provenance)
         return messages, provenance
 
@@ -136,14 +133,14 @@ def read(messages: Sequence[Message]) -> Reading:
             follows_tool = bool(reading.notes) and reading.notes[-1].role == "tool"
             note = _read_user(message, first=first, follows_tool=follows_tool)
             if first:
-                agents = _first_user(reading, message, note) or agents
+                agents = _read_first_user(reading, message, note) or agents
                 first = False
             text = text_of(message)
             note.sender = read_sender(message, text if len(text) <= MOST_READ else "")
             if agents and note.provenance == "owner":
                 note.provenance = "event"
-            if note.fate is not HistoryRole.DROPPED:
-                woken = note.fate is HistoryRole.WAKE
+            if note.history_role is not HistoryRole.DROPPED:
+                woken = note.history_role is HistoryRole.WAKE
         elif role == "assistant":
             note = MessageReading("assistant", HistoryRole.WAKE if woken else HistoryRole.KEPT, role="assistant")
             woken = woken and bool(message.get("tool_calls"))
@@ -157,12 +154,11 @@ def read(messages: Sequence[Message]) -> Reading:
     return reading
 
 
-def _first_user(reading: Reading, message: Message, note: MessageReading) -> bool:
+def _read_first_user(reading: Reading, message: Message, note: MessageReading) -> bool:
     """Find the client's own session id; says whether the session's user is another agent."""
     text = text_of(message)
     for name, pattern in clients.SESSION_ID if len(text) <= MOST_READ else ():
         for match in pattern.finditer(text):
-            note.runtime = True
             reading.client_key = (match["key"] or "").strip()
             reading.client_session = None if clients.FORK_KEY.search(reading.client_key) else match["id"]
             reading.client_name = name
@@ -177,33 +173,39 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageR
         return MessageReading("owner", HistoryRole.KEPT, raw.strip())
     if clients.EVENT.match(raw):
         return MessageReading("event", HistoryRole.EVENT, raw)
-    text = raw.strip()
-    for needle, pattern in clients.CUTS:
-        if needle in text:
-            text = pattern.sub("", text).strip()
+    text = cut_inserts(raw.strip())
     text, marked = _peel(text)
-    note = MessageReading("owner", HistoryRole.KEPT, text, cleaned=text != raw.strip())
+    note = MessageReading("owner", HistoryRole.KEPT, text, is_cleaned=text != raw.strip())
     if not text and not other_parts(message):
-        note.fate = HistoryRole.WAKE if marked else HistoryRole.DROPPED
+        note.history_role = HistoryRole.WAKE if marked else HistoryRole.DROPPED
         note.provenance = "event" if "cron" in marked.lower() else "client"
         note.reason = "a cron wake" if "cron" in marked.lower() else "a heartbeat" if marked else ""
         return note
     if clients.EVENT.match(text):
-        note.provenance, note.fate = "event", HistoryRole.EVENT
+        note.provenance, note.history_role = "event", HistoryRole.EVENT
         return note
-    if reason := _wake(text):
-        note.provenance, note.fate = "event" if "cron" in reason else "client", HistoryRole.WAKE
+    if reason := _wake_reason(text):
+        note.provenance, note.history_role = "event" if "cron" in reason else "client", HistoryRole.WAKE
         note.reason = reason
         return note
     if opening := clients.QUEUED.match(text):
         return _read_queued(note, _peel(text[opening.end() :].strip())[0])
     if follows_tool and clients.NUDGE.match(text):
-        note.provenance, note.fate, note.nudge = "client", HistoryRole.DROPPED, True
+        note.provenance, note.history_role, note.is_nudge = "client", HistoryRole.DROPPED, True
     elif clients.CARRIED.match(text):
         note.provenance = "tool"
     elif first and clients.SUMMARY.match(text):
-        note.provenance, note.summary = "client", True
+        note.provenance, note.is_summary = "client", True
     return note
+
+
+def cut_inserts(text: str) -> str:
+    """Cut what clients insert anywhere into a user's text: status lines and internal context."""
+    for needle, pattern in clients.CUTS:
+        # Searched for first: most texts hold no mark, and a pattern on a long text holds up every other thread.
+        if needle in text:
+            text = pattern.sub("", text).strip()
+    return text
 
 
 def _peel(text: str) -> tuple[str, str]:
@@ -218,7 +220,7 @@ def _peel(text: str) -> tuple[str, str]:
             return text[begin:], marked
 
 
-def _wake(text: str) -> str:
+def _wake_reason(text: str) -> str:
     for pattern, reason in clients.WAKE:
         if pattern.match(text):
             return reason
@@ -231,11 +233,11 @@ def _read_queued(note: MessageReading, text: str) -> MessageReading:
     Later history shows the repeated message in the first case and the newer one in the second; where the newer
     one starts is not marked, so every ending after a blank line is a version of this message.
     """
-    note.queued, note.cleaned = True, True
+    note.is_queued, note.is_cleaned = True, True
     cuts = [match.end() for match in _BLANK_LINE.finditer(text)]
     for cut in reversed(cuts[-_NUDGE_PARAGRAPHS:]):
         if clients.NUDGE.match(_peel(text[cut:].strip())[0]):
-            note.nudge = True
+            note.is_nudge = True
             note.text = text[:cut].strip()
             return note
     note.text = text
@@ -244,34 +246,9 @@ def _read_queued(note: MessageReading, text: str) -> MessageReading:
     return note
 
 
-def text_of(message: Message) -> str:
-    """The text of a message, parts joined by line breaks; parts that are not text are left out."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
-            texts.append(str(part.get("text") or ""))
-    return "\n".join(texts)
-
-
-def other_parts(message: Message) -> list[Message]:
-    """The parts of a message that are neither text nor thoughts: images, sounds, files."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return []
-    written = ("text", "input_text", "output_text", "thinking", "reasoning")
-    return [part for part in content if isinstance(part, dict) and part.get("type") not in written]
-
-
-def _cleaned(message: Message, note: MessageReading) -> Message:
+def _clean(message: Message, note: MessageReading) -> Message:
     label = note.sender.label if note.sender else ""
-    if not (note.cleaned or label) or note.fate is HistoryRole.EVENT:
+    if not (note.is_cleaned or label) or note.history_role is HistoryRole.EVENT:
         return message
     text = note.text.removeprefix(label)
     others = other_parts(message)

@@ -1,8 +1,8 @@
 """Placement of requests in conversations, and the next states they give to earlier replies.
 
 `Sessions` is the index of open conversations. It decides, for every request and before it is forwarded, the
-session, main or side, the turn it follows and the next state it gives to earlier turns. It holds digests and
-anchors only, never histories, and nothing here writes to the ledger: the gateway does, in one transaction, and
+session, main or side, the turn it follows and the next state it gives to earlier turns. It holds digests
+only, never histories, and nothing here writes to the ledger: the gateway does, in one transaction, and
 then tells the index what became of the request. Decisions follow from what was said to the index and from the
 times given; there is no clock or chance in them.
 
@@ -19,26 +19,31 @@ What it promises where clients leave room for doubt:
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.gateway.sampling import STOPPED
 from clawrl_trl.gateway.sessions import match
-from clawrl_trl.gateway.sessions.digest import Chain, quotation, reply_digest, trail
-from clawrl_trl.gateway.sessions.identity import Identity, named_session, strip_identity
+from clawrl_trl.gateway.sessions.digest import HistoryDigest, digest_history, digest_reply, quote_link
+from clawrl_trl.gateway.sessions.identity import Identity, named_session
+from clawrl_trl.gateway.sessions.incoming import IncomingRequest, Prompt
 from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
-from clawrl_trl.gateway.sessions.kinds import kind_of, setting_of
-from clawrl_trl.gateway.sessions.match import ReplyMatch, Request
-from clawrl_trl.gateway.sessions.placement import Answer, Incoming, Placement
-from clawrl_trl.gateway.sessions.reading import Message, read
+from clawrl_trl.gateway.sessions.kinds import kind_of, setting_of, why_side_beside
+from clawrl_trl.gateway.sessions.match import ReplyMatch
+from clawrl_trl.gateway.sessions.placement import Answer, Placement
+from clawrl_trl.gateway.sessions.reading import read
 from clawrl_trl.gateway.sessions.senders import fold
 from clawrl_trl.ledger import schema
+from clawrl_trl.messages import Message
 
-__all__ = ["Answer", "Incoming", "Placement", "Sessions", "strip_identity"]
+__all__ = ["Answer", "IncomingRequest", "Placement", "Sessions"]
+
+RETRIED = "the same request again, after no whole reply"
+"""Kind reason of a main request that repeats one whose reply was cut or never came."""
 
 
 class Sessions:
@@ -72,190 +77,198 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._index)
 
-    def place(self, incoming: Incoming) -> Placement:
-        """Decide where a request belongs. Call it when the request arrives, before it is forwarded."""
-        headers, body, request = incoming.headers, incoming.body, incoming.request
-        reading = request.reading
-        self._index.expire(incoming.now)
+    def place(self, request: IncomingRequest) -> list[Placement]:
+        """Decide where each prompt of a request belongs, and open or continue its session in the index.
 
-        kind, reason = kind_of(headers, body, reading, None)
-        conversation = self._find(request, incoming.follows, plain=kind == "main")
-        plain = kind == "main" and incoming.follows is None
-        if plain and conversation is not None and self._continues(request, conversation):
-            kind, reason = kind_of(headers, body, reading, conversation.setting)
+        Call it when the request arrives, before it is forwarded.
+        """
+        return [self._place_prompt(request, prompt) for prompt in request.prompts]
+
+    def _place_prompt(self, request: IncomingRequest, prompt: Prompt) -> Placement:
+        self._index.expire(prompt.at)
+        kind, reason = kind_of(request.headers, request.body, prompt.reading)
+        conversation = self._find(prompt, request.follows, is_plain=kind == "main")
+        # A client that states the kind or names the reply it follows knows better than its prompt and tools tell.
+        is_unstated = kind == "main" and not reason and request.follows is None
+        if is_unstated and conversation is not None and conversation.setting is not None:
+            reason = why_side_beside(prompt.setting, conversation.setting)
+            if reason and self._is_continued(prompt, conversation):
+                kind = "side"
+            else:
+                reason = ""
         if conversation is None:
-            conversation = self._open(request)
-        self._index.touch(conversation, incoming.now)
-        conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
-        followed = match.footing(self._index, request, conversation)
+            conversation = self._open(prompt)
+        self._index.touch(conversation, prompt.at)
+        conversation.owner_names = prompt.reading.name_owner(self._owner_names, conversation.owner_names)
+        followed = match.match_followed_reply(self._index, prompt, conversation)
         if kind == "side":
-            return _placement(request, conversation, kind, reason, followed)
-        return self._place_main(request, conversation, reason, followed)
+            return _placement(prompt, conversation, kind, reason, followed)
+        return self._place_main(prompt, conversation, reason, followed)
 
-    def _find(self, request: Request, follows: str | None, *, plain: bool) -> Conversation | None:
-        """The conversation a request belongs to; only a plain one may repeat or go on from a lost request."""
-        if request.identity.external_id is not None:
-            return self._index.get(named_session(request.owner, request.identity.external_id))
+    def _find(self, prompt: Prompt, follows: str | None, *, is_plain: bool) -> Conversation | None:
+        """The conversation a prompt belongs to; only a plain one may repeat or go on from a lost request."""
+        if prompt.identity.external_id is not None:
+            return self._index.get(named_session(prompt.owner, prompt.identity.external_id))
         if follows is not None and (conversation := self._index.get(follows)):
             return conversation
-        if plain and (asked := match.repeated(self._index, request)):
-            return asked.conversation
-        if followed := match.shown(self._index, request):
-            return followed.anchor.conversation
-        if plain and (cut := match.stopped(self._index, request)):
-            return cut[1].conversation
-        if plain and (lost := match.folded(self._index, request)):
-            return lost.conversation
-        return match.quoted(self._index, request)
+        if is_plain and (repeated := match.find_repeated(self._index, prompt)):
+            return repeated.conversation
+        if followed := match.match_reply(self._index, prompt):
+            return followed.reply.conversation
+        if is_plain and (stopped := match.find_stopped(self._index, prompt)):
+            return stopped[1].conversation
+        if is_plain and (merged := match.find_merged(self._index, prompt)):
+            return merged.conversation
+        return match.find_quoted(self._index, prompt)
 
-    def _continues(self, request: Request, conversation: Conversation) -> bool:
-        """Return whether the request shows a reply of the conversation, after the same messages or by itself."""
+    def _is_continued(self, prompt: Prompt, conversation: Conversation) -> bool:
+        """Return whether the prompt shows a reply of the conversation, after the same messages or by itself."""
         return bool(
-            match.shown(self._index, request, conversation) or match.quoted(self._index, request) is conversation
+            match.match_reply(self._index, prompt, conversation)
+            or match.find_quoted(self._index, prompt) is conversation
         )
 
     def _place_main(
-        self, request: Request, conversation: Conversation, reason: str, followed: ReplyMatch | None
+        self, prompt: Prompt, conversation: Conversation, reason: str, followed: ReplyMatch | None
     ) -> Placement:
-        earlier = conversation.asked.get(request.key)
-        again = earlier is not None and earlier.outcome is not Outcome.DONE
-        retry_of = (earlier.turn_id or f"request_{request.key.hex()[:24]}") if earlier and again else None
-        answered = self._answers(request, conversation, followed)
-        conversation.bare = followed.bare if followed else conversation.bare
-        reason = reason or _main_reason(earlier, followed, answered, conversation)
-        self._ask(request, conversation)
-        return _placement(request, conversation, "main", reason, followed, answered, retry_of)
+        earlier = conversation.requests.get(prompt.key)
+        answers = self._answers(prompt, conversation, followed)
+        conversation.sends_news_only = followed.is_unseen if followed else conversation.sends_news_only
+        reason = reason or _main_reason(earlier, followed, answers, conversation)
+        self._add_request(prompt, conversation)
+        return _placement(prompt, conversation, "main", reason, followed, answers)
 
-    def _ask(self, request: Request, conversation: Conversation) -> PendingRequest:
-        earlier = conversation.asked.get(request.key)
-        lost = match.folded(self._index, request, conversation)
-        asked = PendingRequest(
-            key=request.key,
-            link=request.link,
-            before=request.before,
-            text=request.text_digest,
-            length=len(request.text),
-            closed=request.closed,
-            setting=request.setting,
+    def _add_request(self, prompt: Prompt, conversation: Conversation) -> PendingRequest:
+        earlier = conversation.requests.get(prompt.key)
+        merged = match.find_merged(self._index, prompt, conversation)
+        request = PendingRequest(
+            key=prompt.key,
+            link=prompt.link,
+            before=prompt.before,
+            text_digest=prompt.text_digest,
+            text_length=len(prompt.text),
+            is_closed=prompt.is_closed,
+            setting=prompt.setting,
             conversation=conversation,
-            at=request.now,
+            at=prompt.at,
             turn_id=earlier.turn_id if earlier else None,
-            versions=request.versions(lost),
+            versions=prompt.links_of_versions(merged.text_length if merged else None),
         )
-        self._index.ask(asked)
-        conversation.setting = request.setting
-        return asked
+        self._index.add_request(request)
+        conversation.setting = prompt.setting
+        return request
 
-    def _answers(self, request: Request, conversation: Conversation, followed: ReplyMatch | None) -> list[Answer]:
-        """The next states this request gives: to the main turn it follows, and to one the user stopped since."""
-        stopped = match.stopped_reply(self._index, request, conversation, followed)
-        footings = [footing for footing in (followed, stopped) if footing is not None]
-        return [answer for footing in footings for answer in self._answer(request, conversation, footing)]
+    def _answers(self, prompt: Prompt, conversation: Conversation, followed: ReplyMatch | None) -> list[Answer]:
+        """The next states this prompt gives: to the main turn it follows, and to one the user stopped since."""
+        stopped = match.match_stopped_reply(self._index, prompt, conversation, followed)
+        matches = [matched for matched in (followed, stopped) if matched is not None]
+        return [answer for matched in matches for answer in self._answer(prompt, conversation, matched)]
 
-    def _answer(self, request: Request, conversation: Conversation, footing: ReplyMatch) -> list[Answer]:
-        position, anchor = footing.position, footing.anchor
-        if not anchor.main:
-            below = [link for at, link in request.path if at < position]
-            main = (a for link in reversed(below) for a in self._index.anchors_at(link))
-            anchor = next((a for a in main if a.main and a.conversation is conversation), anchor)
-        if not anchor.main or anchor.answered:
+    def _answer(self, prompt: Prompt, conversation: Conversation, matched: ReplyMatch) -> list[Answer]:
+        position, reply = matched.position, matched.reply
+        # A side reply in the history is no turn to answer: the words are about the main reply before it.
+        if not reply.is_main:
+            links = [link for index, link in prompt.path if index < position]
+            earlier = (sent for link in reversed(links) for sent in self._index.replies_at(link))
+            reply = next((sent for sent in earlier if sent.is_main and sent.conversation is conversation), reply)
+        if not reply.is_main or reply.is_answered:
             return []
-        messages, provenance = request.reading.after(position)
+        messages, provenance = prompt.reading.after(position)
         if not messages:
             return []
-        anchor.claimed = request.key
-        return [Answer(anchor.turn_id, messages, provenance)]
+        reply.claimed_by = prompt.key
+        return [Answer(reply.turn_id, messages, provenance)]
 
-    def replied(
+    def enter_reply(
         self,
         placement: Placement,
         turn_id: str,
         response: Message,
         messages: list[Message],
-        choice_index: int = 0,
         *,
         aborted: bool = False,
         stopped: bool = False,
     ) -> None:
-        """Anchor a reply the gateway sent, after it was written to the ledger.
+        """Enter a reply the gateway sent, after it was written to the ledger.
 
         Args:
-            placement (`Placement`): What `place` said of the request.
+            placement (`Placement`): What `place` returned for its prompt.
             turn_id (`str`): The turn written.
             response (`dict`): The assistant message as the client saw it, also when it was cut.
-            messages (`list[dict]`): The request's messages.
-            choice_index (`int`, *optional*, defaults to 0): Which of several replies; the client shows which one
-                it took.
+            messages (`list[dict]`): The prompt's messages.
             aborted (`bool`, *optional*, defaults to `False`): The reply was cut: the same request again is a retry.
             stopped (`bool`, *optional*, defaults to `False`): The client cut it: other words after it are about it.
         """
         conversation = self._index.get(placement.session_id) or self._reopen(placement)
-        main = placement.kind == "main"  # a side request may end with the words of a main one that got no reply
-        asked = conversation.asked.get(placement.request_key) if main else None
-        if asked is not None and asked.outcome is not Outcome.DONE:
-            self._index.settle(asked, _outcome(aborted, stopped), turn_id, self._now())
-        given = {answer.turn_id for answer in placement.answered}
-        for anchor in conversation.anchors:
-            if anchor.turn_id in given:
-                anchor.answered, anchor.claimed = True, b""
-        self._anchor(conversation, asked, main, turn_id, response, messages, aborted=aborted)
+        is_main = placement.kind == "main"  # a side request may end with the words of a main one that got no reply
+        request = conversation.requests.get(placement.request_key) if is_main else None
+        if request is not None and request.outcome is not Outcome.DONE:
+            self._index.settle(request, _outcome(aborted, stopped), turn_id, self._now())
+        answered = {answer.turn_id for answer in placement.answered}
+        for reply in conversation.replies:
+            if reply.turn_id in answered:
+                reply.is_answered, reply.claimed_by = True, b""
+        self._add_reply(conversation, request, is_main, turn_id, response, messages, aborted=aborted)
 
-    def failed(self, placement: Placement) -> None:
-        """The request got no reply at all (the engine failed, the client left): repeating it is a retry."""
+    def fail(self, placement: Placement) -> None:
+        """Note that a prompt got no reply at all (the engine failed, the client left): repeating it is a retry."""
         conversation = self._index.get(placement.session_id) if placement.kind == "main" else None
-        asked = conversation.asked.get(placement.request_key) if conversation else None
-        if conversation is None or asked is None or asked.outcome is not Outcome.OPEN:
+        request = conversation.requests.get(placement.request_key) if conversation else None
+        if conversation is None or request is None or request.outcome is not Outcome.OPEN:
             return
-        self._index.settle(asked, Outcome.FAILED, None, self._now())
-        for anchor in conversation.anchors:
-            if anchor.claimed == placement.request_key:
-                anchor.claimed = b""
+        self._index.settle(request, Outcome.FAILED, None, self._now())
+        for reply in conversation.replies:
+            if reply.claimed_by == placement.request_key:
+                reply.claimed_by = b""
 
     def forget(self, session_id: str) -> None:
         """Drop a session from the index: it was deleted."""
         self._index.remove(session_id)
 
-    def _anchor(
+    def _add_reply(
         self,
         conversation: Conversation,
-        asked: PendingRequest | None,
-        main: bool,
+        request: PendingRequest | None,
+        is_main: bool,
         turn_id: str,
         response: Message,
         messages: list[Message],
         *,
         aborted: bool,
     ) -> SentReply | None:
-        """Enter a reply under the chains that later history may show; none if it says nothing."""
+        """Enter a reply under the links that later history may show; none if it says nothing."""
         reply = {**response, "role": "assistant"}
-        digest = reply_digest(reply)
-        if asked is not None and asked.closed:
-            before, links = asked.link, [Chain(link).add("assistant", reply) for link in (asked.link, *asked.versions)]
+        digest = digest_reply(reply)
+        if request is not None and request.is_closed:
+            # The request's links are known: a long history is not read again on the event loop.
+            before = request.link
+            links = [HistoryDigest(link).add("assistant", reply) for link in (request.link, *request.versions)]
         else:
-            path = trail(conversation.owner, read([*messages, reply]))
+            path = digest_history(conversation.owner, read([*messages, reply]))
             if not path or path[-1][0] != len(messages):
                 return None
             before, links = path[-2][1] if len(path) > 1 else b"", [path[-1][1]]
         if not digest:
             return None
         self._count += 1
-        anchor = SentReply(turn_id, conversation, main, digest, before, self._count)
-        quote = quotation(conversation.owner, reply)
-        self._index.anchor(anchor, [*links, quote] if quote else links)
-        if main:
-            conversation.last_main = None if aborted else anchor
-        return anchor
+        sent = SentReply(turn_id, conversation, is_main, digest, before, self._count)
+        quote = quote_link(conversation.owner, reply)
+        self._index.add_reply(sent, [*links, quote] if quote else links)
+        if is_main:
+            conversation.last_main = None if aborted else sent
+        return sent
 
-    def _open(self, request: Request) -> Conversation:
-        identity = request.identity
+    def _open(self, prompt: Prompt) -> Conversation:
+        identity = prompt.identity
         if identity.external_id is not None:
-            session_id = named_session(request.owner, identity.external_id)
+            session_id = named_session(prompt.owner, identity.external_id)
         else:
             self._count += 1
-            facts = f"{request.owner}\0{request.now!r}\0{self._count}".encode("utf-8", "replace")
-            fresh = blake2b(facts + request.link, digest_size=8).hexdigest()
-            session_id = f"session_{int(request.now * 1e6) & (2**48 - 1):012x}{fresh}"
-        conversation = Conversation(session_id, request.owner, identity.external_id, identity.source, request.now)
+            # The count keeps apart two conversations that open alike at the same time.
+            facts = f"{prompt.owner}\0{prompt.at!r}\0{self._count}".encode("utf-8", "replace")
+            fresh = blake2b(facts + prompt.link, digest_size=8).hexdigest()
+            session_id = f"session_{int(prompt.at * 1e6) & (2**48 - 1):012x}{fresh}"
+        conversation = Conversation(session_id, prompt.owner, identity.external_id, identity.source, prompt.at)
         self._index.add(conversation)
         return conversation
 
@@ -283,7 +296,7 @@ class Sessions:
         for row in tx.execute(rows.execution_options(yield_per=32)):
             self._remember(row.Session, row)
 
-    def _remember(self, session: schema.Session, turn: Any) -> None:
+    def _remember(self, session: schema.Session, turn: Row[Any]) -> None:
         conversation = self._index.get(session.id)
         if conversation is None:
             conversation = Conversation(
@@ -292,20 +305,20 @@ class Sessions:
             self._index.add(conversation)
         self._index.touch(conversation, turn.created_at)
         aborted = turn.finish_reason == "abort"
-        asked = None
+        request = None
         if turn.kind == "main":
             reading = read(turn.messages)
             conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
             identity = Identity(session.external_id, session.identity_source)
             setting = setting_of(reading, turn.tools)
-            request = Request(session.owner, reading, identity, setting, turn.created_at)
-            asked = self._ask(request, conversation)
-            self._index.settle(asked, _outcome(aborted, STOPPED in (turn.sampling or {})), turn.id, turn.created_at)
-        anchor = self._anchor(
-            conversation, asked, turn.kind == "main", turn.id, turn.response, turn.messages, aborted=aborted
+            prompt = Prompt(session.owner, reading, identity, setting, turn.created_at)
+            request = self._add_request(prompt, conversation)
+            self._index.settle(request, _outcome(aborted, STOPPED in (turn.sampling or {})), turn.id, turn.created_at)
+        reply = self._add_reply(
+            conversation, request, turn.kind == "main", turn.id, turn.response, turn.messages, aborted=aborted
         )
-        if anchor is not None:
-            anchor.answered = turn.next_state_at is not None
+        if reply is not None:
+            reply.is_answered = turn.next_state_at is not None
 
 
 def _outcome(aborted: bool, stopped: bool) -> Outcome:
@@ -315,38 +328,36 @@ def _outcome(aborted: bool, stopped: bool) -> Outcome:
 
 
 def _main_reason(
-    earlier: PendingRequest | None, followed: ReplyMatch | None, answered: list[Answer], conversation: Conversation
+    earlier: PendingRequest | None, followed: ReplyMatch | None, answers: list[Answer], conversation: Conversation
 ) -> str:
     if earlier is not None and earlier.outcome is not Outcome.DONE:
-        return "the same request again, after no whole reply"
-    if earlier is not None and not answered:
+        return RETRIED
+    if earlier is not None and not answers:
         return "the same messages again: another reply to them"
     if followed is not None:
         return "it follows a reply of this session"
-    if conversation.asked:
+    if conversation.requests:
         return "it goes on with this session; the reply before is not in its history"
     return "the first request of a conversation"
 
 
 def _placement(
-    request: Request,
+    prompt: Prompt,
     conversation: Conversation,
     kind: str,
     reason: str,
     followed: ReplyMatch | None,
-    answered: list[Answer] | None = None,
-    retry_of: str | None = None,
+    answers: Sequence[Answer] = (),
 ) -> Placement:
     return Placement(
         session_id=conversation.id,
         external_id=conversation.external_id,
-        identity_source=request.identity.source,
+        identity_source=prompt.identity.source,
         kind=kind,
         kind_reason=reason,
-        parent_id=followed.anchor.turn_id if followed else None,
-        provenance=request.reading.provenance,
-        answered=answered or [],
-        retry_of=retry_of,
-        owner=request.owner,
-        request_key=request.key,
+        parent_id=followed.reply.turn_id if followed else None,
+        provenance=prompt.reading.provenance,
+        answered=list(answers),
+        owner=prompt.owner,
+        request_key=prompt.key,
     )

@@ -36,7 +36,7 @@ _KEPT = (
 _ITEM_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
-def remembered(body: Mapping[str, Any]) -> Json:
+def remembered_fields(body: Mapping[str, Any]) -> Json:
     """Return what is kept with a turn so that its response can be given again and continued.
 
     The instructions are in the turn's messages already; their length says how much of the first one they are.
