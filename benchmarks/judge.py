@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clawrl_trl.judge import words
+from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
@@ -84,10 +84,10 @@ def persona_cases(count: int = 100) -> list[Case]:
 
 def by_words(request: str, response: str, message: str) -> model.Opinion:
     """Word lists alone: more approving than objecting cues, or the other way round."""
-    first = (words.sentences(message) or [""])[0]
+    first = (features.split_sentences(message) or [""])[0]
 
     def count(names: str) -> int:
-        return sum(bool(words.CUES[name].search(first)) for name in names.split())
+        return sum(bool(features.CUES[name].search(first)) for name in names.split())
 
     plus = count("approval approval_first next_first new_task_first task happy_emoji")
     minus = count("change_first wish contrast no_first degree redo wrong raw_error sad_emoji")
@@ -115,8 +115,10 @@ def by_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = model.pooled(encoder, model.tokenised(tokenizer, [message]))[0].numpy()
-        return np.concatenate([embedding * model.EMBEDDING_WEIGHT, words.cues(request, response, message)])
+            embedding = model.embed(encoder, model.tokenise(tokenizer, [message]))[0].numpy()
+        return np.concatenate(
+            [embedding * model.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
+        )
 
     x = torch.tensor(np.stack([row(*one.texts) for one in data]))
     y = torch.tensor([model.LABELS.index(one.label) for one in data])

@@ -16,12 +16,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, turns
+from clawrl_trl.ledger.columns import Floats, Ids
 from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
 
 JUDGE = "outcome"
@@ -78,8 +79,17 @@ class Settled:
     unknown: list[str] = field(default_factory=list)
 
 
+class TeacherColumns(TypedDict, total=False):
+    """Columns of a sample that a teacher fills: see `schema.Sample`."""
+
+    teacher_logprobs: Floats
+    plain_logprobs: Floats
+    topk_ids: Ids
+    topk_logprobs: Floats
+
+
 @dataclass
-class _Move:
+class _RewardedTurn:
     """A turn of an episode, on its way to a sample."""
 
     turn: Turn
@@ -120,7 +130,7 @@ def settle(
         ValueError: If an episode has a signal or a hint for a turn that is not its own.
     """
     settled = Settled()
-    compared: dict[int | None, list[_Move]] = defaultdict(list)
+    compared: dict[int | None, list[_RewardedTurn]] = defaultdict(list)
     outcomes: list[float] = []
     for episode in episodes:
         session = _session(tx, group, episode.session, owner)
@@ -138,7 +148,7 @@ def settle(
         for turn in mine:
             place = step_of(turn) if stepwise else None
             signal, hints = episode.signals.get(turn.id), episode.hints.get(turn.id, ())
-            compared[place].append(_Move(turn, episode.outcome, signal, hints))
+            compared[place].append(_RewardedTurn(turn, episode.outcome, signal, hints))
     last_one = len(episodes) > 1 and len(outcomes) < 2
     for moves in compared.values():
         told = _reward(moves, signal_weight)
@@ -156,7 +166,7 @@ def step_of(turn: Turn) -> int:
     return sum(message.get("role") == "assistant" for message in turn.messages)
 
 
-def _reward(moves: Sequence[_Move], weight: float) -> bool:
+def _reward(moves: Sequence[_RewardedTurn], weight: float) -> bool:
     """Set the rewards of turns that are compared; says whether signals are in them."""
     known = [one.signal for one in moves if one.signal is not None]
     usual = statistics.fmean(known) if known else 0.0
@@ -197,7 +207,7 @@ def _find_fault(measured: Sequence[float], last_one: bool) -> str | None:
 
 
 def _record(
-    tx: Transaction, move: _Move, group: str, measured: Sequence[float], useless: str | None, settled: Settled
+    tx: Transaction, move: _RewardedTurn, group: str, measured: Sequence[float], useless: str | None, settled: Settled
 ) -> None:
     """Write a turn's verdict and, if it can be trained, its sample, unless that waits for a teacher."""
     turn = move.turn
@@ -237,7 +247,9 @@ def awaits_teacher(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.judge == JUDGE and "waiting" in verdict.detail
 
 
-def make_sample(turn: Turn, score: float | None, waiting: Mapping[str, Any], **teacher: Any) -> Sample:
+def make_sample(
+    turn: Turn, score: float | None, waiting: Mapping[str, Any], **teacher: Unpack[TeacherColumns]
+) -> Sample:
     """The sample of an episode's turn.
 
     Where the comparison of the rewards says nothing, the reward is left out if there is a teacher; without one the

@@ -33,7 +33,10 @@ from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON
 REVISION = "0003"
 """The schema's version: the newest migration that this code knows."""
 
-Message = dict[str, Any]
+Json = dict[str, Any]
+"""A JSON object."""
+
+Message = Json
 """A chat message in OpenAI's shape."""
 
 _Serial = BigInteger().with_variant(Integer, "sqlite")
