@@ -13,11 +13,10 @@ import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from pathlib import Path
 
 from processes import CONTROLS, run_training
-from reporting import RESULTS, ROOT, Row, describe_machine, make_table, write_results
+from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
 from tqdm import tqdm
 
 GOALS = {"terminal": 0.85, "gui": 0.85, "swe": 0.7, "toolcall": 0.85}
@@ -82,9 +81,9 @@ def main() -> int:
     minutes = (time.monotonic() - started) / 60
     table = make_table(COLUMNS, rows, lambda row: "; ".join(find_shortfalls(row)) or "as it must be")
     page = (
-        f"# Environments: does practice help with tasks not seen before?\n\n{date.today()}, {describe_machine()}. "
-        "The bundled model, the easiest step of each shipped task set; practice on its training tasks, success on its held-out "
-        f"tasks before and after. `python benchmarks/environments.py`, {arguments.jobs} run(s) at a time, "
+        f"# Environments: does practice help with tasks not seen before?\n\n{describe_setting()}. "
+        "The bundled model, the easiest step of each shipped task set; practice on its training tasks, success on its "
+        f"held-out tasks before and after. `python benchmarks/environments.py`, {arguments.jobs} run(s) at a time, "
         f"{minutes:.0f} minutes.\n\n"
         f"{table}\n"
     )

@@ -13,11 +13,10 @@ import json
 import random
 import shutil
 import sys
-from datetime import date
 from pathlib import Path
 
 from processes import run_training
-from reporting import RESULTS, ROOT, Row, describe_machine, make_table, write_results
+from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
 
 EPISODES = {"swe": 120, "gui": 200}
 RISE = 0.15
@@ -112,7 +111,7 @@ def main() -> int:
     table = make_table(COLUMNS, rows, judge_row)
     page = (
         "# Environments: does the checker's own word teach?\n\n"
-        f"{date.today()}, {describe_machine()}. The bundled model, the easiest step of the shipped task sets; hints of "
+        f"{describe_setting()}. The bundled model, the easiest step of the shipped task sets; hints of "
         "the environment's checker on failed steps, held-out tasks before and after. With `--method opd` no reward is "
         f"trained on. `python benchmarks/environments_hints.py`.\n\n{table}\n"
     )

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from footprint import measure_tree
 from processes import CONTROLS, serve, wait_for
 from reporting import RESULTS, ROOT, Row, describe_machine, write_results
 from sqlalchemy import select
@@ -107,9 +108,8 @@ class Peak(threading.Thread):
     def _measure(self, pid: int) -> int:
         try:
             root = psutil.Process(pid)
-            return self._measure_card({pid, *(child.pid for child in root.children(recursive=True))}) or tree_memory(
-                root
-            )
+            pids = {pid, *(child.pid for child in root.children(recursive=True))}
+            return self._measure_card(pids) or measure_tree(root)
         except psutil.Error:
             return 0
 
@@ -123,10 +123,8 @@ class Peak(threading.Thread):
 
 
 @contextmanager
-def train_beside(
-    folder: RunFolder, options: argparse.Namespace, flags: list[str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """`examples/train.py` on a folder that is served already."""
+def train(folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `examples/train.py` on a folder that is served already, for as long as the block lasts."""
     command = [sys.executable, str(ROOT / "examples" / "train.py"), "--output_dir", str(folder.path), *flags]
     command += ["--method", "binary", "--max_steps", str(options.steps), "--batch_timeout", "2"]
     command += ["--per_device_train_batch_size", str(options.batch)]

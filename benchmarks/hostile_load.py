@@ -23,14 +23,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 from processes import serve, wait_for
-from reporting import RESULTS, Row, describe_machine, write_results
+from reporting import RESULTS, Row, describe_setting, write_results
 
 from clawrl_trl.run import RunFolder
 
@@ -192,7 +191,7 @@ def make_page(rows: list[Row], recoveries: list[Row], seconds: float, rounds: in
     lines = [
         "# Hostile load: does one client stop the others?",
         "",
-        f"{date.today()}, {describe_machine()}. {CLIENTS} streaming clients, {rounds} phases of "
+        f"{describe_setting()}. {CLIENTS} streaming clients, {rounds} phases of "
         f"{seconds:.0f} s of each kind, each between quiet ones. The ratio is that of the p99 of the time to first "
         f"token to the one in the quiet before and after, its median over the phases. Goal: at most {GOAL:.0f}.",
         "",

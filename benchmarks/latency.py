@@ -16,13 +16,12 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import openai
 from processes import serve, wait_for
-from reporting import RESULTS, ROOT, Row, describe_machine, write_results
+from reporting import RESULTS, ROOT, Row, describe_setting, write_results
 
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.ledger import Ledger, policies
@@ -159,9 +158,9 @@ def main() -> int:
             f"| {name} | " + " | ".join(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()) + " |"
         )
     page = (
-        f"# Latency: does the chat wait for the training?\n\n{date.today()}, {describe_machine()}. Two streaming "
-        f"clients, {arguments.rounds} rounds of {arguments.seconds:.0f} s each way. p95 of the time to first token with "
-        f"training on is {ratio:.2f}x that with training off.\n\n" + "\n".join(lines) + "\n"
+        f"# Latency: does the chat wait for the training?\n\n{describe_setting()}. Two streaming "
+        f"clients, {arguments.rounds} rounds of {arguments.seconds:.0f} s each way. p95 of the time to first token "
+        f"with training on is {ratio:.2f}x that with training off.\n\n" + "\n".join(lines) + "\n"
     )
     write_results(arguments.out, "latency", {"rows": rows, "ratio": ratio}, page)
     return 0 if ratio <= 2.0 and rows["on"]["failed"] == 0 and rows["on"]["updates"] > 0 else 1

@@ -12,12 +12,11 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from pathlib import Path
 
 from check_run import find_shortfalls
 from processes import CONTROLS, run_training
-from reporting import RESULTS, ROOT, Row, describe_machine, make_table, write_results
+from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
 from tqdm import tqdm
 
 METHODS = ("binary", "opd", "combine")
@@ -86,7 +85,7 @@ def main() -> int:
     learned = [row for row in rows if "random" not in row["method"]]
     table = make_table(COLUMNS, rows, lambda row: "; ".join(find_shortfalls(row)) or "pass", DIGITS)
     page = (
-        f"# Personas: does the model learn from its chats?\n\n{date.today()}, {describe_machine()}. "
+        f"# Personas: does the model learn from its chats?\n\n{describe_setting()}. "
         f"Engine {arguments.engine}. {arguments.interactions} interactions a run, {arguments.eval_problems} held-out "
         f"problems before and after, sampled at the serving temperature, {arguments.jobs} run(s) at a time. "
         f"`python benchmarks/personas.py --engine {arguments.engine}`, {minutes:.0f} minutes.\n\n"

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from reporting import RESULTS, ROOT, describe_machine, write_results
+from reporting import RESULTS, ROOT, describe_setting, write_results
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, Effect, Rollout, Start, TerminalEnv
@@ -145,7 +144,7 @@ def main() -> int:
         for row in shells
     ]
     page = (
-        f"# Many environments at a time\n\n{date.today()}, {describe_machine()}. `python benchmarks/pool.py`.\n\n"
+        f"# Many environments at a time\n\n{describe_setting()}. `python benchmarks/pool.py`.\n\n"
         f"{count} terminals, {steps} commands each of {MEAN * 1e3:.0f} ms ± 50%: {ratio:.3f} times the ideal.\n\n"
         "| wall s | ideal s | ratio | driver ms a step |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
         f"The rollout's own work: {own:.2f} ms of processor time a step (median; "

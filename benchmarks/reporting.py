@@ -6,6 +6,7 @@ No benchmark of its own: the others import it.
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ def describe_machine() -> str:
     """The machine in one line."""
     memory = psutil.virtual_memory().total / 2**30
     return f"{psutil.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB, no GPU, {platform.python_version()}"
+
+
+def describe_setting() -> str:
+    """Today's date and the machine, as a page of results begins."""
+    return f"{date.today()}, {describe_machine()}"
 
 
 def make_table(

@@ -13,12 +13,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
-from reporting import RESULTS, ROOT, Row, describe_machine, write_results
+from reporting import RESULTS, ROOT, Row, describe_setting, write_results
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
@@ -139,7 +138,7 @@ def make_page(rows: list[Row]) -> str:
         for row in rows
     ]
     return (
-        f"# Episodes in a row\n\n{date.today()}, {describe_machine()}. `python benchmarks/soak.py`. Counts before "
+        f"# Episodes in a row\n\n{describe_setting()}. `python benchmarks/soak.py`. Counts before "
         f"the first episode, after {SETTLED}, after the last, and with the environment closed; every {GIVEN_UP}th is "
         "given up.\n\n"
         "| setting | episodes | dropped | wall s | child processes | open files | temporary | MiB | left |\n"

@@ -24,12 +24,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from pathlib import Path
 
 import httpx
 from processes import serve
-from reporting import RESULTS, Row, describe_machine, write_results
+from reporting import RESULTS, Row, describe_setting, write_results
 from sqlalchemy import select
 
 from clawrl_trl.config.serving import ServeSettings
@@ -357,10 +356,10 @@ def make_page(row: Row, options: argparse.Namespace) -> str:
     lines = [f"| {name} | {value:.4g} |" for name, value in row.items()]
     verdict = "; ".join(find_shortfalls(row)) or "everything as it must be"
     return (
-        f"# New policy versions under load: {options.engine}\n\n{date.today()}, {describe_machine()}. "
-        f"{options.streams} clients stream replies of about {options.tokens} tokens of the bundled model without a pause. "
-        f"{options.rounds} rounds of {options.seconds:.0f} s without swaps and as long with, {options.swaps} versions "
-        "published in all. Engine, gateway, publisher and clients share the machine. "
+        f"# New policy versions under load: {options.engine}\n\n{describe_setting()}. "
+        f"{options.streams} clients stream replies of about {options.tokens} tokens of the bundled model without a "
+        f"pause. {options.rounds} rounds of {options.seconds:.0f} s without swaps and as long with, {options.swaps} "
+        "versions published in all. Engine, gateway, publisher and clients share the machine. "
         f"Verdict: {verdict}.\n\n| | |\n|---|---|\n" + "\n".join(lines) + "\n"
     )
 
