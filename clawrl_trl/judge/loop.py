@@ -284,8 +284,8 @@ def make_sample(claim: Claim, judgement: Judgement, scores: TeacherScores | None
     """The training sample of a judgement, or `None` when it teaches nothing or the turn can't be trained on."""
     turn = claim.turn
     if claim.outcome is not None:
-        waiting = claim.outcome.detail["waiting"]
-        return episodes.make_sample(turn, judgement.score, waiting, **_make_teacher_columns(scores))
+        comparison = claim.outcome.detail["waiting"]
+        return episodes.make_sample(turn, judgement.score, comparison, **_make_teacher_columns(scores))
     # A score of 0 has no gradient: it teaches as little as none.
     score = judgement.score or None
     if not turn.trainable or turn.policy_version is None or (score is None and scores is None):
