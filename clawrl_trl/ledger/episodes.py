@@ -88,7 +88,7 @@ class TeacherColumns(TypedDict, total=False):
 
 
 class Comparison(TypedDict):
-    """What the reward of a turn is compared with; in JSON, in the verdict of a turn that waits for its teacher.
+    """Rewards that a turn is compared with, summarised; kept in the verdict of a turn that waits for its teacher.
 
     `group`, `baseline` and `scale` are those of the sample. `useless` is the reason why the comparison says nothing.
     """
