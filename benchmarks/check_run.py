@@ -9,25 +9,26 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+
+from reporting import Row
 
 SCORE_BEFORE = 0.3
 SCORE_AFTER = 0.8
 CORRECTNESS_LOSS = 0.02
 
 
-def shortfalls(metrics: dict[str, Any], correctness_loss: float = CORRECTNESS_LOSS) -> list[str]:
-    """What a run's metrics fall short in; empty when it passes."""
-    found = []
+def find_shortfalls(metrics: Row, correctness_loss: float = CORRECTNESS_LOSS) -> list[str]:
+    """List what a run's metrics fall short in; empty when it passes."""
+    shortfalls = []
     if metrics["score_before"] > SCORE_BEFORE:
-        found.append(f"score before {metrics['score_before']:.2f} > {SCORE_BEFORE}")
+        shortfalls.append(f"score before {metrics['score_before']:.2f} > {SCORE_BEFORE}")
     if metrics["score_after"] < SCORE_AFTER:
-        found.append(f"score after {metrics['score_after']:.2f} < {SCORE_AFTER}")
+        shortfalls.append(f"score after {metrics['score_after']:.2f} < {SCORE_AFTER}")
     if metrics["correct_before"] - metrics["correct_after"] > correctness_loss + 1e-9:
-        found.append(f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}")
+        shortfalls.append(f"correctness fell from {metrics['correct_before']:.2f} to {metrics['correct_after']:.2f}")
     if metrics["failed_requests"]:
-        found.append(f"{metrics['failed_requests']} requests failed")
-    return found
+        shortfalls.append(f"{metrics['failed_requests']} requests failed")
+    return shortfalls
 
 
 def main() -> int:
@@ -36,9 +37,9 @@ def main() -> int:
     parser.add_argument("--correctness_loss", type=float, default=CORRECTNESS_LOSS)
     arguments = parser.parse_args()
     metrics = json.loads((arguments.run / "metrics.json").read_text())
-    found = shortfalls(metrics, arguments.correctness_loss)
-    print("; ".join(found) or "the run passes")
-    return 1 if found else 0
+    shortfalls = find_shortfalls(metrics, arguments.correctness_loss)
+    print("; ".join(shortfalls) or "the run passes")
+    return 1 if shortfalls else 0
 
 
 if __name__ == "__main__":

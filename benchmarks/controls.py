@@ -1,4 +1,4 @@
-"""Rewards that say nothing, for controls."""
+"""Rewards that say nothing, for the controls of the other benchmarks: `--custom_rm_path controls.py:random_sign`."""
 
 import random
 

@@ -12,15 +12,12 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
-from datetime import date
 from pathlib import Path
-from typing import Any
 
-from personas import machine
+from processes import run_training
+from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
 
-ROOT = Path(__file__).parents[1]
 EPISODES = {"swe": 120, "gui": 200}
 RISE = 0.15
 """Least that success must rise with a task's own hints, and most that it may with others'."""
@@ -29,13 +26,11 @@ COLUMNS = (
     "taught", "policy_versions", "samples_trained", "failed_requests", "wall_s",
 )  # fmt: skip
 
-Row = dict[str, Any]
-
 
 def shuffle_swe(rows: list[Row]) -> list[Row]:
     """The tasks with each other's messages; none keeps its own."""
-    told = [row for row in rows if "test_messages" in row]
-    for row, message in zip(told, [one["test_messages"] for one in told[7:] + told[:7]], strict=True):
+    hinted = [row for row in rows if "test_messages" in row]
+    for row, message in zip(hinted, [other["test_messages"] for other in hinted[7:] + hinted[:7]], strict=True):
         row["test_messages"] = message
     return rows
 
@@ -66,25 +61,20 @@ def make_control(env: str, folder: Path) -> Path:
 
 def run(folder: Path, env: str, method: str, control: bool, seed: int, arguments: argparse.Namespace) -> Row:
     """Run one cell, or read its result if it is there."""
-    result = folder / "metrics.json"
-    if not result.exists():
-        command = [
-            sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "examples" / "train.py"), "--port", "0",
-            "--config", str(ROOT / "examples" / "configs" / f"{env}.yaml"), "--method", method, "--seed", str(seed),
-            "--episodes", str(arguments.episodes or EPISODES[env]), "--eval_problems", str(arguments.eval_problems),
-            "--output_dir", str(folder), *arguments.flags,
-        ]  # fmt: skip
-        if control:
-            command += ["--tasks", str(make_control(env, folder.with_name(f"{folder.name}-tasks")))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    played = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    flags = [
+        *("--config", str(ROOT / "examples" / "configs" / f"{env}.yaml"), "--method", method, "--seed", str(seed)),
+        *("--episodes", str(arguments.episodes or EPISODES[env]), "--eval_problems", str(arguments.eval_problems)),
+        *arguments.flags,
+    ]
+    if control:
+        flags += ["--tasks", str(make_control(env, folder.with_name(f"{folder.name}-tasks")))]
+    row = run_training(folder, *flags, timeout=3600)
+    episodes = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
     log = (folder / "logs" / "judge.log").read_text()
     return {
-        **json.loads(result.read_text()),
+        **row,
         "hints": "other tasks'" if control else "its own",
-        "hinted": sum(row["settled"].get("hinted", 0) for row in played),
+        "hinted": sum(episode["settled"].get("hinted", 0) for episode in episodes),
         "taught": log.count("with a teacher"),
     }
 
@@ -97,18 +87,9 @@ def judge_row(row: Row) -> str:
     return "as it must be" if rise < RISE else f"rose by {rise:.2f}"
 
 
-def make_table(rows: list[Row]) -> str:
-    """The results as a Markdown table."""
-    lines = ["| " + " | ".join((*COLUMNS, "verdict")).replace("_", " ") + " |", "|" + "---|" * (len(COLUMNS) + 1)]
-    for row in rows:
-        cells = [f"{row[name]:.2f}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS]
-        lines.append("| " + " | ".join([*cells, judge_row(row)]) + " |")
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "environments_hints")
     parser.add_argument("--envs", nargs="+", default=tuple(EPISODES), choices=tuple(EPISODES))
     parser.add_argument("--methods", nargs="+", default=("opd",), choices=("opd", "combine"))
@@ -127,16 +108,14 @@ def main() -> int:
             for seed, control in cells:
                 folder = arguments.runs / f"{env}-{method}{'-control' if control else ''}-{seed}"
                 rows.append(run(folder, env, method, control, seed, arguments))
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "environments_hints.json").write_text(json.dumps(rows, indent=1) + "\n")
+    table = make_table(COLUMNS, rows, judge_row)
     page = (
         "# Environments: does the checker's own word teach?\n\n"
-        f"{date.today()}, {machine()}. The bundled model, the easiest step of the shipped task sets; hints of the "
-        "environment's checker on failed steps, held-out tasks before and after. With `--method opd` no reward is "
-        f"trained on. `python benchmarks/environments_hints.py`.\n\n{make_table(rows)}\n"
+        f"{describe_setting()}. The bundled model, the easiest step of the shipped task sets; hints of "
+        "the environment's checker on failed steps, held-out tasks before and after. With `--method opd` no reward is "
+        f"trained on. `python benchmarks/environments_hints.py`.\n\n{table}\n"
     )
-    (arguments.out / "environments_hints.md").write_text(page)
-    print(page)
+    write_results(arguments.out, "environments_hints", rows, page)
     return 1 if any(judge_row(row) != "as it must be" for row in rows) else 0
 
 

@@ -11,8 +11,8 @@ import time
 import psutil
 
 
-def tree_memory(root: psutil.Process) -> int:
-    """Proportional memory of a process and its descendants, in bytes."""
+def measure_tree(root: psutil.Process) -> int:
+    """Measure the proportional memory of a process and its descendants, in bytes."""
     total = 0
     for process in (root, *root.children(recursive=True)):
         try:
@@ -28,7 +28,7 @@ def main() -> int:
     root = psutil.Process(command.pid)
     while command.poll() is None:
         try:
-            peak = max(peak, tree_memory(root))
+            peak = max(peak, measure_tree(root))
         except psutil.NoSuchProcess:
             break
         time.sleep(0.5)

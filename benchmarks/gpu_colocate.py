@@ -28,18 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from footprint import tree_memory
-from latency import wait_for
-from personas import machine
+from footprint import measure_tree
+from processes import CONTROLS, serve, wait_for
+from reporting import RESULTS, ROOT, Row, describe_machine, write_results
 from sqlalchemy import select
-from swap_under_load import Load, serving
+from swap_under_load import Load
 
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Batch, Event, Policy
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
 
-ROOT = Path(__file__).parents[1]
 SHAPE = {
     "hidden_size": 2560,
     "intermediate_size": 9728,
@@ -61,8 +60,8 @@ ROWS = (
 ANSWER = "Could you say that in plain sentences, please?"
 
 
-def random_model(folder: Path, device: str = "cuda") -> None:
-    """A model of `SHAPE` with random weights in bfloat16, and the bundled tokenizer with its vocabulary filled up."""
+def write_random_model(folder: Path, device: str = "cuda") -> None:
+    """Write a model of `SHAPE`: random weights in bfloat16, the bundled tokenizer with its vocabulary filled up."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -70,11 +69,11 @@ def random_model(folder: Path, device: str = "cuda") -> None:
         shutil.copy(file, folder / file.name)
     shutil.copy(MODEL_PATH / "chat_template.jinja", folder)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    known = tokenizer["model"]["vocab"]
-    taken = {*known.values(), *(one["id"] for one in tokenizer["added_tokens"])}
+    vocabulary = tokenizer["model"]["vocab"]
+    used = {*vocabulary.values(), *(token["id"] for token in tokenizer["added_tokens"])}
     words = ("".join(letters) for letters in itertools.product(string.ascii_letters + string.digits, repeat=3))
-    free = (word for word in words if word not in known)
-    known.update({next(free): token for token in range(SHAPE["vocab_size"]) if token not in taken})
+    free = (word for word in words if word not in vocabulary)
+    vocabulary.update({next(free): token for token in range(SHAPE["vocab_size"]) if token not in used})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
@@ -98,33 +97,34 @@ class Peak(threading.Thread):
     def run(self) -> None:
         while not self._halt.wait(0.5):
             for name, pid in self._roots.items():
-                self.bytes[name] = max(self.bytes[name], self._taken(pid))
+                self.bytes[name] = max(self.bytes[name], self._measure(pid))
 
     def stop(self) -> dict[str, float]:
         """GiB by name."""
         self._halt.set()
         self.join()
-        return {name: taken / 2**30 for name, taken in self.bytes.items()}
+        return {name: peak / 2**30 for name, peak in self.bytes.items()}
 
-    def _taken(self, pid: int) -> int:
+    def _measure(self, pid: int) -> int:
         try:
             root = psutil.Process(pid)
-            return self._on_card({pid, *(one.pid for one in root.children(recursive=True))}) or tree_memory(root)
+            pids = {pid, *(child.pid for child in root.children(recursive=True))}
+            return self._measure_card(pids) or measure_tree(root)
         except psutil.Error:
             return 0
 
-    def _on_card(self, pids: set[int]) -> int:
+    def _measure_card(self, pids: set[int]) -> int:
         if not self._gpu:
             return 0
-        asked = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-        lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         rows = [tuple(map(int, line.split(","))) for line in lines if line.strip()]
         return sum(used * 2**20 for pid, used in rows if pid in pids)
 
 
 @contextmanager
-def training(folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """`examples/train.py` on a folder that is served already."""
+def train(folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `examples/train.py` on a folder that is served already, for as long as the block lasts."""
     command = [sys.executable, str(ROOT / "examples" / "train.py"), "--output_dir", str(folder.path), *flags]
     command += ["--method", "binary", "--max_steps", str(options.steps), "--batch_timeout", "2"]
     command += ["--per_device_train_batch_size", str(options.batch)]
@@ -145,11 +145,11 @@ async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags
     with load.stretch("alone"):
         await asyncio.sleep(options.seconds)
     engine = (folder.announced("engine") or {})["pid"]
-    with training(folder, options, flags) as trainer:
+    with train(folder, options, flags) as trainer:
         peak = Peak(options.gpu, engine=engine, trainer=trainer.pid)
         peak.start()
-        begun = lambda: trainer.poll() is not None or _updates(folder)  # noqa: E731
-        await asyncio.to_thread(wait_for, begun, options.patience)
+        has_begun = lambda: trainer.poll() is not None or _count_updates(folder)  # noqa: E731
+        await asyncio.to_thread(wait_for, has_begun, options.patience)
         with load.stretch("training"):
             await asyncio.to_thread(trainer.wait, options.patience)
         memory = peak.stop()
@@ -158,7 +158,7 @@ async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags
     return memory
 
 
-def _updates(folder: RunFolder) -> int:
+def _count_updates(folder: RunFolder) -> int:
     ledger = Ledger.open(folder.ledger)
     with ledger.reader() as tx:
         count = len(list(tx.scalars(select(Policy.version).where(Policy.version > 0))))
@@ -166,23 +166,23 @@ def _updates(folder: RunFolder) -> int:
     return count
 
 
-def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: argparse.Namespace) -> dict[str, Any]:
+def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: argparse.Namespace) -> Row:
     """One column of the table."""
     from clawrl_trl.ledger import batches
 
     ledger = Ledger.open(folder.ledger)
     with ledger.reader() as tx:
-        trained = [one for one in tx.scalars(select(Batch)) if one.trained_at is not None]
-        steps = [one.trained_at - one.created_at for one in trained if one.trained_at is not None]
-        rows = [turn for one in trained for _, turn in batches.samples_of(tx, one)]
-        tokens = [len(turn.prompt_ids) + len(turn.completion_ids) for turn in rows]
-        made = {one.version: one.created_at for one in tx.scalars(select(Policy))}
-        served = tx.scalars(select(Event).where(Event.kind == "policy_serving"))
-        swaps = [one.at - made[int(one.subject)] for one in served]
+        trained = [batch for batch in tx.scalars(select(Batch)) if batch.trained_at is not None]
+        steps = [batch.trained_at - batch.created_at for batch in trained if batch.trained_at is not None]
+        turns = [turn for batch in trained for _, turn in batches.samples_of(tx, batch)]
+        tokens = [len(turn.prompt_ids) + len(turn.completion_ids) for turn in turns]
+        committed = {policy.version: policy.created_at for policy in tx.scalars(select(Policy))}
+        promotions = tx.scalars(select(Event).where(Event.kind == "policy_serving"))
+        swaps = [event.at - committed[int(event.subject)] for event in promotions]
     ledger.close()
     return {
         "date": str(date.today()),
-        "machine": card() or machine(),
+        "machine": describe_card() or describe_machine(),
         "engine": options.engine,
         "clients": options.streams,
         "tokens/s, engine alone": load.rate("alone"),
@@ -194,55 +194,55 @@ def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: 
         "time of a swap, largest s": max(swaps),
         "peak memory, engine GiB": memory["engine"],
         "peak memory, trainer GiB": memory["trainer"],
-        "failed requests": sum(one.error is not None for one in load.replies),
+        "failed requests": sum(reply.error is not None for reply in load.replies),
     }
 
 
-def card() -> str | None:
+def describe_card() -> str | None:
     """The GPU's name and memory, or `None`."""
     import torch
 
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB"
+    card = torch.cuda.get_device_properties(0)
+    return f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
 
 
-def page(columns: dict[str, dict[str, Any] | None]) -> str:
+def make_page(columns: dict[str, Row | None]) -> str:
     """The results as Markdown."""
     lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---|---|---|"]
     for row in ROWS:
-        cells = [_cell((columns.get(name) or {}).get(row)) for name in COLUMNS]
+        cells = [_format_cell((columns.get(name) or {}).get(row)) for name in COLUMNS]
         lines.append(f"| {row} | {' | '.join(cells)} |")
     head = "# Trainer and engine on one device\n\nA step is forward, backward, saving and committing; a swap is from"
     return f"{head} a candidate's commit to its promotion (gate, engine, ledger).\n\n" + "\n".join(lines) + "\n"
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "not measured"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def measure(options: argparse.Namespace, place: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace, place: str) -> Row:
     """One column."""
     folder, flags = RunFolder(Path(place) / "run").make(), ["--engine", options.engine]
-    flags += ["--custom_rm_path", f"{ROOT / 'benchmarks' / 'controls.py'}:random_sign", "--hints", "false"]
+    flags += ["--custom_rm_path", f"{CONTROLS}:random_sign", "--hints", "false"]
     trainer: list[str] = []
     if options.gpu:
         model = Path(place) / "model"
         model.mkdir()
-        random_model(model)
+        write_random_model(model)
         flags += ["--model_name_or_path", str(model), "--max_model_len", "4096"]
         trainer = ["--model_name_or_path", str(model), "--dtype", "bfloat16", "--gradient_checkpointing", "true"]
-    with serving(folder, *flags, "--max_running", str(options.streams), timeout=900) as (base_url, _):
+    with serve(folder, *flags, "--max_running", str(options.streams), timeout=900) as base_url:
         load = Load(base_url, options.streams, options.tokens, ANSWER)
         memory = asyncio.run(play(load, folder, options, [*trainer, *flags]))
         return summarise(load, folder, memory, options)
 
 
 def main() -> int:
-    gpu = card() is not None
+    gpu = describe_card() is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="vllm" if gpu else "transformers", choices=("vllm", "transformers"))
     parser.add_argument("--streams", type=int, default=32 if gpu else 4)
@@ -251,17 +251,14 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8 if gpu else 4)
     parser.add_argument("--seconds", type=float, default=30.0, help="time of load without training")
     parser.add_argument("--patience", type=float, default=900.0, help="longest time for all steps")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.gpu = gpu
-    options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "gpu_colocate.json"
     columns = json.loads(file.read_text()) if file.exists() else dict.fromkeys(COLUMNS)
     with tempfile.TemporaryDirectory() as place:
         columns["gpu" if gpu else "cpu"] = measure(options, place)
-    file.write_text(json.dumps(columns, indent=1) + "\n")
-    (options.out / "gpu_colocate.md").write_text(page(columns))
-    print(page(columns))
+    write_results(options.out, "gpu_colocate", columns, make_page(columns))
     return 0
 
 

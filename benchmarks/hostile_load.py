@@ -17,25 +17,22 @@ import re
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
-from latency import wait_for
-from personas import machine
+from processes import serve, wait_for
+from reporting import RESULTS, Row, describe_setting, write_results
 
 from clawrl_trl.run import RunFolder
 
-ROOT = Path(__file__).parents[1]
 CLIENTS = 2
 PAUSE_S = 0.1
 GOAL = 2.0
@@ -77,15 +74,15 @@ class Chatter(threading.Thread):
         return time.monotonic() - began if waited is None else waited
 
 
-def text_of(megabytes: float) -> bytes:
+def make_text(megabytes: float) -> bytes:
     words = "please read this carefully " * int(megabytes * 2**20 / 27)
     return json.dumps({"messages": [{"role": "user", "content": words}]}).encode()
 
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
-    "text of 1 MB": ("chat/completions", lambda: text_of(1)),
-    "text of 4 MB": ("chat/completions", lambda: text_of(4)),
-    "text of 31 MB": ("chat/completions", lambda: text_of(31)),
+    "text of 1 MB": ("chat/completions", lambda: make_text(1)),
+    "text of 4 MB": ("chat/completions", lambda: make_text(4)),
+    "text of 31 MB": ("chat/completions", lambda: make_text(31)),
     "4 MB of wrong items": ("chat/completions", lambda: b'{"messages": [' + b"1," * 2**21 + b"1]}"),
     "1 MB of wrong messages": ("chat/completions", lambda: b'{"messages": [' + b'{"x":1},' * 2**17 + b"{}]}"),
     "2,000 prompts": ("completions", lambda: json.dumps({"prompt": ["hello"] * 2000, "max_tokens": 64}).encode()),
@@ -96,43 +93,43 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 def post(url: str, kind: str, halt: Any, statuses: Any) -> None:
     """Post one body again and again, in a process of its own: the chats' clients shall not wait for it."""
-    content, seen = HOSTILE[kind][1](), Counter[int]()
+    content, answers = HOSTILE[kind][1](), Counter[int]()
     headers = {"content-type": "application/json"}
     with httpx.Client(timeout=300, trust_env=False) as client:
         while not halt.wait(0.05):
             with contextlib.suppress(httpx.HTTPError):
-                seen[client.post(url, content=content, headers=headers).status_code] += 1
-    statuses.put(seen)
+                answers[client.post(url, content=content, headers=headers).status_code] += 1
+    statuses.put(answers)
 
 
 @contextlib.contextmanager
-def posting(base_url: str, kind: str) -> Iterator[Counter[int]]:
+def post_repeatedly(base_url: str, kind: str) -> Iterator[Counter[int]]:
     """Post a hostile body again and again; the statuses that came are there at the end."""
     context = multiprocessing.get_context("spawn")
-    halt, statuses, seen = context.Event(), context.Queue(), Counter[int]()
+    halt, statuses, answers = context.Event(), context.Queue(), Counter[int]()
     process = context.Process(target=post, args=(f"{base_url}/{HOSTILE[kind][0]}", kind, halt, statuses), daemon=True)
     process.start()
     try:
-        yield seen
+        yield answers
     finally:
         halt.set()
-        seen.update(statuses.get(timeout=300))
+        answers.update(statuses.get(timeout=300))
         process.join(10)
 
 
 @contextlib.contextmanager
-def half_open(base_url: str) -> Iterator[Counter[int]]:
+def hold_half_open(base_url: str) -> Iterator[Counter[int]]:
     """Hold connections that sent half a head."""
     url = httpx.URL(base_url)
     with contextlib.ExitStack() as stack:
         for _ in range(HALF_OPEN):
-            one = stack.enter_context(socket.create_connection((url.host, url.port or 0), 120))
+            connection = stack.enter_context(socket.create_connection((url.host, url.port or 0), 120))
             with contextlib.suppress(OSError):
-                one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         yield Counter({0: HALF_OPEN})
 
 
-def phase(seconds: float) -> tuple[float, float]:
+def wait_phase(seconds: float) -> tuple[float, float]:
     begin = time.monotonic()
     time.sleep(seconds)
     return begin, time.monotonic()
@@ -150,16 +147,16 @@ def summarise(chatters: list[Chatter], spans: list[tuple[float, float]]) -> dict
     return {"chats": len(waits), "failed": failures, "p50_ms": cuts[49], "p99_ms": cuts[98], "max_ms": max(waits)}
 
 
-def beside(base_url: str, chatters: list[Chatter], kind: str, seconds: float, rounds: int) -> dict[str, Any]:
+def measure_kind(base_url: str, chatters: list[Chatter], kind: str, seconds: float, rounds: int) -> Row:
     """Measure one kind. The ratio is the median over the rounds of p99 beside it by p99 in the quiet around it."""
-    quiet, loud = [phase(seconds)], []
+    quiet, loud = [wait_phase(seconds)], []
     statuses: Counter[int] = Counter()
     for _ in range(rounds):
-        hostile = half_open(base_url) if kind not in HOSTILE else posting(base_url, kind)
-        with hostile as seen:
-            loud.append(phase(seconds))
-        statuses += seen
-        quiet.append(phase(seconds))
+        hostile = hold_half_open(base_url) if kind not in HOSTILE else post_repeatedly(base_url, kind)
+        with hostile as answers:
+            loud.append(wait_phase(seconds))
+        statuses += answers
+        quiet.append(wait_phase(seconds))
     time.sleep(2)
     ratios = [
         summarise(chatters, [loud[at]])["p99_ms"] / summarise(chatters, quiet[at : at + 2])["p99_ms"]
@@ -175,7 +172,7 @@ def beside(base_url: str, chatters: list[Chatter], kind: str, seconds: float, ro
     }
 
 
-def recovery(folder: RunFolder, base_url: str) -> dict[str, Any]:
+def measure_recovery(folder: RunFolder, base_url: str) -> Row:
     """Kill the engine; seconds until the next reply, and what the logs say of the way there."""
     announced = folder.announced("engine") or {}
     os.kill(announced["pid"], signal.SIGKILL)
@@ -187,14 +184,14 @@ def recovery(folder: RunFolder, base_url: str) -> dict[str, Any]:
         statuses.append((answer.status_code, answer.headers.get("retry-after")))
     seconds = time.monotonic() - killed_at
     stages = re.findall(r"ready: (.*)", (folder.logs / "engine.log").read_text())
-    return {"seconds": seconds, "refused": [one for one in statuses if one[0] != 200], "stages": stages[-1]}
+    return {"seconds": seconds, "refused": [status for status in statuses if status[0] != 200], "stages": stages[-1]}
 
 
-def page(rows: list[dict[str, Any]], recoveries: list[dict[str, Any]], seconds: float, rounds: int) -> str:
+def make_page(rows: list[Row], recoveries: list[Row], seconds: float, rounds: int) -> str:
     lines = [
         "# Hostile load: does one client stop the others?",
         "",
-        f"{date.today()}, {machine()}. {CLIENTS} streaming clients, {rounds} phases of "
+        f"{describe_setting()}. {CLIENTS} streaming clients, {rounds} phases of "
         f"{seconds:.0f} s of each kind, each between quiet ones. The ratio is that of the p99 of the time to first "
         f"token to the one in the quiet before and after, its median over the phases. Goal: at most {GOAL:.0f}.",
         "",
@@ -216,57 +213,35 @@ def page(rows: list[dict[str, Any]], recoveries: list[dict[str, Any]], seconds: 
         "| next reply after, s | refused meanwhile | stages |",
         "|---|---|---|",
     ]
-    for one in recoveries:
-        lines.append(f"| {one['seconds']:.1f} | {len(one['refused'])} | {one['stages']} |")
+    for row in recoveries:
+        lines.append(f"| {row['seconds']:.1f} | {len(row['refused'])} | {row['stages']} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a phase")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(place).make()
-        command = [
-            sys.executable,
-            "-m",
-            "clawrl_trl.cli.main",
-            "serve",
-            "--run",
-            place,
-            "--port",
-            "0",
-            "--judge",
-            "off",
-        ]
-        with (folder.logs / "serve.log").open("ab") as log:
-            serving = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
-        try:
-            wait_for(lambda: folder.announced("gateway"))
-            base_url = (folder.announced("gateway") or {})["base_url"]
+        with serve(folder, "--judge", "off") as base_url:
             chatters = [Chatter(base_url, number) for number in range(CLIENTS)]
             for chatter in chatters:
                 chatter.start()
             wait_for(lambda: all(len(chatter.waits) > 5 for chatter in chatters))
             kinds = [*HOSTILE, f"{HALF_OPEN:,} half-open connections"]
-            rows = [beside(base_url, chatters, kind, arguments.seconds, arguments.rounds) for kind in kinds]
+            rows = [measure_kind(base_url, chatters, kind, arguments.seconds, arguments.rounds) for kind in kinds]
             for chatter in chatters:
                 chatter.halt.set()
             for chatter in chatters:
                 chatter.join(130)
-            recoveries = [recovery(folder, base_url) for _ in range(arguments.kills)]
-        finally:
-            serving.terminate()
-            serving.wait(60)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+            recoveries = [measure_recovery(folder, base_url) for _ in range(arguments.kills)]
     content = {"rows": rows, "recoveries": recoveries, "goal": GOAL}
-    (arguments.out / "hostile_load.json").write_text(json.dumps(content, indent=1) + "\n")
-    text = page(rows, recoveries, arguments.seconds, arguments.rounds)
-    (arguments.out / "hostile_load.md").write_text(text)
-    print(text)
+    page = make_page(rows, recoveries, arguments.seconds, arguments.rounds)
+    write_results(arguments.out, "hostile_load", content, page)
     return 0 if all(row["ratio"] <= GOAL and not row["hostile"]["failed"] for row in rows) else 1
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clawrl_trl.judge import words
+from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
@@ -31,7 +31,7 @@ REACTIONS = CASES.with_name("reactions.json")
 Case = tuple[str, JudgedTurn, int]
 
 
-def turn(request: str, response: str, state: Sequence[dict], provenance: Sequence[str]) -> JudgedTurn:
+def make_turn(request: str, response: str, state: Sequence[dict], provenance: Sequence[str]) -> JudgedTurn:
     return JudgedTurn(
         turn_id="t",
         session_id="s",
@@ -45,49 +45,49 @@ def turn(request: str, response: str, state: Sequence[dict], provenance: Sequenc
     )
 
 
-def own_cases() -> list[Case]:
+def read_cases() -> list[Case]:
     rows = [json.loads(line) for line in CASES.read_text().splitlines()]
     return [
         (
             "words" if row["provenance"] == ["owner"] else "tools and events",
-            turn(row["request"], row["response"], row["next_state"], row["provenance"]),
+            make_turn(row["request"], row["response"], row["next_state"], row["provenance"]),
             row["score"],
         )
         for row in rows
     ]
 
 
-def persona_cases(count: int = 100) -> list[Case]:
+def make_persona_cases(count: int = 100) -> list[Case]:
     """Objections, approvals and next tasks in the personas' words."""
     from clawrl_trl.envs.chat.personas import PERSONAS
 
     rng = random.Random(7)
-    found: list[Case] = []
+    cases: list[Case] = []
     for name, make in PERSONAS.items():
         persona = make()
         now, then = persona.tasks(3, "train", count), persona.tasks(4, "train", count)
         for number, task in enumerate(now):
             bad = "**Step 1:** Read.\n\n**Final answer:** 12" if name == "student" else "**Grade:** incorrect."
             good = "You start with 5 and add 7, so 5 + 7 = 12. The answer is 12."
-            asked = persona.opening(task, rng)
-            said = [
+            request = persona.opening(task, rng)
+            exchanges = [
                 (bad, persona.react(task, bad, 1 + number % 2, rng).text, -1),
                 (good, persona._approval(rng), 1),
                 (good, persona.opening(then[number], rng), 1),
             ]
-            found += [
-                (f"persona {name}", turn(asked, reply, [{"role": "user", "content": text}], ["owner"]), score)
-                for reply, text, score in said
+            cases += [
+                (f"persona {name}", make_turn(request, reply, [{"role": "user", "content": text}], ["owner"]), score)
+                for reply, text, score in exchanges
             ]
-    return found
+    return cases
 
 
-def by_words(request: str, response: str, message: str) -> model.Opinion:
+def classify_by_words(request: str, response: str, message: str) -> model.Opinion:
     """Word lists alone: more approving than objecting cues, or the other way round."""
-    first = (words.sentences(message) or [""])[0]
+    first = (features.split_sentences(message) or [""])[0]
 
     def count(names: str) -> int:
-        return sum(bool(words.CUES[name].search(first)) for name in names.split())
+        return sum(bool(features.CUES[name].search(first)) for name in names.split())
 
     plus = count("approval approval_first next_first new_task_first task happy_emoji")
     minus = count("change_first wish contrast no_first degree redo wrong raw_error sad_emoji")
@@ -95,7 +95,7 @@ def by_words(request: str, response: str, message: str) -> model.Opinion:
     return model.Opinion(score, (0.0, 0.0, 0.0))
 
 
-def by_vader() -> Classify:
+def make_vader_classifier() -> Classify:
     from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
     analyzer = SentimentIntensityAnalyzer()
@@ -107,7 +107,7 @@ def by_vader() -> Classify:
     return classify
 
 
-def by_linear_head() -> Classify:
+def make_linear_head() -> Classify:
     """The encoder without the adapter: logistic regression on its embeddings and the cues."""
     torch.set_num_threads(1)
     tokenizer, encoder = model.load_tokenizer(), model.load_encoder()
@@ -115,12 +115,14 @@ def by_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = model.pooled(encoder, model.tokenised(tokenizer, [message]))[0].numpy()
-        return np.concatenate([embedding * model.EMBEDDING_WEIGHT, words.cues(request, response, message)])
+            embedding = model.embed(encoder, model.tokenise(tokenizer, [message]))[0].numpy()
+        return np.concatenate(
+            [embedding * model.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
+        )
 
-    x = torch.tensor(np.stack([row(*one.texts) for one in data]))
-    y = torch.tensor([model.LABELS.index(one.label) for one in data])
-    share = torch.tensor([one.weight for one in data])
+    x = torch.tensor(np.stack([row(*example.texts) for example in data]))
+    y = torch.tensor([model.LABELS.index(example.label) for example in data])
+    share = torch.tensor([example.weight for example in data])
     head = torch.nn.Linear(x.shape[1], 3)
     torch.nn.init.zeros_(head.weight)
     optimizer = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
@@ -139,7 +141,7 @@ def by_linear_head() -> Classify:
 
 def measure(classify: Classify, cases: Sequence[Case]) -> dict[str, float]:
     judge = RulesJudge(classify)
-    pairs = [(score, judge.decide(one).score or 0) for _, one, score in cases]
+    pairs = [(score, judge.decide(turn).score or 0) for _, turn, score in cases]
     return {
         "accuracy": sum(a == b for a, b in pairs) / len(pairs),
         "abstained": sum(b == 0 for _, b in pairs) / len(pairs),
@@ -151,13 +153,13 @@ def measure_reactions(classify: Classify) -> dict[str, dict[str, float]]:
     """By language, English by its split: how many, and the shares abstained, right of those decided, and wrong."""
     data = json.loads(REACTIONS.read_text())
     judge = RulesJudge(classify)
-    given: dict[str, list[tuple[float | None, dict]]] = {}
-    for one in data["reactions"]:
-        request, reply = data["contexts"][one["context"]]
-        state = [{"role": "user", "content": one["message"]}]
-        name = f"en, {one['split']}" if one["language"] == "en" else one["language"]
-        score = judge.decide(turn(request, reply, state, ["owner"])).score
-        given.setdefault(name, []).append((score, data["kinds"][one["kind"]]))
+    decided: dict[str, list[tuple[float | None, dict]]] = {}
+    for reaction in data["reactions"]:
+        request, reply = data["contexts"][reaction["context"]]
+        state = [{"role": "user", "content": reaction["message"]}]
+        name = f"en, {reaction['split']}" if reaction["language"] == "en" else reaction["language"]
+        score = judge.decide(make_turn(request, reply, state, ["owner"])).score
+        decided.setdefault(name, []).append((score, data["kinds"][reaction["kind"]]))
     return {
         name: {
             "n": len(pairs),
@@ -166,7 +168,7 @@ def measure_reactions(classify: Classify) -> dict[str, dict[str, float]]:
             / max(1, sum(score is not None for score, _ in pairs)),
             "wrong": sum(score in kind["wrong"] for score, kind in pairs) / len(pairs),
         }
-        for name, pairs in given.items()
+        for name, pairs in decided.items()
     }
 
 
@@ -174,18 +176,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse_args()
-    cases = own_cases() + persona_cases()
+    cases = read_cases() + make_persona_cases()
     kinds = list(dict.fromkeys(kind for kind, _, _ in cases))
     ways: dict[str, Callable[[], Classify]] = {
-        "word lists": lambda: by_words,
-        "VADER": by_vader,
-        "encoder + linear head": by_linear_head,
+        "word lists": lambda: classify_by_words,
+        "VADER": make_vader_classifier,
+        "encoder + linear head": make_linear_head,
         "shipped classifier": model.Classifier,
     }
     results = {}
     for name, make in ways.items():
         classify = make()
-        results[name] = {kind: measure(classify, [one for one in cases if one[0] == kind]) for kind in kinds}
+        results[name] = {kind: measure(classify, [case for case in cases if case[0] == kind]) for kind in kinds}
     reactions = measure_reactions(classify)
     if options.json:
         print(json.dumps({**results, "reactions": reactions}, indent=2))
@@ -193,13 +195,13 @@ def main() -> None:
     print("| judge | cases | n | accuracy | abstained | wrong sign |\n|---|---|---|---|---|---|")
     for name, by_kind in results.items():
         for kind, values in by_kind.items():
-            count = sum(one[0] == kind for one in cases)
+            count = sum(case[0] == kind for case in cases)
             print(f"| {name} | {kind} | {count} |", " | ".join(f"{100 * v:.1f}%" for v in values.values()), "|")
     print("\n| shipped classifier, reactions | n | abstained | right of decided | wrong |\n|---|---|---|---|---|")
     for name, values in reactions.items():
         shares = (f"{100 * values[key]:.1f}%" for key in ("abstained", "right of decided", "wrong"))
         print(f"| {name} | {values['n']} |", " | ".join(shares), "|")
-    texts = [re.sub(r"\s+", " ", str(one.next_state[0].get("content"))) for _, one, _ in cases[:100]]
+    texts = [re.sub(r"\s+", " ", str(turn.next_state[0].get("content"))) for _, turn, _ in cases[:100]]
     started = time.perf_counter()
     for text in texts:
         classify("request", "response", text)

@@ -8,7 +8,6 @@ alternate, so a drift of the machine hits both halves. Writes `latency.json` and
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -17,18 +16,17 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import openai
-from personas import machine
+from processes import serve, wait_for
+from reporting import RESULTS, ROOT, Row, describe_setting, write_results
 
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.run import RunFolder
 
-ROOT = Path(__file__).parents[1]
 PAUSE = 0.4
 
 
@@ -79,23 +77,15 @@ class Client(threading.Thread):
         return text
 
 
-def version(folder: RunFolder) -> int:
+def read_version(folder: RunFolder) -> int:
     ledger = Ledger.open(folder.ledger)
     with ledger.reader() as tx:
-        found = policies.serving(tx).version
+        version = policies.serving(tx).version
     ledger.close()
-    return found
+    return version
 
 
-def wait_for(condition: Any, timeout: float = 180.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("not ready in time")
-        time.sleep(0.1)
-
-
-def half(folder: RunFolder, base_url: str, seconds: float, seed: int, train: bool) -> dict[str, Any]:
+def measure_half(folder: RunFolder, base_url: str, seconds: float, seed: int, train: bool) -> Row:
     """Load the run for a while, with or without a trainer beside it."""
     trainer = None
     if train:
@@ -105,15 +95,15 @@ def half(folder: RunFolder, base_url: str, seconds: float, seed: int, train: boo
             trainer = subprocess.Popen(
                 [*command, "--batch_timeout", "1"], env=environment, stdout=log, stderr=log, process_group=0
             )
-    clients = [Client(base_url, 2 * seed + one) for one in range(2)]
+    clients = [Client(base_url, 2 * seed + number) for number in range(2)]
     for client in clients:
         client.start()
-    before = version(folder)
+    before = read_version(folder)
     if train:
-        wait_for(lambda: version(folder) > before)
-    start, first_version = time.monotonic(), version(folder)
+        wait_for(lambda: read_version(folder) > before)
+    start, first_version = time.monotonic(), read_version(folder)
     time.sleep(seconds)
-    end, last_version = time.monotonic(), version(folder)
+    end, last_version = time.monotonic(), read_version(folder)
     for client in clients:
         client.halt.set()
     for client in clients:
@@ -130,13 +120,13 @@ def half(folder: RunFolder, base_url: str, seconds: float, seed: int, train: boo
     }
 
 
-def summarise(halves: list[dict[str, Any]]) -> dict[str, Any]:
-    waits = [wait for one in halves for wait in one["waits"]]
+def summarise(halves: list[Row]) -> Row:
+    waits = [wait for half in halves for wait in half["waits"]]
     cuts = statistics.quantiles(waits, n=100)
     return {
         "requests": len(waits),
-        "failed": sum(one["failed"] for one in halves),
-        "updates": sum(one["updates"] for one in halves),
+        "failed": sum(half["failed"] for half in halves),
+        "updates": sum(half["updates"] for half in halves),
         "ttft_p50_ms": 1000 * cuts[49],
         "ttft_p95_ms": 1000 * cuts[94],
         "ttft_max_ms": 1000 * max(waits),
@@ -145,30 +135,19 @@ def summarise(halves: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each half")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     halves = []
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(place).make()
-        with (folder.logs / "serve.log").open("ab") as log:
-            serving = subprocess.Popen(
-                [sys.executable, "-m", "clawrl_trl.cli.main", "serve", "--run", place, "--port", "0"],
-                stdout=log,
-                stderr=log,
-                process_group=0,
-            )
-        try:
-            wait_for(lambda: folder.announced("gateway") and folder.announced("judge"))
-            base_url = (folder.announced("gateway") or {})["base_url"]
+        with serve(folder) as base_url:
+            wait_for(lambda: folder.announced("judge"))
             for number in range(arguments.rounds):
-                halves += [half(folder, base_url, arguments.seconds, 2 * number + t, bool(t)) for t in (0, 1)]
-        finally:
-            serving.terminate()
-            serving.wait(60)
+                halves += [measure_half(folder, base_url, arguments.seconds, 2 * number + t, bool(t)) for t in (0, 1)]
     rows = {
-        name: summarise([one for one in halves if one["training"] is on])
+        name: summarise([half for half in halves if half["training"] is on])
         for name, on in (("off", False), ("on", True))
     }
     ratio = rows["on"]["ttft_p95_ms"] / rows["off"]["ttft_p95_ms"]
@@ -179,14 +158,11 @@ def main() -> int:
             f"| {name} | " + " | ".join(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()) + " |"
         )
     page = (
-        f"# Latency: does the chat wait for the training?\n\n{date.today()}, {machine()}. Two streaming clients, "
-        f"{arguments.rounds} rounds of {arguments.seconds:.0f} s each way. p95 of the time to first token with "
-        f"training on is {ratio:.2f}x that with training off.\n\n" + "\n".join(lines) + "\n"
+        f"# Latency: does the chat wait for the training?\n\n{describe_setting()}. Two streaming "
+        f"clients, {arguments.rounds} rounds of {arguments.seconds:.0f} s each way. p95 of the time to first token "
+        f"with training on is {ratio:.2f}x that with training off.\n\n" + "\n".join(lines) + "\n"
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "latency.json").write_text(json.dumps({"rows": rows, "ratio": ratio}, indent=1) + "\n")
-    (arguments.out / "latency.md").write_text(page)
-    print(page)
+    write_results(arguments.out, "latency", {"rows": rows, "ratio": ratio}, page)
     return 0 if ratio <= 2.0 and rows["on"]["failed"] == 0 and rows["on"]["updates"] > 0 else 1
 
 

@@ -16,28 +16,26 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from personas import machine
+from reporting import RESULTS, ROOT, describe_setting, write_results
 from tqdm import tqdm
 
 from clawrl_trl.envs import AgentEnv, Effect, Rollout, Start, TerminalEnv
 from clawrl_trl.envs.base.actor import ModelReply
 
-ROOT = Path(__file__).parents[1]
 TASKS = ROOT / "examples" / "tasks" / "terminal" / "train.jsonl"
 MEAN = 0.2
 Step = Callable[[Any], None]
 
 
-def call(command: str) -> str:
+def call_tool(command: str) -> str:
     """An action that runs `command`."""
     return f"<tool_call>{json.dumps({'name': 'shell_exec', 'arguments': {'command': command}})}</tool_call>"
 
 
-def terminals(count: int, steps: int, seed: int) -> dict[str, float]:
+def measure_terminals(count: int, steps: int, seed: int) -> dict[str, float]:
     """Wall time of `count` terminals at work at the same time, and the ideal, in seconds."""
     rng = random.Random(seed)
     sleeps = [[rng.uniform(0.5, 1.5) * MEAN for _ in range(steps)] for _ in range(count)]
@@ -48,7 +46,7 @@ def terminals(count: int, steps: int, seed: int) -> dict[str, float]:
         state = envs[place].reset()
         gate.wait()
         for seconds in sleeps[place]:
-            state = envs[place].step(state.set("action", call(f"sleep {seconds:.4f}")))["next"]
+            state = envs[place].step(state.set("action", call_tool(f"sleep {seconds:.4f}")))["next"]
             assert not state["done"], state["reason"]
 
     try:
@@ -62,7 +60,7 @@ def terminals(count: int, steps: int, seed: int) -> dict[str, float]:
     finally:
         for env in envs:
             env.close()
-    ideal = max(sum(one) for one in sleeps)
+    ideal = max(map(sum, sleeps))
     return {"wall_s": wall, "ideal_s": ideal, "ratio": wall / ideal, "driver_ms_a_step": 1e3 * driver / count / steps}
 
 
@@ -98,7 +96,7 @@ class Mute:
         return self.reply_message
 
 
-def overhead(count: int, steps: int, episodes: int) -> dict[str, float]:
+def measure_overhead(count: int, steps: int, episodes: int) -> dict[str, float]:
     """Processor time a step in milliseconds: alone, and through the rollout on `count` threads."""
     env = StillEnv([Nothing()], max_steps=steps)
     worked = time.process_time()
@@ -109,54 +107,51 @@ def overhead(count: int, steps: int, episodes: int) -> dict[str, float]:
             state = env.step(state.set("action", Mute.reply_message.action))["next"]
     alone = time.process_time() - worked
 
-    def slow() -> StillEnv:
-        made = StillEnv([Nothing()], max_steps=steps)
-        made.seconds = MEAN
-        return made
+    def make_slow_env() -> StillEnv:
+        env = StillEnv([Nothing()], max_steps=steps)
+        env.seconds = MEAN
+        return env
 
     rollout = Rollout(
-        slow,
+        make_slow_env,
         Mute(),  # type: ignore[arg-type]
         num_generations=1,
         parallel_envs=count,
         report=False,
     )
     worked = time.process_time()
-    done = sum(1 for _ in rollout.play([0] * episodes))
+    played = sum(1 for _ in rollout.play([0] * episodes))
     through = time.process_time() - worked
-    assert done == episodes
+    assert played == episodes
     return {"alone_ms": 1e3 * alone / episodes / steps, "rollout_ms": 1e3 * through / episodes / steps}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--count", type=int, default=64, help="environments at a time")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     count, steps = arguments.count, arguments.steps
-    shells = [terminals(count, steps, seed) for seed in tqdm(range(arguments.rounds), desc="terminals")]
-    stills = [overhead(count, steps, 2 * count) for _ in tqdm(range(arguments.rounds), desc="rollout")]
-    ratio = statistics.median(one["ratio"] for one in shells)
-    own = statistics.median(one["rollout_ms"] - one["alone_ms"] for one in stills)
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    shells = [measure_terminals(count, steps, seed) for seed in tqdm(range(arguments.rounds), desc="terminals")]
+    stills = [measure_overhead(count, steps, 2 * count) for _ in tqdm(range(arguments.rounds), desc="rollout")]
+    ratio = statistics.median(row["ratio"] for row in shells)
+    own = statistics.median(row["rollout_ms"] - row["alone_ms"] for row in stills)
     facts = {"count": count, "steps": steps, "terminals": shells, "overhead": stills}
-    (arguments.out / "pool.json").write_text(json.dumps(facts, indent=1) + "\n")
     rows = [
-        f"| {one['wall_s']:.2f} | {one['ideal_s']:.2f} | {one['ratio']:.3f} | {one['driver_ms_a_step']:.2f} |"
-        for one in shells
+        f"| {row['wall_s']:.2f} | {row['ideal_s']:.2f} | {row['ratio']:.3f} | {row['driver_ms_a_step']:.2f} |"
+        for row in shells
     ]
     page = (
-        f"# Many environments at a time\n\n{date.today()}, {machine()}. `python benchmarks/pool.py`.\n\n"
+        f"# Many environments at a time\n\n{describe_setting()}. `python benchmarks/pool.py`.\n\n"
         f"{count} terminals, {steps} commands each of {MEAN * 1e3:.0f} ms ± 50%: {ratio:.3f} times the ideal.\n\n"
         "| wall s | ideal s | ratio | driver ms a step |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
         f"The rollout's own work: {own:.2f} ms of processor time a step (median; "
-        + ", ".join(f"{one['rollout_ms']:.2f} less {one['alone_ms']:.2f}" for one in stills)
+        + ", ".join(f"{row['rollout_ms']:.2f} less {row['alone_ms']:.2f}" for row in stills)
         + f"), {count} threads.\n"
     )
-    (arguments.out / "pool.md").write_text(page)
-    print(page)
+    write_results(arguments.out, "pool", facts, page)
     return 0 if ratio <= 1.1 and own < 1.0 else 1
 
 

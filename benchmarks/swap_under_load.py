@@ -18,20 +18,17 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import httpx
-from latency import wait_for
-from personas import machine
+from processes import serve
+from reporting import RESULTS, Row, describe_setting, write_results
 from sqlalchemy import select
 
 from clawrl_trl.config.serving import ServeSettings
@@ -45,7 +42,6 @@ from clawrl_trl.policies import Candidate, PolicyStore, Publisher
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
 
-ROOT = Path(__file__).parents[1]
 LARGEST_GAP = 0.02
 LARGEST_DELAY_S = 1.0
 LARGEST_RATIO = 1.5
@@ -91,7 +87,7 @@ class Load:
     def __init__(self, base_url: str, streams: int, tokens: int, answer: str | None = None) -> None:
         self._url, self._streams, self._tokens = f"{base_url}/chat/completions", streams, tokens
         self._answer = answer
-        self._questions = [one.question for one in problems(0, "train", 500)]
+        self._questions = [problem.question for problem in problems(0, "train", 500)]
         self.replies: list[Reply] = []
         self.stretches: list[Stretch] = []
         self._stop = asyncio.Event()
@@ -116,19 +112,19 @@ class Load:
         """Seconds between successive tokens of a reply, of which the later arrived in a stretch of this kind."""
         return [
             later - earlier
-            for one in self.replies
-            for earlier, later in zip(one.arrivals, one.arrivals[1:], strict=False)
+            for reply in self.replies
+            for earlier, later in zip(reply.arrivals, reply.arrivals[1:], strict=False)
             if self._within(kind, later)
         ]
 
     def rate(self, kind: str) -> float:
         """Tokens a second that arrived in stretches of this kind."""
-        count = sum(self._within(kind, at) for one in self.replies for at in one.arrivals)
-        seconds = sum(one.end - one.start for one in self.stretches if one.kind == kind)
+        count = sum(self._within(kind, at) for reply in self.replies for at in reply.arrivals)
+        seconds = sum(stretch.end - stretch.start for stretch in self.stretches if stretch.kind == kind)
         return count / seconds if seconds else 0.0
 
     def _within(self, kind: str, at: float) -> bool:
-        return any(one.kind == kind and one.start <= at < one.end for one in self.stretches)
+        return any(stretch.kind == kind and stretch.start <= at < stretch.end for stretch in self.stretches)
 
     async def _client(self, http: httpx.AsyncClient, number: int) -> None:
         turn = 0
@@ -202,13 +198,13 @@ class Versions:
         self.reference = Reference.load(str(MODEL_PATH), Shape.of(MODEL_PATH))
         engine = SyncEngineClient.of_run(folder, ServeSettings.load(folder.path))
         self._publisher = Publisher(self._ledger, self._store, engine=engine)
-        prompt, reply = example()
+        prompt, reply = tokenize_example()
         with tempfile.TemporaryDirectory() as place:
             for version in range(1, count + 1):
-                made = self.reference.make_adapter(self.adapter(version), Path(place), version, prompt, reply)
-                begun = self._store.begin(version)
-                for file in made.glob("adapter_*"):
-                    file.rename(begun / file.name)
+                adapter = self.reference.make_adapter(self.adapter(version), Path(place), version, prompt, reply)
+                folder = self._store.begin(version)
+                for file in adapter.glob("adapter_*"):
+                    file.rename(folder / file.name)
                 self._store.finish(version)
 
     @staticmethod
@@ -250,7 +246,7 @@ class Versions:
         return statistics.fmean(abs(a - b) for a, b in zip(turn.logprobs.tolist(), expected, strict=True))
 
 
-def example() -> tuple[list[int], list[int]]:
+def tokenize_example() -> tuple[list[int], list[int]]:
     """Token ids of a prompt and of a reply as the bundled model gives them; made-up versions must change its odds."""
     from transformers import AutoTokenizer
 
@@ -280,25 +276,25 @@ async def play(load: Load, versions: Versions, options: argparse.Namespace) -> N
     await clients
 
 
-def summarise(load: Load, versions: Versions) -> dict[str, Any]:
+def summarise(load: Load, versions: Versions) -> Row:
     """Every figure."""
     turns = {turn.id: turn for turn in versions.turns()}
     replies = load.replies
-    good = [one for one in replies if one.error is None and one.done and one.finish in ("stop", "length")]
-    kept = [turns[one.turn_id] for one in good if one.turn_id in turns]
+    good = [reply for reply in replies if reply.error is None and reply.done and reply.finish in ("stop", "length")]
+    stored = [turns[reply.turn_id] for reply in good if reply.turn_id in turns]
     cuts = {kind: statistics.quantiles(load.gaps(kind), n=100) for kind in ("without", "with")}
     delays = _delays(replies, versions.promoted())
-    chosen = kept[:: max(1, len(kept) // RECOMPUTED)]
-    own = [versions.gap(turn, turn.policy_version or 0) for turn in chosen]
-    other = [versions.gap(turn, (turn.policy_version or 0) - 1) for turn in chosen if turn.policy_version]
+    sampled = stored[:: max(1, len(stored) // RECOMPUTED)]
+    own = [versions.gap(turn, turn.policy_version or 0) for turn in sampled]
+    other = [versions.gap(turn, (turn.policy_version or 0) - 1) for turn in sampled if turn.policy_version]
     return {
         "requests": len(replies),
-        "failed": sum(one.error is not None for one in replies),
-        "truncated": sum(one.error is None and one not in good for one in replies),
-        "not in the ledger": len(good) - len(kept),
-        "of more than one version": sum(not _of_one_version(turn) for turn in kept),
-        "another version than announced": sum(turns[one.turn_id].policy_version != one.version for one in good),
-        "turns recomputed": len(chosen),
+        "failed": sum(reply.error is not None for reply in replies),
+        "truncated": sum(reply.error is None and reply not in good for reply in replies),
+        "not in the ledger": len(good) - len(stored),
+        "of more than one version": sum(not _of_one_version(turn) for turn in stored),
+        "another version than announced": sum(turns[reply.turn_id].policy_version != reply.version for reply in good),
+        "turns recomputed": len(sampled),
         "mean log-prob gap, own version": statistics.fmean(own),
         "largest mean gap of a turn": max(own),
         "mean log-prob gap, version before": statistics.fmean(other),
@@ -322,18 +318,18 @@ def _of_one_version(turn: Turn) -> bool:
 def _delays(replies: Sequence[Reply], promoted: dict[int, float]) -> dict[str, list[float]]:
     """For each version, seconds from its promotion to the first request it answered and to the last older one."""
     first, last = [], []
-    began = min(one.sent for one in replies)
+    began = min(reply.sent for reply in replies)
     for version, at in ((version, at) for version, at in promoted.items() if at > began):
-        sent = [one.sent - at for one in replies if one.version == version]
-        older = [one.sent - at for one in replies if one.version is not None and one.version < version]
-        first.append(max(0.0, min(sent, default=float("inf"))))
+        own = [reply.sent - at for reply in replies if reply.version == version]
+        older = [reply.sent - at for reply in replies if reply.version is not None and reply.version < version]
+        first.append(max(0.0, min(own, default=float("inf"))))
         last.append(max([0.0, *older]))
     return {"first": first, "last": last}
 
 
-def shortfalls(row: dict[str, Any]) -> list[str]:
-    """What is not as it must be."""
-    wrong = [name for name in NONE_OF if row[name]]
+def find_shortfalls(row: Row) -> list[str]:
+    """List what is not as it must be."""
+    wrong = [name for name in NEVER if row[name]]
     bounds = {
         "mean log-prob gap, own version": LARGEST_GAP,
         "delay to a version's first request, largest s": LARGEST_DELAY_S,
@@ -346,7 +342,7 @@ def shortfalls(row: dict[str, Any]) -> list[str]:
     return wrong
 
 
-NONE_OF = (
+NEVER = (
     "failed",
     "truncated",
     "not in the ledger",
@@ -355,59 +351,32 @@ NONE_OF = (
 )
 
 
-def page(row: dict[str, Any], options: argparse.Namespace) -> str:
+def make_page(row: Row, options: argparse.Namespace) -> str:
     """The result as Markdown."""
     lines = [f"| {name} | {value:.4g} |" for name, value in row.items()]
-    verdict = "; ".join(shortfalls(row)) or "everything as it must be"
+    verdict = "; ".join(find_shortfalls(row)) or "everything as it must be"
     return (
-        f"# New policy versions under load: {options.engine}\n\n{date.today()}, {machine()}. {options.streams} "
-        f"clients stream replies of about {options.tokens} tokens of the bundled model without a pause. "
-        f"{options.rounds} rounds of {options.seconds:.0f} s without swaps and as long with, {options.swaps} versions "
-        "published in all. Engine, gateway, publisher and clients share the machine. "
+        f"# New policy versions under load: {options.engine}\n\n{describe_setting()}. "
+        f"{options.streams} clients stream replies of about {options.tokens} tokens of the bundled model without a "
+        f"pause. {options.rounds} rounds of {options.seconds:.0f} s without swaps and as long with, {options.swaps} "
+        "versions published in all. Engine, gateway, publisher and clients share the machine. "
         f"Verdict: {verdict}.\n\n| | |\n|---|---|\n" + "\n".join(lines) + "\n"
     )
 
 
-@contextmanager
-def serving(folder: RunFolder, *flags: str, timeout: float = 300.0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`clawrl serve` on a folder; the gateway's URL and the process."""
-    with (folder.logs / "serve.log").open("ab") as log:
-        command = [
-            sys.executable,
-            "-m",
-            "clawrl_trl.cli.main",
-            "serve",
-            "--run",
-            str(folder.path),
-            "--port",
-            "0",
-            *flags,
-        ]
-        process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
-    try:
-        wait_for(lambda: folder.announced("gateway") or process.poll() is not None, timeout)
-        announced = folder.announced("gateway")
-        if announced is None:
-            raise RuntimeError((folder.logs / "serve.log").read_text()[-2000:])
-        yield announced["base_url"], process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def measure(options: argparse.Namespace, place: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace, place: str) -> Row:
     """Serve, load, publish, read."""
     folder = RunFolder(place).make()
     flags = ["--engine", options.engine, "--judge", "off", "--max_model_len", "512"]
     flags += ["--max_running", str(options.streams), "--max_waiting", str(4 * options.streams), *options.serve]
-    with serving(folder, *flags) as (base_url, _):
+    with serve(folder, *flags) as base_url:
         versions = Versions(folder, options.swaps + 1)
         versions.publish(1)
         load = Load(base_url, options.streams, options.tokens)
         asyncio.run(play(load, versions, options))
         if options.raw:
             raw = {"replies": load.replies, "stretches": load.stretches}
-            options.raw.write_text(json.dumps({name: [asdict(one) for one in rows] for name, rows in raw.items()}))
+            options.raw.write_text(json.dumps({name: [asdict(row) for row in rows] for name, rows in raw.items()}))
         return summarise(load, versions)
 
 
@@ -419,18 +388,13 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=48, help="tokens of a reply, at most")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=7.0, help="length of a stretch")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--raw", type=Path, help="also write every reply's times here")
     options, options.serve = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as place:
         row = measure(options, place)
-    text = page(row, options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    name = f"swap_under_load_{options.engine}"
-    (options.out / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n")
-    (options.out / f"{name}.md").write_text(text)
-    print(text)
-    return 1 if shortfalls(row) else 0
+    write_results(options.out, f"swap_under_load_{options.engine}", row, make_page(row, options))
+    return 1 if find_shortfalls(row) else 0
 
 
 if __name__ == "__main__":

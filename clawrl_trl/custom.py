@@ -32,13 +32,13 @@ def load_callable(spec: str, *, parameters: Sequence[str]) -> Callable[..., Any]
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name:
         raise UserError(f"{spec!r} names no callable: write file.py:name or package.module:name.")
-    found: Callable[..., Any] | None = getattr(_module(place, spec), name, None)
-    if found is None:
+    target: Callable[..., Any] | None = getattr(_module(place, spec), name, None)
+    if target is None:
         raise UserError(f"{spec!r}: {place} has no {name!r}.")
-    if not callable(found):
-        raise UserError(f"{spec!r} is a {type(found).__name__}, not a callable.")
-    _check_signature(found, spec, parameters)
-    return found
+    if not callable(target):
+        raise UserError(f"{spec!r} is a {type(target).__name__}, not a callable.")
+    _check_signature(target, spec, parameters)
+    return target
 
 
 def _module(place: str, spec: str) -> ModuleType:
@@ -59,12 +59,12 @@ def _module(place: str, spec: str) -> ModuleType:
         raise UserError(f"{spec!r} can't be imported: {error}") from error
 
 
-def _check_signature(found: Callable[..., Any], spec: str, parameters: Sequence[str]) -> None:
+def _check_signature(target: Callable[..., Any], spec: str, parameters: Sequence[str]) -> None:
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(target)
         signature.bind(*parameters)
     except TypeError as error:
-        wanted = f"{found.__name__ if hasattr(found, '__name__') else 'callable'}({', '.join(parameters)})"
-        raise UserError(f"{spec!r} must be callable as {wanted}: {error}.") from None
+        call = f"{target.__name__ if hasattr(target, '__name__') else 'callable'}({', '.join(parameters)})"
+        raise UserError(f"{spec!r} must be callable as {call}: {error}.") from None
     except ValueError:
         return  # built-ins without a signature can't be checked

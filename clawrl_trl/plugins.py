@@ -27,13 +27,13 @@ def load_plugin(group: str, name: str) -> Any | None:
     Raises:
         UserError: If several packages add one of that name, or it can't be imported.
     """
-    found: list[EntryPoint] = list(entry_points(group=group, name=name))
-    if not found:
+    points: list[EntryPoint] = list(entry_points(group=group, name=name))
+    if not points:
         return None
-    if len({point.value for point in found}) > 1:
-        places = " and ".join(sorted(point.value for point in found))
+    if len({point.value for point in points}) > 1:
+        places = " and ".join(sorted(point.value for point in points))
         raise UserError(f"{name!r} is added by several packages ({places}): uninstall one of them.")
     try:
-        return found[0].load()
+        return points[0].load()
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{name!r} can't be imported from {found[0].value}: {error}") from error
+        raise UserError(f"{name!r} can't be imported from {points[0].value}: {error}") from error

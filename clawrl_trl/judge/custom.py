@@ -1,8 +1,8 @@
 """A user's own reward in place of the judge's score: `--custom_rm_path file.py:name`.
 
 The callable gets one [`JudgedTurn`] and returns a score in [-1, 1], `None` to abstain, or something with a `score`
-and a `hint`. It may be a coroutine function; a plain one runs in a thread. Its faults are its own: they are written
-down, tried again a few times, and then the turn is judged as abstained with the reason.
+and a `hint`. It may be a coroutine function; a plain one runs in a thread. A call that fails is tried again a few
+times; then the turn is judged as abstained, with the reason.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clawrl_trl.custom import load_callable
-from clawrl_trl.judge.provenance import refusal, tool_names
+from clawrl_trl.judge.provenance import find_refusal, list_tool_names
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
 
 ATTEMPTS = 4
@@ -43,32 +43,33 @@ class CustomJudge:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                score, hint = parsed(await self._call(turn))
+                score, hint = parse_result(await self._call(turn))
         except Exception as error:
             raise JudgeUnavailable(
                 f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS
             ) from error
-        reason = refusal(hint, tool_names(turn.tools)) if hint else None
+        reason = find_refusal(hint, list_tool_names(turn.tools)) if hint else None
         hints = (hint,) if hint and reason is None else ()
         detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
         return Judgement(self.name, score, hints, self.name if hints else None, detail=detail)
 
-    async def _call(self, turn: JudgedTurn) -> Any:
+    async def _call(self, turn: JudgedTurn) -> object:
         if inspect.iscoroutinefunction(self._reward) or inspect.iscoroutinefunction(
             getattr(self._reward, "__call__", None)  # noqa: B004 - an instance with an async __call__
         ):
             return await self._reward(turn)
+        # A plain function may block, so it gets a thread; a lambda may still return a coroutine.
         result = await asyncio.to_thread(self._reward, turn)
         return await result if inspect.isawaitable(result) else result
 
 
-def parsed(value: Any) -> tuple[float | None, str | None]:
+def parse_result(value: Any) -> tuple[float | None, str | None]:
     """Score and hint of what a reward returned.
 
     Raises:
         ValueError: If it is neither a number in [-1, 1], nor `None`, nor something with `score` and `hint`.
     """
-    hint: Any = None
+    hint: object = None
     if isinstance(value, Mapping) and "score" in value:
         value, hint = value["score"], value.get("hint")
     elif hasattr(value, "score"):

@@ -63,8 +63,9 @@ async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIter
     url = settings.judge_url
 
     def locate() -> EngineAddress:
-        ours = RunFolder(settings.run).announced("judge_engine") or {}
-        key = ours.get("key") if ours.get("base_url") == url else None
+        # The key of the run's own judge engine goes to that engine, and to no other server.
+        own_engine = RunFolder(settings.run).announced("judge_engine") or {}
+        key = own_engine.get("key") if own_engine.get("base_url") == url else None
         return EngineAddress.of(url, os.environ.get(JUDGE_KEY) or key)
 
     async with EngineClient(locate, timeout=settings.judge_timeout) as own:

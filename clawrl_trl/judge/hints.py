@@ -2,8 +2,7 @@
 
 A hint is one or two of the owner's directive sentences, cleaned and short. It is appended to the last user message
 of the teacher's prompt with `HINT_TEMPLATE`; one that an environment's checker wrote for its own episode, with
-`ENVIRONMENT_TEMPLATE`. Which of several candidates is used is not a matter of length but of
-what the teacher gains by it (`choose`).
+`ENVIRONMENT_TEMPLATE`. Of several candidates the one that moves the teacher most is used (`choose_hint`).
 """
 
 import copy
@@ -14,15 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.judge import words
-from clawrl_trl.judge.provenance import MAX_HINT, neutralised, owner_words, refusal
+from clawrl_trl.judge import features
+from clawrl_trl.judge.provenance import MAX_HINT, extract_owner_words, find_refusal, neutralise
 from clawrl_trl.ledger.episodes import HINT_SOURCE
+from clawrl_trl.ledger.schema import Message
 
 HINT_TEMPLATE = "\n\n[Hint from the user's later message: {hint}]"
 """Appended to the last user message of the teacher's prompt."""
 
 ENVIRONMENT_TEMPLATE = "\n{hint}"
-"""The same for an environment, whose words say themselves what they are."""
+"""The same for a hint of an environment, which needs no introduction."""
 
 OVERLAP_FLOOR = 0.1
 """Least overlap of the teacher's and the response's distributions with which a hint may be used."""
@@ -39,7 +39,7 @@ _DIRECTIVE = (
 _TASK = ("task", "new_task_first")
 
 
-def from_owner(texts: Iterable[str], request: str, tool_names: Sequence[str] = ()) -> list[str]:
+def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] = ()) -> list[str]:
     """Candidate hints out of the owner's words, best first: the directive sentences together, then the first few.
 
     What comes first is what was wrong. A later sentence, often a condition ("keep the steps, though"), may join it but
@@ -50,17 +50,18 @@ def from_owner(texts: Iterable[str], request: str, tool_names: Sequence[str] = (
         request: What the turn had been asked; a mere repetition of it is no hint.
         tool_names: Names that a hint may not contain.
     """
-    found: list[str] = []
+    hints: list[str] = []
     for text in texts:
-        parts = [cleaned(part) for part in words.sentences(neutralised(owner_words(text)))]
-        parts = [part for part in parts if part and not refusal(part, tool_names) and not _repeats(request, part)]
+        parts = [clean_sentence(part) for part in features.split_sentences(neutralise(extract_owner_words(text)))]
+        parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
         directive = [part for part in parts if is_directive(part)] or parts[:2]
-        found += [_joined(directive), *(_joined(directive[:count]) for count in (1, 2))]
-    unique = dict.fromkeys(hint for hint in found if hint)
-    return [hint for hint in unique if refusal(hint, tool_names) is None]
+        # All together first: "keep the steps, though" is no hint without the objection before it.
+        hints += [_join(directive), *(_join(directive[:count]) for count in (1, 2))]
+    unique = dict.fromkeys(hint for hint in hints if hint)
+    return [hint for hint in unique if find_refusal(hint, tool_names) is None]
 
 
-def cleaned(sentence: str) -> str:
+def clean_sentence(sentence: str) -> str:
     """A sentence on one line, without the courtesies before it, with a capital and a full stop."""
     text = re.sub(r"\s+", " ", sentence).strip(" -*•>\"'")
     text = _COURTESY.sub("", text, count=1).strip()
@@ -73,12 +74,12 @@ def cleaned(sentence: str) -> str:
 
 def is_directive(sentence: str) -> bool:
     """Return whether a sentence asks for something about the reply rather than stating or setting a new task."""
-    if any(words.CUES[name].search(sentence) for name in _TASK):
+    if any(features.CUES[name].search(sentence) for name in _TASK):
         return False
-    return any(words.CUES[name].search(sentence) for name in _DIRECTIVE)
+    return any(features.CUES[name].search(sentence) for name in _DIRECTIVE)
 
 
-def _joined(sentences: Sequence[str]) -> str:
+def _join(sentences: Sequence[str]) -> str:
     joined = ""
     for sentence in sentences:
         if len(joined) + len(sentence) + 1 <= MAX_HINT:
@@ -87,22 +88,22 @@ def _joined(sentences: Sequence[str]) -> str:
 
 
 def _repeats(request: str, sentence: str) -> bool:
-    asked, said = (set(re.findall(r"\w+", text.lower())) for text in (request, sentence))
-    return bool(said) and len(asked & said) >= 0.8 * len(said)
+    requested, repeated = (set(re.findall(r"\w+", text.lower())) for text in (request, sentence))
+    return bool(repeated) and len(requested & repeated) >= 0.8 * len(repeated)
 
 
-def template_of(source: str | None) -> str:
+def choose_template(source: str | None) -> str:
     """The template for hints of that provenance."""
     return ENVIRONMENT_TEMPLATE if source == HINT_SOURCE else HINT_TEMPLATE
 
 
-def hinted(messages: Sequence[Mapping[str, Any]], hint: str, template: str = HINT_TEMPLATE) -> list[dict[str, Any]]:
+def append_hint(messages: Sequence[Mapping[str, Any]], hint: str, template: str = HINT_TEMPLATE) -> list[Message]:
     """The messages with the hint at the end of the last user message; the originals stay as they are.
 
     Raises:
         ValueError: If there is no user message with text.
     """
-    block = template.format(hint=neutralised(hint))
+    block = template.format(hint=neutralise(hint))
     result = [dict(copy.deepcopy(message)) for message in messages]
     for message in reversed(result):
         if message.get("role") != "user":
@@ -118,16 +119,17 @@ def hinted(messages: Sequence[Mapping[str, Any]], hint: str, template: str = HIN
     raise ValueError("no user message to append the hint to")
 
 
-def overlap(teacher: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
+def estimate_overlap(teacher: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
     """Estimated overlap of two distributions from tokens sampled of the second.
 
     The overlap of T and S at a position, sum over tokens of min(T, S), is the mean of min(1, T(a)/S(a)) over
     tokens a drawn from S; here it is averaged over the response's tokens. In (0, 1], 1 when they agree.
     """
+    # Clipped before the exponential, which overflows where the teacher likes a token far better.
     return float(np.minimum(1.0, np.exp(np.clip(teacher - plain, -50.0, 0.0))).mean())
 
 
-def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float | None = None) -> float:
+def measure_gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float | None = None) -> float:
     """Gain of a hint: mean absolute log-prob gap over the response's tokens.
 
     Of a response that was turned down it is how much less likely the teacher finds it, below 0 if it likes it better.
@@ -136,14 +138,14 @@ def gain(teacher: NDArray[np.float32], plain: NDArray[np.float32], score: float 
     return float((np.abs(gap) if score is None or score >= 0 else -gap).mean())
 
 
-def choose(
+def choose_hint(
     teachers: Sequence[NDArray[np.float32]], plain: NDArray[np.float32], score: float | None = None
 ) -> int | None:
-    """Choose the hint with the largest `gain` among those whose `overlap` is at least `OVERLAP_FLOOR`.
+    """Choose the hint with the largest gain among those whose overlap is at least `OVERLAP_FLOOR`.
 
     A teacher that shares almost nothing with the response talks about something else: its gap is large on every
     token and says nothing about which of them to change. One that finds a response that was turned down no less likely
-    would teach the opposite of the verdict: its hint is beside the point.
+    would teach the opposite of the verdict.
 
     Args:
         teachers: `[T]` log-probs of the response's tokens under each hint.
@@ -155,7 +157,7 @@ def choose(
     """
     allowed = [
         index
-        for index, one in enumerate(teachers)
-        if overlap(one, plain) >= OVERLAP_FLOOR and gain(one, plain, score) > 0
+        for index, teacher in enumerate(teachers)
+        if estimate_overlap(teacher, plain) >= OVERLAP_FLOOR and measure_gain(teacher, plain, score) > 0
     ]
-    return max(allowed, key=lambda index: gain(teachers[index], plain, score), default=None)
+    return max(allowed, key=lambda index: measure_gain(teachers[index], plain, score), default=None)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.judge import words
+from clawrl_trl.judge import features
 
 TRAINING = Path(__file__).parent / "classifier" / "training.json"
 """What the classifier was trained on."""
@@ -45,27 +45,29 @@ def is_english(text: str, request: str = "") -> bool:
         text: The message.
         request: What was asked before; it decides about words that several languages share.
     """
-    prose = plain(text)
+    prose = extract_prose(text)
     if _has_other_script(prose):
         return False
-    said = _WORD.findall(prose)
-    if not said:
+    words = _WORD.findall(prose)
+    if not words:
         return True
-    if _is_foreign(plain(request)):
-        return _probabilities(prose)["en"] >= CLEAR
-    if all(_is_known(word) for word in said):
+    if _is_foreign(extract_prose(request)):
+        return _rank_languages(prose)["en"] >= CLEAR
+    if all(_is_known(word) for word in words):
         return True
-    return _probabilities(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _clauses(prose))
+    # Clause by clause, too: one foreign clause in an English message could hold the objection.
+    return _rank_languages(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _split_clauses(prose))
 
 
-def plain(text: str) -> str:
+def extract_prose(text: str) -> str:
     """The prose of a text in lower case, or all of it where there is no prose; at most `MAX_CHARACTERS`."""
+    # Cut again at the end, for normalising may lengthen a text.
     whole = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).lower()[:MAX_CHARACTERS]
     prose = _NO_PROSE.sub(" ", whole)
     return prose if _WORD.search(prose) else whole
 
 
-def _clauses(prose: str) -> list[str]:
+def _split_clauses(prose: str) -> list[str]:
     return [clause for clause in _CLAUSE.split(prose) if len(_WORD.findall(clause)) > 1]
 
 
@@ -82,26 +84,29 @@ def _is_latin(word: str) -> bool:
 
 
 def _is_foreign(prose: str) -> bool:
-    probabilities = _probabilities(prose)
+    probabilities = _rank_languages(prose)
     return probabilities["en"] < LEAST and max(probabilities.values()) >= FOREIGN
 
 
-def _probabilities(prose: str) -> dict[str, float]:
-    return dict(_identifier().rank(prose))
+def _rank_languages(prose: str) -> dict[str, float]:
+    return dict(_load_identifier().rank(prose))
 
 
 def _is_known(word: str) -> bool:
-    return word in _vocabulary() or any(words.CUES[name].fullmatch(word) for name in ("approval", "no_first", "wrong"))
+    return word in _load_vocabulary() or any(
+        features.CUES[name].fullmatch(word) for name in ("approval", "no_first", "wrong")
+    )
 
 
 @lru_cache(maxsize=1)
-def _vocabulary() -> frozenset[str]:
+def _load_vocabulary() -> frozenset[str]:
     messages = json.loads(TRAINING.read_text(encoding="utf-8"))["messages"]
-    return frozenset(word for message in messages for word in _WORD.findall(plain(message["text"])))
+    return frozenset(word for message in messages for word in _WORD.findall(extract_prose(message["text"])))
 
 
 @lru_cache(maxsize=1)
-def _identifier() -> Any:
+def _load_identifier() -> Any:
+    # Imported where it is used: a run that sees only tool results needs none of it.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

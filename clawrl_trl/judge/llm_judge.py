@@ -1,9 +1,9 @@
 """The judge that asks a language model: m votes in parallel, plurality, abstention.
 
-Any OpenAI-compatible server will do. What it is shown was written by people, tools and web pages, so each piece
+Any OpenAI-compatible server will do. What the model reads was written by people, tools and web pages, so each piece
 stands between markers that nobody can guess, is cut to length, has lost the markers of chat templates, and is
-declared to be data. A vote that is not exactly what was asked for doesn't count; a vote that could not be had is
-no vote at all: then nothing is decided, and the turn stays pending.
+declared to be data. A vote that is not exactly what was asked for doesn't count; if a vote can't be had, nothing is
+decided and the turn stays pending.
 """
 
 import asyncio
@@ -12,16 +12,24 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.provenance import grounded, neutralised, owner_words, refusal, tool_names, unwrap
-from clawrl_trl.judge.quotation import own_words
-from clawrl_trl.judge.rules import explicit
+from clawrl_trl.judge.provenance import (
+    extract_owner_words,
+    find_refusal,
+    is_grounded,
+    list_tool_names,
+    neutralise,
+    unwrap,
+)
+from clawrl_trl.judge.quotation import extract_own_words
+from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
+from clawrl_trl.ledger.schema import Json
 
 MAX_CHARACTERS = 6000
 """Longest request, response or message shown to the model; the middle is cut out."""
@@ -59,7 +67,7 @@ the owner's own words, that would have led to a better reply had they stood in t
 You may think first. The last line of your answer is one JSON object and nothing else, for example
 {{"score": 0, "hint": null}}"""
 
-RESPONSE_FORMAT: dict[str, Any] = {
+RESPONSE_FORMAT: Json = {
     "type": "json_schema",
     "json_schema": {
         "name": "vote",
@@ -128,33 +136,33 @@ class LLMJudge:
         Raises:
             JudgeUnavailable: If any vote could not be had.
         """
-        said = explicit(turn)
-        if said is not None:
-            return said
-        model = await self._name()
-        votes = await self._all_votes(turn, model)
-        score, reason = plurality([vote.score for vote in votes], self._majority)
-        found = candidates(turn, votes) if score == -1 else []
+        by_feedback = judge_feedback(turn)
+        if by_feedback is not None:
+            return by_feedback
+        model = await self._find_model()
+        votes = await self._collect_votes(turn, model)
+        score, reason = find_plurality([vote.score for vote in votes], self._majority)
+        candidates = collect_hints(turn, votes) if score == -1 else []
         return Judgement(
             f"llm:{model}",
             score,
-            tuple(found),
-            "owner words" if found else None,
+            tuple(candidates),
+            "owner words" if candidates else None,
             votes=tuple({"score": vote.score, "raw": vote.raw, "hint": vote.hint} for vote in votes),
             detail={"by": "votes", **({"reason": reason} if reason else {})},
         )
 
-    async def _name(self) -> str:
+    async def _find_model(self) -> str:
         try:
             return self._model or await self._client.base_name()
         except EngineError as error:
             raise JudgeUnavailable(f"the server does not name its model: {error}"[:300]) from error
 
-    async def _all_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
+    async def _collect_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
         """All votes, on shorter excerpts if the server finds the prompt too long."""
         for limit in EXCERPTS:
-            messages = prompt(turn, limit=limit)
-            votes = [asyncio.create_task(self._vote(messages, model)) for _ in range(self._votes)]
+            messages = build_prompt(turn, limit=limit)
+            votes = [asyncio.create_task(self._request_vote(messages, model)) for _ in range(self._votes)]
             try:
                 return await asyncio.gather(*votes)
             except (EngineError, TimeoutError) as error:
@@ -162,29 +170,31 @@ class LLMJudge:
                 if not isinstance(error, EngineError) or error.status not in REFUSALS:
                     break
             finally:
+                # One vote that can't be had decides nothing: the others would keep the server busy for nothing.
                 for vote in votes:
                     vote.cancel()
         refused = isinstance(failure, EngineError) and failure.status in REFUSALS
         reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
         raise JudgeUnavailable(reason, patience=ATTEMPTS if refused else None) from failure
 
-    async def _vote(self, messages: list[dict[str, str]], model: str) -> Vote:
-        body: dict[str, Any] = {"model": model, "messages": messages, **self._sampling}
+    async def _request_vote(self, messages: list[dict[str, str]], model: str) -> Vote:
+        body: Json = {"model": model, "messages": messages, **self._sampling}
         async with asyncio.timeout(self._timeout):
             if not self._structured:
-                return read(await self._client.chat(body))
+                return parse_vote(await self._client.chat(body))
             try:
-                return read(await self._client.chat({**body, "response_format": RESPONSE_FORMAT}))
+                return parse_vote(await self._client.chat({**body, "response_format": RESPONSE_FORMAT}))
             except EngineError as error:
                 if error.status not in REFUSALS:
                     raise
-            # Not every server constrains its output; the fixed last line does without.
-            vote = read(await self._client.chat(body))
+            # Not every server constrains its output; the fixed last line does without. It is remembered only once the
+            # plain request was answered: a prompt that is too long is refused either way.
+            vote = parse_vote(await self._client.chat(body))
             self._structured = False
             return vote
 
 
-def prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]]:
+def build_prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame."""
     mark = secrets.token_hex(12)
     pieces = [("request from the owner", unwrap(turn.request)), ("reply of the assistant", turn.reply)]
@@ -192,20 +202,19 @@ def prompt(turn: JudgedTurn, limit: int = MAX_CHARACTERS) -> list[dict[str, str]
     for number, (message, source) in enumerate(pairs, start=1):
         who = SOURCES.get(source, "a program, not the owner")
         text = encodable_text(message)
+        # A forwarded mail that complains is not the owner's complaint.
         if source == "owner":
-            text = own_words(unwrap(text)).text or NOTHING_OWN
+            text = extract_own_words(unwrap(text)).text or NOTHING_OWN
         pieces.append((f"what came next, part {number}, from {who}", text))
-    for one in turn.feedback:
-        if one.text:
-            pieces.append(("feedback from the owner", one.text))
-    framed = [f"--- {mark} {title}\n{cut(neutralised(text), limit)}\n--- {mark} end" for title, text in pieces]
+    pieces += [("feedback from the owner", item.text) for item in turn.feedback if item.text]
+    framed = [f"--- {mark} {title}\n{cut_middle(neutralise(text), limit)}\n--- {mark} end" for title, text in pieces]
     return [
         {"role": "system", "content": INSTRUCTIONS.format(mark=mark)},
         {"role": "user", "content": "\n\n".join(framed) + "\n\nJudge the reply."},
     ]
 
 
-def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
+def cut_middle(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Text of at most about `limit` characters: its head and its tail."""
     if len(text) <= limit:
         return text
@@ -213,7 +222,7 @@ def cut(text: str, limit: int = MAX_CHARACTERS) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
-def read(reply: dict[str, Any]) -> Vote:
+def parse_vote(reply: Json) -> Vote:
     """The vote in a chat completion: what follows its thoughts, or its last line, is the JSON object."""
     try:
         content = str(reply["choices"][0]["message"].get("content") or "")
@@ -230,7 +239,7 @@ def read(reply: dict[str, Any]) -> Vote:
     return Vote(None, content[:MAX_RAW])
 
 
-def plurality(scores: Sequence[int | None], majority: float = 0.5) -> tuple[int | None, str | None]:
+def find_plurality(scores: Sequence[int | None], majority: float = 0.5) -> tuple[int | None, str | None]:
     """Decided score of m votes (`None` is an invalid one), or `None` and why nothing is decided.
 
     More than half of the votes must be valid, one score must be ahead of the others, and its share of the valid
@@ -247,11 +256,12 @@ def plurality(scores: Sequence[int | None], majority: float = 0.5) -> tuple[int 
     return winner, None
 
 
-def candidates(turn: JudgedTurn, votes: Sequence[Vote]) -> list[str]:
-    """Hints to choose from: those of the votes that only repeat what the owner said, and the owner's sentences."""
-    texts = [words for text in turn.said_by("owner") if (words := owner_words(text))]
-    texts += [one.text for one in turn.feedback if one.text]
-    names = tool_names(turn.tools)
-    proposed = [hints.cleaned(vote.hint) for vote in votes if vote.score == -1 and vote.hint]
-    allowed = [one for one in proposed if one and grounded(one, texts) and refusal(one, names) is None]
-    return list(dict.fromkeys([*allowed, *hints.from_owner(texts, turn.request, names)]))
+def collect_hints(turn: JudgedTurn, votes: Sequence[Vote]) -> list[str]:
+    """Candidate hints: those of the votes that repeat what the owner said, then the owner's own sentences."""
+    texts = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
+    texts += [item.text for item in turn.feedback if item.text]
+    names = list_tool_names(turn.tools)
+    proposed = [hints.clean_sentence(vote.hint) for vote in votes if vote.score == -1 and vote.hint]
+    # The model may have been talked into a hint: only one in the owner's own words is used.
+    allowed = [hint for hint in proposed if hint and is_grounded(hint, texts) and find_refusal(hint, names) is None]
+    return list(dict.fromkeys([*allowed, *hints.extract_hints(texts, turn.request, names)]))

@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session as Transaction
@@ -39,10 +38,10 @@ class Claim:
     """
 
     turn: schema.Turn
-    seen: JudgedTurn
+    judged_turn: JudgedTurn
     attempt: int
     outcome: schema.Verdict | None = None
-    held: bool = True
+    is_held: bool = True
 
 
 class JudgeLoop:
@@ -94,8 +93,9 @@ class JudgeLoop:
             if not self._released:
                 await self._writer.run(release_claims)
                 self._released = True
+            # Claiming takes the write lock, so an idle judge only reads.
             due = await asyncio.to_thread(self._any_due)
-            claimed = await self._writer.run(lambda tx: claims(tx, limit, self._lease_s)) if due else []
+            claimed = await self._writer.run(lambda tx: claim_turns(tx, limit, self._lease_s)) if due else []
         except LedgerError as error:
             logger.warning("can't claim turns: %s", error)
             self._failures += 1
@@ -108,14 +108,14 @@ class JudgeLoop:
         renewal = max(0.0, self._renew_at - time.monotonic())
         if len(self._running) >= self._workers:
             return renewal
-        return min(renewal, backoff(self._failures) if self._failures else POLL_S)
+        return min(renewal, draw_backoff(self._failures) if self._failures else POLL_S)
 
     async def _renew(self) -> None:
-        """Hold on to what is under way, however long it takes."""
+        """Renew the claims under way: a verdict that comes after its lease is refused."""
         if time.monotonic() < self._renew_at:
             return
         self._renew_at = time.monotonic() + self._lease_s / 3
-        attempts = {claim.turn.id: claim.attempt for claim in self._running.values() if claim.held}
+        attempts = {claim.turn.id: claim.attempt for claim in self._running.values() if claim.is_held}
         if not attempts:
             return
         try:
@@ -129,6 +129,7 @@ class JudgeLoop:
             return tx.scalars(due.limit(1)).first() is not None
 
     def _reap(self) -> None:
+        """Forget finished tasks; a fault of the loop itself ends the process, which the supervisor starts again."""
         for task in [task for task in self._running if task.done()]:
             del self._running[task]
             task.result()
@@ -146,41 +147,42 @@ class JudgeLoop:
     async def _handle(self, claim: Claim) -> None:
         """One turn from claim to verdict, or back."""
         try:
-            judgement = judge_outcome(claim.outcome) if claim.outcome else await self._judge.judge(claim.seen)
-            judgement, taught = await self._taught(claim, judgement)
+            judgement = judge_outcome(claim.outcome) if claim.outcome else await self._judge.judge(claim.judged_turn)
+            judgement, scores = await self._ask_teacher(claim, judgement)
         except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
                 await self._retry(claim, failure.reason)
                 return
-            judgement, taught = given_up(failure.reason, claim), None
+            judgement, scores = abstain(failure.reason, claim), None
         except Exception as error:  # one turn that trips a bug must not stop the judging of all others
             logger.exception("judging %s failed", claim.turn.id)
             reason = f"{type(error).__name__} in the judge"
             if claim.attempt < FAULTS:
                 await self._retry(claim, reason)
                 return
-            judgement, taught = given_up(reason, claim), None
-        await self._record(claim, judgement, taught)
+            judgement, scores = abstain(reason, claim), None
+        await self._record(claim, judgement, scores)
 
-    async def _taught(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, TeacherScores | None]:
+    async def _ask_teacher(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, TeacherScores | None]:
         """The teacher's scores, if the judgement has hints and the turn can be trained on."""
         if not judgement.hints or self._teacher is None or not claim.turn.trainable:
             return judgement, None
         try:
             # A hint of an environment is on an action that fell short, whatever the episode's reward.
             score = -1.0 if claim.outcome else judgement.score
-            taught = await self._teacher.teach(claim.turn, judgement.hints, score, judgement.hint_source)
+            scores = await self._teacher.teach(claim.turn, judgement.hints, score, judgement.hint_source)
         except NoTeacher as reason:
             return replace(judgement, detail={**judgement.detail, "no_teacher": str(reason)}), None
         except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
                 raise
+            # The verdict is worth keeping: a teacher that is always late must not withhold it for ever.
             return replace(judgement, detail={**judgement.detail, "no_teacher": failure.reason}), None
-        return replace(judgement, detail={**judgement.detail, "teacher": taught.detail}), taught
+        return replace(judgement, detail={**judgement.detail, "teacher": scores.detail}), scores
 
-    async def _record(self, claim: Claim, judgement: Judgement, taught: TeacherScores | None) -> None:
-        verdict = verdict_of(claim, judgement, taught, hints=self._hints)
-        sample = sample_of(claim, judgement, taught)
+    async def _record(self, claim: Claim, judgement: Judgement, scores: TeacherScores | None) -> None:
+        verdict = make_verdict(claim, judgement, scores, hints=self._hints)
+        sample = make_sample(claim, judgement, scores)
 
         def write(tx: Transaction) -> bool:
             return turns.record_verdict(tx, verdict, sample, attempt=claim.attempt)
@@ -197,16 +199,18 @@ class JudgeLoop:
             claim.turn.id,
             "abstained" if judgement.score is None else f"score {judgement.score:+g}",
             judgement.judge,
-            ", with a teacher" if taught else "",
+            ", with a teacher" if scores else "",
             "" if recorded else " (out of date, not recorded)",
         )
 
     async def _retry(self, claim: Claim, reason: str, delay: float | None = None) -> None:
-        wait_s = backoff(claim.attempt) if delay is None else delay
-        claim.held = False
+        wait_s = draw_backoff(claim.attempt) if delay is None else delay
+        # No longer renewed, for a renewal would put off the next attempt.
+        claim.is_held = False
 
         def give_back(tx: Transaction) -> None:
             turn = turns.get(tx, claim.turn.id)
+            # Since then another judge may have claimed it, whose claim this is not to end.
             if turn is not None and turn.judge_attempts == claim.attempt:
                 turns.retry_later(tx, turn.id, wait_s, reason)
 
@@ -217,14 +221,14 @@ class JudgeLoop:
             logger.warning("%s could not be given back, its claim runs out: %s", claim.turn.id, error)
 
 
-def claims(tx: Transaction, limit: int, lease_s: float) -> list[Claim]:
+def claim_turns(tx: Transaction, limit: int, lease_s: float) -> list[Claim]:
     """Claim due turns, each with the feedback there is at this moment."""
     claimed = []
     for turn in turns.claim_judging(tx, limit, time.time(), lease_s):
         verdict = turns.verdict_of(tx, turn.id)
         outcome = verdict if episodes.awaits_teacher(verdict) else None
-        seen = JudgedTurn.of(turn, turns.feedback_of(tx, turn.id))
-        claimed.append(Claim(turn, seen, turn.judge_attempts, outcome))
+        judged_turn = JudgedTurn.of(turn, turns.feedback_of(tx, turn.id))
+        claimed.append(Claim(turn, judged_turn, turn.judge_attempts, outcome))
     return claimed
 
 
@@ -240,7 +244,7 @@ def release_claims(tx: Transaction) -> None:
     )
 
 
-def backoff(attempt: int) -> float:
+def draw_backoff(attempt: int) -> float:
     """Seconds until the next attempt: doubling from half a second to a minute, the last half at random."""
     longest: float = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 16))
     return longest * random.uniform(0.5, 1.0)
@@ -253,17 +257,17 @@ def judge_outcome(verdict: schema.Verdict) -> Judgement:
     return Judgement(verdict.judge, verdict.score, hints, episodes.HINT_SOURCE, detail=detail)
 
 
-def given_up(reason: str, claim: Claim) -> Judgement:
-    """The judgement of a turn that can't be judged; an outcome stands, without a teacher."""
+def abstain(reason: str, claim: Claim) -> Judgement:
+    """Abstain on a turn that can't be judged; the outcome of an episode stands, without a teacher."""
     if claim.outcome is not None:
         outcome = judge_outcome(claim.outcome)
         return replace(outcome, detail={**outcome.detail, "no_teacher": reason})
     return Judgement("none", None, detail={"by": "nothing", "reason": reason, "attempts": claim.attempt})
 
 
-def verdict_of(claim: Claim, judgement: Judgement, taught: TeacherScores | None, *, hints: bool) -> schema.Verdict:
+def make_verdict(claim: Claim, judgement: Judgement, scores: TeacherScores | None, *, hints: bool) -> schema.Verdict:
     """The ledger's row for a judgement."""
-    hint = taught.hint if taught else next(iter(judgement.hints), None)
+    hint = scores.hint if scores else next(iter(judgement.hints), None)
     return schema.Verdict(
         turn_id=claim.turn.id,
         judge=judgement.judge,
@@ -276,28 +280,29 @@ def verdict_of(claim: Claim, judgement: Judgement, taught: TeacherScores | None,
     )
 
 
-def sample_of(claim: Claim, judgement: Judgement, taught: TeacherScores | None) -> schema.Sample | None:
+def make_sample(claim: Claim, judgement: Judgement, scores: TeacherScores | None) -> schema.Sample | None:
     """The training sample of a judgement, or `None` when it teaches nothing or the turn can't be trained on."""
     turn = claim.turn
     if claim.outcome is not None:
-        waiting = claim.outcome.detail["waiting"]
-        return episodes.make_sample(turn, judgement.score, waiting, **_teacher_columns(taught))
+        comparison = claim.outcome.detail["waiting"]
+        return episodes.make_sample(turn, judgement.score, comparison, **_make_teacher_columns(scores))
+    # A score of 0 has no gradient: it teaches as little as none.
     score = judgement.score or None
-    if not turn.trainable or turn.policy_version is None or (score is None and taught is None):
+    if not turn.trainable or turn.policy_version is None or (score is None and scores is None):
         return None
     return schema.Sample(
         turn_id=turn.id,
         score=score,
         policy_version=turn.policy_version,
-        **_teacher_columns(taught),
+        **_make_teacher_columns(scores),
     )
 
 
-def _teacher_columns(taught: TeacherScores | None) -> dict[str, Any]:
+def _make_teacher_columns(scores: TeacherScores | None) -> episodes.TeacherColumns:
     """The columns of a sample that a teacher fills; none without one."""
-    if taught is None:
+    if scores is None:
         return {}
-    columns: dict[str, Any] = {"teacher_logprobs": taught.teacher, "plain_logprobs": taught.plain}
-    if taught.topk_ids is not None and taught.topk_logprobs is not None:
-        columns |= {"topk_ids": taught.topk_ids.ravel(), "topk_logprobs": taught.topk_logprobs.ravel()}
+    columns: episodes.TeacherColumns = {"teacher_logprobs": scores.teacher, "plain_logprobs": scores.plain}
+    if scores.topk_ids is not None and scores.topk_logprobs is not None:
+        columns["topk_ids"], columns["topk_logprobs"] = scores.topk_ids.ravel(), scores.topk_logprobs.ravel()
     return columns

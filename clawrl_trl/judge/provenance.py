@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from clawrl_trl.gateway.sessions.reading import cut_inserts
-from clawrl_trl.judge.carried_forms import CHAT_LINE
-from clawrl_trl.judge.quotation import ELIDED, own_words
+from clawrl_trl.judge.quotation import ELIDED, extract_own_words
+from clawrl_trl.judge.quotation_patterns import CHAT_LINE
 
 MAX_HINT = 200
 """Longest hint, in characters."""
@@ -59,40 +59,43 @@ _FRAMED = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
 """A text that some program put into a frame: never the owner's words, whichever program it was."""
 
 
-def owner_words(text: str) -> str:
+def extract_owner_words(text: str) -> str:
     """The owner's remarks in a message: without a client's marks, text of others and requests about such text."""
-    return own_words(unwrap(text)).remarks
+    return extract_own_words(unwrap(text)).remarks
 
 
 def unwrap(text: str) -> str:
     """A message without a client's time stamp and what it wraps around it."""
     text = _FRAMED.sub("", cut_inserts(text))
+    # The stamp of a pasted chat stays: by it the lines are known to be somebody else's.
     text = text if CHAT_LINE.match(text) else _STAMP.sub("", text)
     return "\n".join(text.splitlines()).strip()
 
 
-def neutralised(text: str) -> str:
+def neutralise(text: str) -> str:
     """Text in which no chat template's marker is left that could open or close a message."""
+    # Again and again: what stood around a marker that was taken out may form another one.
     while _MARKERS.search(text):
         text = _MARKERS.sub(" ", text)
     return text
 
 
-def checker_words(text: str) -> str:
+def clean_checker_words(text: str) -> str:
     """The words of an environment's checker as a hint: without markers and control characters, cut short."""
-    lines = "".join(one if one.isprintable() or one == "\n" else " " for one in neutralised(text)).splitlines()
+    printable = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in neutralise(text))
+    lines = printable.splitlines()
     plain = "\n".join(line for line in (" ".join(line.split()) for line in lines) if line)
     return plain if len(plain) <= MAX_HINT else plain[: MAX_HINT - 1] + "…"
 
 
-def refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
-    """Why a text may not become a hint, or `None` when it may."""
+def find_refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
+    """Find the reason why a text may not become a hint; `None` when it may."""
     plain = hint.strip()
     if len(plain) < 3:
         return "too short"
     if len(plain) > MAX_HINT:
         return "too long"
-    if any(ord(one) < 32 or ord(one) == 127 for one in plain):
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in plain):
         return "control characters"
     for reason, pattern in _REFUSED.items():
         if pattern.search(plain):
@@ -102,7 +105,7 @@ def refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
     return None
 
 
-def tool_names(tools: Sequence[object] | None) -> list[str]:
+def list_tool_names(tools: Sequence[object] | None) -> list[str]:
     """Names of a request's tools."""
     names = []
     for tool in tools or ():
@@ -112,14 +115,14 @@ def tool_names(tools: Sequence[object] | None) -> list[str]:
     return names
 
 
-def grounded(hint: str, owner_texts: Iterable[str], share: float = 0.6) -> bool:
+def is_grounded(hint: str, owner_texts: Iterable[str], share: float = 0.6) -> bool:
     """Return whether `share` of a hint's content words are the owner's own, compared by their first 4 letters."""
-    said = {word[:4] for text in owner_texts for word in _words(text)}
-    wanted = _words(hint)
-    return bool(wanted) and sum(word[:4] in said for word in wanted) >= share * len(wanted)
+    stems = {word[:4] for text in owner_texts for word in _split_content_words(text)}
+    words = _split_content_words(hint)
+    return bool(words) and sum(word[:4] in stems for word in words) >= share * len(words)
 
 
-def _words(text: str) -> list[str]:
+def _split_content_words(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W\d_]{4,}", text.lower()) if word not in _GLUE]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clawrl_trl.gateway.sessions.senders import LABEL, ORDINARY_LABELS
-from clawrl_trl.judge import carried_forms as forms
+from clawrl_trl.judge import quotation_patterns as patterns
 
 LONGEST_OWN = 2000
 """Characters above which what remains is taken for a pasted text without any mark, of which nothing is read."""
@@ -43,27 +43,28 @@ class OwnWords:
     remarks: str
 
 
-def own_words(text: str) -> OwnWords:
+def extract_own_words(text: str) -> OwnWords:
     """The owner's own words in a message from which the client's marks are already cut."""
-    given = text.strip("\r\n").splitlines()
-    lines = _without_blocks(given)
-    carries = len(lines) < len(given)
-    lines = _without_transcript(_without_quotations("\n".join(lines)).split("\n"))
-    own, request = _without_material(lines, carries)
+    message = text.strip("\r\n").splitlines()
+    lines = _drop_blocks(message)
+    carries = len(lines) < len(message)
+    lines = _drop_transcript(_elide_quotations("\n".join(lines)).split("\n"))
+    own, request = _split_off_material(lines, carries)
+    # Too long already: the patterns for reports need not run over it.
     if sum(map(len, own)) > 2 * LONGEST_OWN:
         return OwnWords("", "")
-    remarks = "\n".join(kept for line in own if (kept := _without_reports(line)))
-    asked = _without_reports(request)
-    if len(remarks) + len(asked) > LONGEST_OWN:
+    remarks = "\n".join(remark for line in own if (remark := _drop_reports(line)))
+    request = _drop_reports(request)
+    if len(remarks) + len(request) > LONGEST_OWN:
         return OwnWords("", "")
-    return OwnWords(" ".join(part for part in (remarks, asked) if part), remarks)
+    return OwnWords(" ".join(part for part in (remarks, request) if part), remarks)
 
 
-def _without_blocks(lines: Sequence[str]) -> list[str]:
+def _drop_blocks(lines: Sequence[str]) -> list[str]:
     """Lines without fences, quoted and indented lines, tags, chat exports, and without a mail to the end."""
     kept: list[str] = []
-    closers = _last_closing_tags(lines)
-    letter = _letter_start(lines)
+    closers = _find_closing_tags(lines)
+    letter = _find_letter(lines)
     fence, tag, quoting = "", "", False
     for number, line in enumerate(lines):
         mark = line.strip()
@@ -73,15 +74,16 @@ def _without_blocks(lines: Sequence[str]) -> list[str]:
             tag = "" if f"</{tag}" in line.lower() else tag
         elif opening := _FENCE.match(line):
             fence = opening[1]
-        elif (opened := forms.TAG.match(line)) and closers.get(opened[1].lower(), -1) >= number:
+        elif (opened := patterns.TAG.match(line)) and closers.get(opened[1].lower(), -1) >= number:
             tag = "" if f"</{opened[1].lower()}" in line.lower() else opened[1].lower()
         elif number == letter or mark == "--" or _begins_mail(lines, number):
             break
         elif mark.startswith((">", "＞")):
+            # Chat clients quote a whole block with one ">>>", mail programs mark every line.
             quoting = mark.startswith(">>>")
         elif quoting and mark:
             continue
-        elif forms.CHAT_LINE.match(line) or _is_attribution(line) or _is_indented(line, kept):
+        elif patterns.CHAT_LINE.match(line) or _is_attribution(line) or _is_indented(line, kept):
             quoting = False
         else:
             quoting = False
@@ -89,7 +91,7 @@ def _without_blocks(lines: Sequence[str]) -> list[str]:
     return kept
 
 
-def _last_closing_tags(lines: Sequence[str]) -> dict[str, int]:
+def _find_closing_tags(lines: Sequence[str]) -> dict[str, int]:
     """The last line on which each tag is closed."""
     last: dict[str, int] = {}
     for number, line in enumerate(lines):
@@ -98,30 +100,32 @@ def _last_closing_tags(lines: Sequence[str]) -> dict[str, int]:
     return last
 
 
-def _letter_start(lines: Sequence[str]) -> int:
+def _find_letter(lines: Sequence[str]) -> int:
     """The line on which a letter begins below other words: its greeting, where a closing follows; -1 for none."""
-    written = [number for number, line in enumerate(lines) if line.strip()]
-    greeting = next((number for number in written[1:] if forms.GREETING.match(lines[number])), None)
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    # From the second line on: a greeting at the very beginning is the owner's own.
+    greeting = next((number for number in filled[1:] if patterns.GREETING.match(lines[number])), None)
     if greeting is None:
         return -1
-    return greeting if any(forms.CLOSING.match(lines[n]) for n in written if n > greeting) else -1
+    return greeting if any(patterns.CLOSING.match(lines[n]) for n in filled if n > greeting) else -1
 
 
 def _begins_mail(lines: Sequence[str], number: int) -> bool:
     """Decide if everything from a line on is somebody's mail."""
     line = lines[number]
-    if forms.FORWARDED.match(line):
+    if patterns.FORWARDED.match(line):
         return True
-    if forms.HEADER.match(line):
-        return number + 1 < len(lines) and bool(forms.HEADER.match(lines[number + 1]))
+    if patterns.HEADER.match(line):
+        return number + 1 < len(lines) and bool(patterns.HEADER.match(lines[number + 1]))
     if not _is_attribution(line):
         return False
+    # Below an attribution marked lines are dropped one by one, for the owner may answer between them.
     below = next((after.strip() for after in lines[number + 1 : number + 4] if after.strip()), "")
     return not below.startswith(">")
 
 
 def _is_attribution(line: str) -> bool:
-    return line.rstrip().endswith((":", "：")) and bool(forms.ATTRIBUTION.match(line))
+    return line.rstrip().endswith((":", "：")) and bool(patterns.ATTRIBUTION.match(line))
 
 
 def _is_indented(line: str, kept: Sequence[str]) -> bool:
@@ -134,25 +138,25 @@ def _is_indented(line: str, kept: Sequence[str]) -> bool:
     return line.startswith("  ") and above.endswith((":", "：")) and not _LIST_ITEM.match(line)
 
 
-def _without_quotations(text: str) -> str:
+def _elide_quotations(text: str) -> str:
     """Text whose quotations are elided: those of three words or more, and all behind a verb of saying.
 
     A word or two that are merely mentioned ('write "twelve"') belong to the owner's sentence.
     """
     parts, end = [], 0
-    for match in forms.QUOTATION.finditer(text):
+    for match in patterns.QUOTATION.finditer(text):
         before = text[max(0, match.start() - 80) : match.start()]
         line = before.rpartition("\n")[2]
         alone = not line.strip() and text[match.end() : match.end() + 1] in ("", "\n")
         words = match[0].split()
         long = len(words) > 2 or (len(match[0]) > 12 and not match[0].isascii())
-        if alone or long or forms.SPEECH_VERB.search(line) or forms.ABOUT_TEXT.search(line):
+        if alone or long or patterns.SPEECH_VERB.search(line) or patterns.ABOUT_TEXT.search(line):
             parts += [text[end : match.start()], "" if alone else ELIDED]
             end = match.end()
     return "".join([*parts, text[end:]])
 
 
-def _without_transcript(lines: Sequence[str]) -> list[str]:
+def _drop_transcript(lines: Sequence[str]) -> list[str]:
     """Lines without those of a transcript, in which several speakers are named."""
     labels = [LABEL.match(line) for line in lines]
     speakers = {label["name"].casefold() for label in labels if label}
@@ -161,7 +165,7 @@ def _without_transcript(lines: Sequence[str]) -> list[str]:
     return [line for line, label in zip(lines, labels, strict=True) if not label]
 
 
-def _without_material(lines: Sequence[str], carries: bool) -> tuple[list[str], str]:
+def _split_off_material(lines: Sequence[str], carries: bool) -> tuple[list[str], str]:
     """Lines without the text that a request is about, and that request.
 
     Args:
@@ -171,16 +175,17 @@ def _without_material(lines: Sequence[str], carries: bool) -> tuple[list[str], s
     length = 0
     for number, line in enumerate(lines):
         above, length = length, length + len(line)
+        # In a long text only the end is searched: patterns on every line would take too long.
         if above > 2 * LONGEST_OWN and number + LAST_LINES < len(lines):
             continue
-        if (cut := _material_start(lines, number)) is not None:
+        if (cut := _find_material(lines, number)) is not None:
             material = carries or any(part.strip(" :：-–—") for part in (line[cut:], *lines[number + 1 :]))
             return _split_request(lines[:number], line[:cut].rstrip(" :：-–—"), material)
-        if len(line) > LONGEST_HEAD or not forms.ABOUT_TEXT.search(line):
+        if len(line) > LONGEST_HEAD or not patterns.ABOUT_TEXT.search(line):
             continue
         below = lines[number + 1 :]
-        points = forms.POINTS.search(line) and above >= LONG_TEXT
-        if points or forms.ABOVE.search(line):
+        points = patterns.POINTS.search(line) and above >= LONG_TEXT
+        if points or patterns.ABOVE.search(line):
             return list(below), line
         if _is_about_next(below):
             return _split_request(lines[:number], line, material=True)
@@ -190,18 +195,19 @@ def _without_material(lines: Sequence[str], carries: bool) -> tuple[list[str], s
     return list(lines), ""
 
 
-def _material_start(lines: Sequence[str], number: int) -> int | None:
+def _find_material(lines: Sequence[str], number: int) -> int | None:
     """Find where a text begins in a line that the words before it ask for, introduce or ascribe; `None` if nowhere."""
     line, below = lines[number], lines[number + 1 : number + 4]
     for colon in _COLON.finditer(line, 0, LONGEST_HEAD):
         head = _SENTENCE_END.split(line[: colon.start()])[-1]
-        if forms.ABOUT_TEXT.search(head) or forms.REVISES_THIS.search(head):
+        if patterns.ABOUT_TEXT.search(head) or patterns.REVISES_THIS.search(head):
             return colon.end()
+        # A dash introduces a text only after a request; elsewhere it joins two halves of a sentence.
         if colon[0].strip() in "-–—":
             continue
         listed = _LIST_ITEM.match(next((after for after in below if after.strip()), ""))
-        introduces = not line[colon.end() :].strip() and not listed and forms.INTRODUCES.search(head)
-        if introduces or forms.ANNOUNCES_SPEECH.search(head):
+        introduces = not line[colon.end() :].strip() and not listed and patterns.INTRODUCES.search(head)
+        if introduces or patterns.ANNOUNCES_SPEECH.search(head):
             return colon.end()
     return None
 
@@ -211,7 +217,7 @@ def _split_request(before: Sequence[str], head: str, material: bool) -> tuple[li
     *remarks, request = _SENTENCE_END.split(head.strip())
     if not material:
         return [*before, head], ""
-    if forms.ANNOUNCES_SPEECH.search(request) and not forms.ABOUT_TEXT.search(request):
+    if patterns.ANNOUNCES_SPEECH.search(request) and not patterns.ABOUT_TEXT.search(request):
         request = ""
     return [*before, " ".join(remarks)], request
 
@@ -223,8 +229,8 @@ def _is_about_next(below: Sequence[str]) -> bool:
     return bool(text) and (apart or len(text) >= LONG_TEXT)
 
 
-def _without_reports(line: str) -> str:
+def _drop_reports(line: str) -> str:
     """A line without the sentences that report somebody's words, and without those of which only marks are left."""
     sentences = [part.strip() for part in _SENTENCE_END.split(line)]
-    own = [part for part in sentences if part.strip(" \t*_#>-“”…\"'.,") and not forms.REPORTED.search(part)]
+    own = [part for part in sentences if part.strip(" \t*_#>-“”…\"'.,") and not patterns.REPORTED.search(part)]
     return " ".join(own)

@@ -1,6 +1,6 @@
-"""The judge without a language model to ask: what was said on purpose, what the tools say, what the owner says.
+"""The judge that asks no language model: explicit feedback, then tool results, then the owner's messages.
 
-In that order, and the first that decides wins. Of the owner's messages each is classified; an objection in any of
+The first of them that decides wins. Of the owner's messages each is classified; an objection in any of
 them outweighs an approval. Everybody else's words are ignored here: a web page can't praise a reply. A question
 about the same topic that neither objects nor moves on decides nothing, and neither does a message that isn't English:
 it is not read, and no hint is made of it.
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from clawrl_trl.judge import hints, language, tools
+from clawrl_trl.judge import hints, language, tool_results
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.provenance import owner_words, tool_names, unwrap
-from clawrl_trl.judge.quotation import OwnWords, own_words
+from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
+from clawrl_trl.judge.quotation import OwnWords, extract_own_words
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
 Classify = Callable[[str, str, str], model.Opinion]
@@ -29,7 +29,7 @@ class RulesJudge:
     name = "rules"
 
     def __init__(self, classify: Classify | None = None) -> None:
-        self._classify = classify or (lambda *texts: model.shared()(*texts))
+        self._classify = classify or (lambda *texts: model.load_shared()(*texts))
         self._one_at_a_time = asyncio.Lock()
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
@@ -39,17 +39,17 @@ class RulesJudge:
 
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
-        return explicit(turn, self._classify) or self._by_tools(turn) or self._by_words(turn)
+        return judge_feedback(turn, self._classify) or self._by_tools(turn) or self._by_words(turn)
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
-        score = tools.verdict(results)
+        score = tool_results.score_results(results)
         if score is None:
             return None
         return Judgement(self.name, score, detail={"by": "tool results", "results": len(results)})
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
-        own = [own_words(unwrap(text)) for text in turn.said_by("owner")]
+        own = [extract_own_words(unwrap(text)) for text in turn.said_by("owner")]
         own = [message for message in own if message.text]
         if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
@@ -58,15 +58,15 @@ class RulesJudge:
         score = min(scores) if scores else None
         detail = {
             "by": "words",
-            "probabilities": [[round(p, 4) for p in one.probabilities] for one in opinions],
+            "probabilities": [[round(p, 4) for p in opinion.probabilities] for opinion in opinions],
         }
         if reasons := sorted({opinion.reason for opinion in opinions if opinion.reason}):
             detail["reason"] = ", ".join(reasons)
         if score != -1:
             return Judgement(self.name, score, detail=detail)
-        objections = [message.remarks for message, one in zip(own, opinions, strict=True) if one.score == -1]
-        found = hints.from_owner(objections, turn.request, tool_names(turn.tools))
-        return Judgement(self.name, score, tuple(found), "owner message" if found else None, detail=detail)
+        objections = [message.remarks for message, opinion in zip(own, opinions, strict=True) if opinion.score == -1]
+        candidates = hints.extract_hints(objections, turn.request, list_tool_names(turn.tools))
+        return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
         """The opinion on one message: a request about a text that came along objects to nothing."""
@@ -78,17 +78,16 @@ class RulesJudge:
         return replace(opinion, score=None, reason="a request about another text")
 
 
-def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
+def judge_feedback(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
     """The judgement that explicit feedback leads to, or `None` when there is none that decides.
 
     A number (outcome, thumbs) decides over a correction (-1), a correction over free text; the newest of a kind
-    counts.
-    Without `classify`, free text does not decide.
+    counts. Without `classify`, free text does not decide.
     """
-    numbers = [one.value for one in turn.feedback if one.value is not None]
-    corrections = [one.text for one in turn.feedback if one.kind == "correction" and one.text]
-    texts = [one.text for one in turn.feedback if one.kind != "correction" and one.text]
-    texts = [words for text in texts if (words := owner_words(text))]
+    numbers = [item.value for item in turn.feedback if item.value is not None]
+    corrections = [item.text for item in turn.feedback if item.kind == "correction" and item.text]
+    texts = [item.text for item in turn.feedback if item.kind != "correction" and item.text]
+    texts = [words for text in texts if (words := extract_owner_words(text))]
     score: float | None = None
     by = ""
     if numbers:
@@ -100,10 +99,11 @@ def explicit(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | 
     if score is None:
         return None
     sources = [*reversed(corrections), *reversed(texts)]
+    # Who only pressed a button may have said in the chat what was wrong.
     if not sources and by == "feedback: value":
-        sources = [words for text in turn.said_by("owner") if (words := owner_words(text))]
+        sources = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
     if score >= 0:
         return Judgement("rules", score, detail={"by": by})
     understood = [text for text in sources if language.is_english(text, turn.request)]
-    found = hints.from_owner(understood, turn.request, tool_names(turn.tools))
-    return Judgement("rules", score, tuple(found), "owner feedback" if found else None, detail={"by": by})
+    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools))
+    return Judgement("rules", score, tuple(candidates), "owner feedback" if candidates else None, detail={"by": by})

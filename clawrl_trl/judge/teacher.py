@@ -4,24 +4,23 @@ The response is scored, not written again: the hinted prompt is rendered by the 
 stored completion ids follow it, and the engine returns one log-prob for each of them, aligned by position. Both
 sides of the gap are taken at temperature 1. If the engine can't render the stored prompt from the stored messages
 exactly, then it can't render the hinted one either, and there is no teacher for that turn. With `top_k` the teacher
-also scores, at each position, the tokens that the policy found most likely (see `candidates`).
+also scores, at each position, the tokens that the policy found most likely (see `align_candidates`).
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.candidates import candidates, widths
-from clawrl_trl.judge.turn import JudgeUnavailable
-from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.judge.candidates import align_candidates, list_widths
+from clawrl_trl.judge.turn import JudgeUnavailable, Message
+from clawrl_trl.ledger.schema import Json, Turn
 from clawrl_trl.pictures import shows
 from clawrl_trl.policy_names import name_policy
 
@@ -41,7 +40,7 @@ class TeacherScores:
         hint: The hint that was chosen.
         teacher: Log-probs of the completion under base model and hint, shape `(completion,)`, temperature 1.
         plain: Log-probs under the policy that sampled it, without the hint, same shape.
-        detail: `overlap` and `gain` of each candidate hint.
+        detail: Overlap and gain of each candidate hint.
         topk_ids: The policy's most likely tokens at each position, shape `(completion, K)`, -1 in empty slots;
             `None` when none were asked for.
         topk_logprobs: Log-probs of those under base model and hint, same shape, NaN in empty slots.
@@ -50,7 +49,7 @@ class TeacherScores:
     hint: str
     teacher: NDArray[np.float32]
     plain: NDArray[np.float32]
-    detail: dict[str, Any]
+    detail: Json
     topk_ids: NDArray[np.int32] | None = None
     topk_logprobs: NDArray[np.float32] | None = None
 
@@ -72,7 +71,7 @@ class HintTeacher:
         self._engine = engine
         self._timeout = timeout
         self._top_k = top_k
-        self._widths = widths(top_k)
+        self._widths = list_widths(top_k)
 
     async def teach(
         self, turn: Turn, suggested: Sequence[str], score: float | None = None, source: str | None = None
@@ -83,7 +82,7 @@ class HintTeacher:
             turn: The turn.
             suggested: Hints, of which the first few are tried.
             score: The verdict on the turn, if there is one.
-            source: Where the hints come from, see `hints.template_of`.
+            source: Where the hints come from, see `hints.choose_template`.
 
         Raises:
             NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
@@ -96,7 +95,7 @@ class HintTeacher:
             raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
             prompt, completion = list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids))
-            return await self._teach(turn, prompt, completion, suggested, score, hints.template_of(source))
+            return await self._teach(turn, prompt, completion, suggested, score, hints.choose_template(source))
         except TimeoutError as error:
             raise JudgeUnavailable("teacher: time-out", patience=ATTEMPTS) from error
         except UnicodeEncodeError as error:
@@ -104,6 +103,7 @@ class HintTeacher:
         except EngineError as error:
             if not error.retryable:
                 raise NoTeacher(f"the engine refused: {error}"[:300]) from error
+            # An engine that is away comes back, and is waited for; one that is too slow for this turn stays so.
             late = isinstance(error, EngineUnavailable) and error.timed_out
             away = error.status in (503, 504, 429) and not late
             raise JudgeUnavailable(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
@@ -119,32 +119,33 @@ class HintTeacher:
     ) -> TeacherScores:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
-        plain, likely = await self._plain(turn, prompt, completion)
+        plain, likely = await self._score_policy(turn, prompt, completion)
         tried, scores, contexts = [], [], []
         for hint in suggested[:MAX_CANDIDATES]:
             try:
-                messages = hints.hinted(turn.messages, hint, template)
+                messages = hints.append_hint(turn.messages, hint, template)
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
             scored = await self._score(contexts[-1], completion, await self._engine.base_name())
-            scores.append(_floats(scored.logprobs))
-            found = {"overlap": hints.overlap(scores[-1], plain), "gain": hints.gain(scores[-1], plain, score)}
-            tried.append({"hint": hint, **found})
-        best = hints.choose(scores, plain, score)
+            scores.append(_to_floats(scored.logprobs))
+            overlap, gain = hints.estimate_overlap(scores[-1], plain), hints.measure_gain(scores[-1], plain, score)
+            tried.append({"hint": hint, "overlap": overlap, "gain": gain})
+        best = hints.choose_hint(scores, plain, score)
         if best is None:
             raise NoTeacher("under every hint the teacher is too far from the response, or against the verdict")
-        detail: dict[str, Any] = {"candidates": tried}
+        detail: Json = {"candidates": tried}
         if not self._top_k:
             return TeacherScores(suggested[best], scores[best], plain, detail)
         wide = await self._score_widely(contexts[best], completion)
-        ids, logprobs = candidates(likely, wide, completion, self._top_k)
+        ids, logprobs = align_candidates(likely, wide, completion, self._top_k)
         detail["known"] = float((ids >= 0).mean())
-        return TeacherScores(suggested[best], _floats(wide.logprobs), plain, detail, ids, logprobs)
+        return TeacherScores(suggested[best], _to_floats(wide.logprobs), plain, detail, ids, logprobs)
 
-    async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    async def _render(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
         model = await self._engine.base_name()
-        body: dict[str, Any] = {"model": model, "messages": with_thoughts(messages), "add_generation_prompt": True}
+        # Thoughts as the gateway sent them: where the template prints them other ids would come out.
+        body: Json = {"model": model, "messages": with_thoughts(messages), "add_generation_prompt": True}
         if turn.tools:
             body["tools"] = turn.tools
         if turn.sampling.get("chat_template_kwargs"):
@@ -152,7 +153,7 @@ class HintTeacher:
         async with asyncio.timeout(self._timeout):
             return await self._engine.tokenize(body)
 
-    async def _plain(
+    async def _score_policy(
         self, turn: Turn, prompt: list[int], completion: list[int]
     ) -> tuple[NDArray[np.float32], list[dict[int, float]] | None]:
         """The sampled tokens' log-probs under the policy, and its most likely tokens where it can be asked.
@@ -160,8 +161,8 @@ class HintTeacher:
         It can't when several versions sampled the turn, or when the engine has let go of the one that did.
         """
         stored = None
-        if turn.logprobs is not None and len(turn.logprobs) == len(completion) and plainly_sampled(turn.sampling):
-            stored = _floats(turn.logprobs)
+        if turn.logprobs is not None and len(turn.logprobs) == len(completion) and is_plainly_sampled(turn.sampling):
+            stored = _to_floats(turn.logprobs)
         if turn.token_versions is not None:
             if stored is None:
                 raise NoTeacher("several policy versions sampled it, not at temperature 1")
@@ -171,10 +172,11 @@ class HintTeacher:
         try:
             scored = await self._score(prompt, completion, await self._policy_name(turn), self._top_k)
         except EngineError as error:
+            # 404: the engine has let go of that version. The teacher then names the candidates itself.
             if stored is None or error.status != 404:
                 raise
             return stored, None
-        return (_floats(scored.logprobs) if stored is None else stored), scored.top
+        return (_to_floats(scored.logprobs) if stored is None else stored), scored.top
 
     async def _score_widely(self, context: list[int], completion: list[int]) -> PromptLogprobs:
         """The teacher's scores with as many of its most likely tokens as the engine is ready to name."""
@@ -188,6 +190,7 @@ class HintTeacher:
             else:
                 if width < self._widths[0]:
                     logger.warning("the engine names %d tokens, not %d: fewer candidates", width, self._widths[0])
+                    # What the engine refused once it refuses for every turn.
                     self._widths = self._widths[self._widths.index(width) :]
                 return wide
         raise AssertionError("there is at least one width")
@@ -203,13 +206,13 @@ class HintTeacher:
             return await self._engine.prompt_logprobs(context, completion, model=model, top_k=top_k)
 
 
-def _floats(values: Any) -> NDArray[np.float32]:
+def _to_floats(values: ArrayLike) -> NDArray[np.float32]:
     return np.asarray(values, dtype=np.float32)
 
 
-def plainly_sampled(sampling: Mapping[str, Any]) -> bool:
+def is_plainly_sampled(sampling: Mapping[str, object]) -> bool:
     """Return whether stored log-probs are those of the model itself: temperature 1, no truncation, no penalties."""
-    neutral: dict[str, tuple[Any, ...]] = {
+    neutral: dict[str, tuple[object, ...]] = {
         "temperature": (None, 1),
         "top_p": (None, 1),
         "top_k": (None, 0, -1),

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from clawrl_trl.judge.tools import ToolResult
+from clawrl_trl.judge.tool_results import ToolResult
 from clawrl_trl.ledger import schema
+from clawrl_trl.ledger.schema import Json
 from clawrl_trl.messages import text_of
 
 Message = Mapping[str, Any]
@@ -41,7 +42,7 @@ class FeedbackItem:
 
 @dataclass(frozen=True)
 class JudgedTurn:
-    """One turn as a judge sees it.
+    """A frozen copy of one turn, the input of a judge.
 
     Args:
         turn_id: The ledger's id.
@@ -70,7 +71,7 @@ class JudgedTurn:
     @classmethod
     def of(cls, turn: schema.Turn, feedback: Sequence[schema.Feedback]) -> "JudgedTurn":
         """The frozen copy of a ledger row and its feedback."""
-        said = sorted(feedback, key=lambda one: (one.created_at, one.id))
+        in_order = sorted(feedback, key=lambda row: (row.created_at, row.id))
         return cls(
             turn_id=turn.id,
             session_id=turn.session_id,
@@ -79,7 +80,7 @@ class JudgedTurn:
             response=turn.response or {},
             next_state=tuple(turn.next_state or ()),
             next_state_provenance=tuple(turn.next_state_provenance or ()),
-            feedback=tuple(FeedbackItem(one.kind, one.value, one.text) for one in said),
+            feedback=tuple(FeedbackItem(row.kind, row.value, row.text) for row in in_order),
             policy_version=turn.policy_version,
             provenance=tuple(turn.provenance or ()),
         )
@@ -89,11 +90,11 @@ class JudgedTurn:
         """Text of the last message of the owner's; of the last user message where nobody is known to be the owner."""
         sources = [*self.provenance, *[""] * len(self.messages)]
         users = [
-            (encodable_text(one), who)
-            for one, who in zip(self.messages, sources, strict=False)
-            if one.get("role") == "user"
+            (encodable_text(message), source)
+            for message, source in zip(self.messages, sources, strict=False)
+            if message.get("role") == "user"
         ]
-        owners = [text for text, who in users if who == "owner"]
+        owners = [text for text, source in users if source == "owner"]
         return next(reversed(owners or [text for text, _ in users]), "")
 
     @property
@@ -111,12 +112,13 @@ class JudgedTurn:
 
         Call ids are compared by their letters and digits: clients strip the rest.
         """
-        calls = {_plain_id(call.get("id")): call.get("function") for call in self.response.get("tool_calls") or ()}
+        calls = {_normalise_id(call.get("id")): call.get("function") for call in self.response.get("tool_calls") or ()}
+        # A result whose id matches no call can only answer the one call there was.
         only = next(iter(calls.values())) if len(calls) == 1 else None
         results = []
         for message, source in zip(self.next_state, self.next_state_provenance, strict=False):
             if source == "tool":
-                function = calls.get(_plain_id(message.get("tool_call_id")), only)
+                function = calls.get(_normalise_id(message.get("tool_call_id")), only)
                 function = function if isinstance(function, Mapping) else {}
                 name = function.get("name") or message.get("name") or ""
                 results.append(ToolResult(encodable_text(message), str(name), str(function.get("arguments") or "")))
@@ -138,19 +140,19 @@ class Judgement:
         hints: Candidate hints, best first; the teacher chooses among them.
         hint_source: Where the hints come from, e.g. `owner message`.
         votes: `{"score", "raw", "hint"}` of each vote.
-        detail: Whatever explains the decision, in JSON.
+        detail: What explains the decision, in JSON.
     """
 
     judge: str
     score: float | None
     hints: tuple[str, ...] = ()
     hint_source: str | None = None
-    votes: tuple[dict[str, Any], ...] = ()
+    votes: tuple[Json, ...] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Judge(Protocol):
-    """Anything that judges turns."""
+    """Protocol of judges."""
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn.
@@ -161,7 +163,7 @@ class Judge(Protocol):
         ...
 
 
-def _plain_id(value: Any) -> str:
+def _normalise_id(value: object) -> str:
     return "".join(letter for letter in str(value) if letter.isalnum())
 
 

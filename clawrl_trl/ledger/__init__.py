@@ -1,8 +1,9 @@
-"""The ledger: what happened, and survives.
+"""The ledger: durable record of sessions, turns, feedback, verdicts, samples, batches and policy versions.
 
-The only place where serving, judging, training and environments meet. Sessions, turns, feedback, verdicts,
-samples, batches and policy versions, in SQLite by default and in PostgreSQL by URL. What is not in the ledger
-did not happen; what a transaction committed survives `kill -9` and a power cut.
+The only place where serving, judging, training and environments meet; in SQLite by default and in PostgreSQL by URL.
+What a transaction committed survives `kill -9` and a power cut. Others use what is exported here: `Ledger` and
+`LedgerWriter` for transactions, the modules `turns`, `samples`, `batches`, `episodes`, `policies` and `events` for
+each step inside one, and the rows of `schema`.
 
 ```python
 from clawrl_trl.ledger import Ledger, turns

@@ -40,7 +40,7 @@ def lease(
         max_staleness (`int`): How many updates a sample's policy may be behind.
         current_version (`int`): The version that is being trained.
         min_size (`int`, defaults to 1): Lease nothing when fewer are free.
-        held (`Collection[str]`): Ids of batches the caller holds and will commit; not returned again.
+        held (`Collection[str]`): Ids of leased batches that the caller will commit; not returned again.
         idempotency_key (`str`, *optional*): The caller's name for this lease. Default: the batch's id.
 
     Returns:
@@ -49,7 +49,7 @@ def lease(
     Raises:
         DigestMismatch: If the unfinished batch is not what it was.
     """
-    unfinished = _unfinished(tx, held)
+    unfinished = _find_unfinished(tx, held)
     if unfinished is not None:
         return unfinished
     _drop_useless(tx, needs, max_staleness, current_version)
@@ -85,16 +85,18 @@ def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | 
     )
     tx.add(batch)
     tx.flush()
-    taken = states.move(tx, Sample.state, states.SAMPLE, "leased", Sample.id.in_(ids), batch_id=batch_id)
-    if taken != len(ids):
-        raise AlreadyTrained(f"{len(ids) - taken} of {len(ids)} samples were taken by another batch")
+    # Not through the objects: the UPDATE matches free samples alone, so of two trainers one gets fewer rows.
+    count = states.move(tx, Sample.state, states.SAMPLE, "leased", Sample.id.in_(ids), batch_id=batch_id)
+    if count != len(ids):
+        raise AlreadyTrained(f"{len(ids) - count} of {len(ids)} samples were taken by another batch")
     return batch
 
 
-def _unfinished(tx: Session, held: Collection[str]) -> Batch | None:
-    waiting = select(Batch).where(Batch.state == "leased", Batch.id.not_in(held)).order_by(Batch.created_at, Batch.id)
-    for batch in tx.scalars(waiting.with_for_update()).all():
+def _find_unfinished(tx: Session, held: Collection[str]) -> Batch | None:
+    leased = select(Batch).where(Batch.state == "leased", Batch.id.not_in(held)).order_by(Batch.created_at, Batch.id)
+    for batch in tx.scalars(leased.with_for_update()).all():
         content = _content(tx, batch.sample_ids)
+        # A session was deleted meanwhile: the batch can't be what its digest says, and the rest is leased anew.
         if len(content) < len(batch.sample_ids):
             release(tx, batch.id, "some of its samples were erased")
         elif batch_digest(content) != batch.digest:
@@ -126,8 +128,8 @@ def samples_of(tx: Session, batch: Batch) -> list[tuple[Sample, Turn]]:
 
 def _content(tx: Session, ids: Sequence[str]) -> list[tuple[Sample, Turn]]:
     rows = tx.execute(select(Sample, Turn).join(Turn, Turn.id == Sample.turn_id).where(Sample.id.in_(ids)))
-    found = {sample.id: (sample, turn) for sample, turn in rows}
-    return [found[one] for one in ids if one in found]
+    pairs = {sample.id: (sample, turn) for sample, turn in rows}
+    return [pairs[sample_id] for sample_id in ids if sample_id in pairs]
 
 
 def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float | None = None) -> Policy:
@@ -143,16 +145,18 @@ def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float 
         KeyError: If there is no such batch.
         ValueError: If the version exists already; take the next one and commit again.
     """
-    found = [_existing(tx, batch_id) for batch_id in batch_ids]
-    if found and all(batch.trained_into == policy.version for batch in found):
+    trained = [_lock(tx, batch_id) for batch_id in batch_ids]
+    # A trainer that died after the commit, and before it knew of it, commits once more.
+    if trained and all(batch.trained_into == policy.version for batch in trained):
         return policies.add(tx, policy)
-    for batch in found:
+    for batch in trained:
         if batch.state != "leased":
             raise AlreadyTrained(f"batch {batch.id} is {batch.state}, not leased (into {batch.trained_into})")
-    if found and policies.get(tx, policy.version) is not None:
+    # `policies.add` takes the same version again for a repetition, and here it is not one: another trainer has it.
+    if trained and policies.get(tx, policy.version) is not None:
         raise ValueError(f"policy version {policy.version} exists: take the next version")
     candidate = policies.add(tx, policy)
-    for batch in found:
+    for batch in trained:
         states.move(tx, Sample.state, states.SAMPLE, "trained", Sample.batch_id == batch.id)
         batch.trained_into = candidate.version
         batch.trained_at = time.time() if now is None else now
@@ -168,7 +172,7 @@ def release(tx: Session, batch_id: str, reason: str) -> None:
         KeyError: If there is no such batch.
         AlreadyTrained: If it was trained.
     """
-    batch = _existing(tx, batch_id)
+    batch = _lock(tx, batch_id)
     if batch.state == "released":
         return
     if batch.state != "leased":
@@ -179,7 +183,7 @@ def release(tx: Session, batch_id: str, reason: str) -> None:
     tx.flush()
 
 
-def _existing(tx: Session, batch_id: str) -> Batch:
+def _lock(tx: Session, batch_id: str) -> Batch:
     batch = tx.get(Batch, batch_id, with_for_update=True)
     if batch is None:
         raise KeyError(f"there is no batch {batch_id}")

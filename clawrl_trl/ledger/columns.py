@@ -42,6 +42,7 @@ class _Array(TypeDecorator[NDArray[Scalar]], Generic[Scalar]):
         return np.frombuffer(value, dtype=self.stored).astype(self.stored[1:])
 
     def compare_values(self, x: Any, y: Any) -> bool:
+        # SQLAlchemy compares old and new with ==, which of arrays is an array.
         if x is None or y is None:
             return x is y
         return bool(np.array_equal(x, y))
@@ -76,7 +77,7 @@ class LongJSON(TypeDecorator[Any]):
         return None if value is None else json.loads(zlib.decompress(value))
 
 
-class Words(TypeDecorator[str]):
+class StorableText(TypeDecorator[str]):
     """Text from outside; half surrogates and NULs become U+FFFD so that every database takes it."""
 
     impl = Text
@@ -85,5 +86,6 @@ class Words(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         if value is None or (value.isascii() and "\0" not in value):
             return value
+        # Through UTF-16 two halves of one character come together again; a half alone is replaced.
         whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return whole.replace("\0", "\ufffd")

@@ -23,6 +23,7 @@ def without_password(url: str | None) -> str | None:
     """
     if url is None or "://" not in url:
         return url
+    # Imported here: reading a run's settings needs no database library.
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -30,17 +31,19 @@ def without_password(url: str | None) -> str | None:
         parsed = make_url(url).difference_update_query(_SECRETS)
     except (ArgumentError, ValueError):
         return None
-    bare = URL.create(
+    public = URL.create(
         parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query
     )
-    return bare.render_as_string(hide_password=False)
+    return public.render_as_string(hide_password=False)
 
 
 def with_known_password(url: str | None) -> str | None:
     """A database URL with the password that the environment has for it; without one there, as it is."""
-    known = os.environ.get(LEDGER_URL)
-    matches = known is not None and url is not None and without_password(known) == without_password(url) == url
-    return known if matches else url
+    from_environment = os.environ.get(LEDGER_URL)
+    if from_environment is None or url is None or url != without_password(url):
+        return url
+    # Only the password may come from there: another host or database is another ledger.
+    return from_environment if without_password(from_environment) == url else url
 
 
 def share_password(url: str | None) -> None:
@@ -48,6 +51,7 @@ def share_password(url: str | None) -> None:
     if url is None or without_password(url) == url:
         return
     os.environ[LEDGER_URL] = url
+    # Handing it on by the environment hides nothing that was typed as an argument.
     if any(url in word for word in sys.argv):
         logger.warning(
             "--ledger_url shows its password to every user of this machine (ps): set %s instead", LEDGER_URL

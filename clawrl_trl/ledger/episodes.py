@@ -7,22 +7,22 @@ the statistics of its group, so that a batch may hold any part of a group and st
 A turn may come with hints, in the words of the environment's own checker. Its verdict is written like all others, but
 its sample waits: the turn stays `judging` until the judge has scored it under a hint (`awaits_teacher`).
 
-A turn's signal is a process score in [-1, 1], told with the outcome by whoever played the episode, under the turn's
-id. A turn without one takes the mean of those it is compared with: what could not be scored is neither praised nor
-blamed.
+A turn's signal is a process score in [-1, 1], which whoever played the episode reports with the outcome, by the turn's
+id. A turn without one takes the mean of those it is compared with, so that it is neither rewarded nor punished.
 """
 
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict, Unpack
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, turns
-from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
+from clawrl_trl.ledger.columns import Floats, Ids
+from clawrl_trl.ledger.schema import Json, Sample, Session, Turn, Verdict
 
 JUDGE = "outcome"
 HINT_SOURCE = "environment"
@@ -58,7 +58,7 @@ class EpisodeOutcome:
 
 
 @dataclass
-class Settled:
+class GroupCounts:
     """Counts of a settled group.
 
     Attributes:
@@ -78,8 +78,30 @@ class Settled:
     unknown: list[str] = field(default_factory=list)
 
 
+class TeacherColumns(TypedDict, total=False):
+    """Columns of a sample that a teacher fills: see `schema.Sample`."""
+
+    teacher_logprobs: Floats
+    plain_logprobs: Floats
+    topk_ids: Ids
+    topk_logprobs: Floats
+
+
+class Comparison(TypedDict):
+    """Rewards that a turn is compared with, summarised; kept in the verdict of a turn that waits for its teacher.
+
+    `group`, `baseline` and `scale` are those of the sample. `useless` is the reason why the comparison says nothing.
+    """
+
+    hints: list[str]
+    group: str | None
+    baseline: float | None
+    scale: float | None
+    useless: str | None
+
+
 @dataclass
-class _Move:
+class _RewardedTurn:
     """A turn of an episode, on its way to a sample."""
 
     turn: Turn
@@ -97,7 +119,7 @@ def settle(
     owner: str | None = None,
     signal_weight: float = 0.0,
     stepwise: bool = False,
-) -> Settled:
+) -> GroupCounts:
     """Give the turns of a group's rollouts their rewards, and make their samples.
 
     The reward of a turn is `outcome + signal_weight * signal`. Its advantage will be `(reward - baseline) / (scale +
@@ -119,11 +141,11 @@ def settle(
         KeyError: If a session does not belong to the group, or to the owner.
         ValueError: If an episode has a signal or a hint for a turn that is not its own.
     """
-    settled = Settled()
-    compared: dict[int | None, list[_Move]] = defaultdict(list)
+    settled = GroupCounts()
+    compared: dict[int | None, list[_RewardedTurn]] = defaultdict(list)
     outcomes: list[float] = []
     for episode in episodes:
-        session = _session(tx, group, episode.session, owner)
+        session = _find_rollout(tx, group, episode.session, owner)
         if session is None:
             settled.unknown.append(episode.session)
             continue
@@ -133,20 +155,21 @@ def settle(
             settled.dropped_episodes += 1
             events.log(tx, "episode_dropped", session.id, group=group, reason=episode.reason)
             continue
-        mine = _waiting(tx, session.id)
-        outcomes += [episode.outcome] * bool(mine)
-        for turn in mine:
-            place = step_of(turn) if stepwise else None
+        waiting = _list_waiting(tx, session.id)
+        outcomes += [episode.outcome] * bool(waiting)
+        for turn in waiting:
+            step = step_of(turn) if stepwise else None
             signal, hints = episode.signals.get(turn.id), episode.hints.get(turn.id, ())
-            compared[place].append(_Move(turn, episode.outcome, signal, hints))
-    last_one = len(episodes) > 1 and len(outcomes) < 2
-    for moves in compared.values():
-        told = _reward(moves, signal_weight)
-        by_turn = len(outcomes) > 1 and (stepwise or told)
-        measured = [one.reward for one in moves] if by_turn else outcomes
-        useless = _find_fault(measured, last_one)
-        for move in moves:
-            _record(tx, move, group, measured, useless, settled)
+            compared[step].append(_RewardedTurn(turn, episode.outcome, signal, hints))
+    lost_others = len(episodes) > 1 and len(outcomes) < 2
+    for members in compared.values():
+        has_signals = _assign_rewards(members, signal_weight)
+        # By the outcomes alone a group with 1, 1, 1 and 0.9 would make an advantage of 20 of a signal of 1.
+        by_turn = len(outcomes) > 1 and (stepwise or has_signals)
+        measured = [member.reward for member in members] if by_turn else outcomes
+        useless = _find_fault(measured, lost_others)
+        for member in members:
+            _record(tx, member, group, measured, useless, settled)
     tx.flush()
     return settled
 
@@ -156,16 +179,16 @@ def step_of(turn: Turn) -> int:
     return sum(message.get("role") == "assistant" for message in turn.messages)
 
 
-def _reward(moves: Sequence[_Move], weight: float) -> bool:
-    """Set the rewards of turns that are compared; says whether signals are in them."""
-    known = [one.signal for one in moves if one.signal is not None]
-    usual = statistics.fmean(known) if known else 0.0
-    for one in moves:
-        one.reward = one.outcome + weight * (usual if one.signal is None else one.signal)
-    return bool(known and weight)
+def _assign_rewards(members: Sequence[_RewardedTurn], weight: float) -> bool:
+    """Set the rewards of turns that are compared; returns whether signals are in them."""
+    signals = [member.signal for member in members if member.signal is not None]
+    mean = statistics.fmean(signals) if signals else 0.0
+    for member in members:
+        member.reward = member.outcome + weight * (mean if member.signal is None else member.signal)
+    return bool(signals and weight)
 
 
-def _session(tx: Transaction, group: str, name: str, owner: str | None) -> Session | None:
+def _find_rollout(tx: Transaction, group: str, name: str, owner: str | None) -> Session | None:
     session = turns.find_session(tx, name)
     if session is None:
         return None
@@ -174,56 +197,65 @@ def _session(tx: Transaction, group: str, name: str, owner: str | None) -> Sessi
     return session
 
 
-def _waiting(tx: Transaction, session_id: str) -> list[Turn]:
+def _list_waiting(tx: Transaction, session_id: str) -> list[Turn]:
     """The main turns of a rollout that have no verdict yet, in order."""
     states = ("awaiting_next_state", "expired")
-    wanted = select(Turn).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
-    return list(tx.scalars(wanted.order_by(Turn.seq).with_for_update()))
+    waiting = select(Turn).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
+    return list(tx.scalars(waiting.order_by(Turn.seq).with_for_update()))
 
 
 def _check_turns(tx: Transaction, session: Session, episode: EpisodeOutcome) -> None:
-    named = {"signal": set(episode.signals), "hint": set(episode.hints)}
-    known = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id))) if any(named.values()) else set()
-    for kind, ids in named.items():
-        if strange := sorted(ids - known):
-            raise ValueError(f"session {episode.session} has no turn {strange[0]}, for which there is a {kind}")
+    mentioned = {"signal": set(episode.signals), "hint": set(episode.hints)}
+    if not any(mentioned.values()):
+        return
+    own = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id)))
+    for kind, ids in mentioned.items():
+        if foreign := sorted(ids - own):
+            raise ValueError(f"session {episode.session} has no turn {foreign[0]}, for which there is a {kind}")
 
 
-def _find_fault(measured: Sequence[float], last_one: bool) -> str | None:
-    """Why a comparison says nothing, or `None`."""
-    if last_one:
+def _find_fault(measured: Sequence[float], lost_others: bool) -> str | None:
+    """Find the reason why a comparison says nothing; `None` if it does."""
+    if lost_others:
         return INCOMPARABLE
     return CONSTANT if len(measured) > 1 and max(measured) - min(measured) <= SAME else None
 
 
 def _record(
-    tx: Transaction, move: _Move, group: str, measured: Sequence[float], useless: str | None, settled: Settled
+    tx: Transaction,
+    rewarded: _RewardedTurn,
+    group: str,
+    measured: Sequence[float],
+    useless: str | None,
+    settled: GroupCounts,
 ) -> None:
     """Write a turn's verdict and, if it can be trained, its sample, unless that waits for a teacher."""
-    turn = move.turn
+    turn = rewarded.turn
     turn.state = "judging"
-    detail: dict[str, Any] = {"by": "outcome", "group": group, "compared": len(measured), "outcome": move.outcome}
-    if move.signal is not None:
-        detail["signal"] = move.signal
-    verdict = Verdict(turn_id=turn.id, judge=JUDGE, score=move.reward, detail=detail)
+    detail: Json = {"by": "outcome", "group": group, "compared": len(measured), "outcome": rewarded.outcome}
+    if rewarded.signal is not None:
+        detail["signal"] = rewarded.signal
+    verdict = Verdict(turn_id=turn.id, judge=JUDGE, score=rewarded.reward, detail=detail)
     if not turn.trainable or turn.policy_version is None:
         turns.record_verdict(tx, verdict, None)
         return
+    # No group in the sample: a batch would compare the rollout with itself.
     alone = len(measured) < 2
-    waiting = {
-        "hints": list(move.hints),
+    comparison: Comparison = {
+        "hints": list(rewarded.hints),
         "group": None if alone else group,
         "baseline": None if alone else statistics.fmean(measured),
         "scale": None if alone else statistics.stdev(measured),
         "useless": useless,
     }
-    if move.hints:
-        detail["waiting"] = waiting
+    if rewarded.hints:
+        # Left in `judging` and due at once: the judge's loop claims it like any other turn.
+        detail["waiting"] = comparison
         turn.judge_after, turn.judge_attempts = 0.0, 0
         tx.add(verdict)
         settled.hinted += 1
         return
-    turns.record_verdict(tx, verdict, make_sample(turn, move.reward, waiting))
+    turns.record_verdict(tx, verdict, make_sample(turn, rewarded.reward, comparison))
     if useless is None:
         settled.samples += 1
     elif useless == CONSTANT:
@@ -237,7 +269,7 @@ def awaits_teacher(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.judge == JUDGE and "waiting" in verdict.detail
 
 
-def make_sample(turn: Turn, score: float | None, waiting: Mapping[str, Any], **teacher: Any) -> Sample:
+def make_sample(turn: Turn, score: float | None, comparison: Comparison, **teacher: Unpack[TeacherColumns]) -> Sample:
     """The sample of an episode's turn.
 
     Where the comparison of the rewards says nothing, the reward is left out if there is a teacher; without one the
@@ -246,15 +278,16 @@ def make_sample(turn: Turn, score: float | None, waiting: Mapping[str, Any], **t
     Args:
         turn (`Turn`): A trainable turn.
         score (`float`, *optional*): Its reward.
-        waiting (`Mapping`): What it is compared with: `group`, `baseline`, `scale`, `useless`.
+        comparison (`Comparison`): What it is compared with.
         teacher: Columns of `Sample` that a teacher fills; none without one.
     """
     assert turn.policy_version is not None
     sample = Sample(turn_id=turn.id, policy_version=turn.policy_version, **teacher)
-    if waiting["useless"] and teacher:
+    # The comparison told nothing, but the hint still does.
+    if comparison["useless"] and teacher:
         return sample
     sample.score = score
-    sample.group, sample.baseline, sample.scale = (waiting[name] for name in ("group", "baseline", "scale"))
-    if waiting["useless"]:
-        sample.state, sample.reason = "dropped", waiting["useless"]
+    sample.group, sample.baseline, sample.scale = comparison["group"], comparison["baseline"], comparison["scale"]
+    if comparison["useless"]:
+        sample.state, sample.reason = "dropped", comparison["useless"]
     return sample

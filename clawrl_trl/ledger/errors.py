@@ -75,16 +75,16 @@ def explain(error: BaseException, where: str) -> str | None:
         error (`BaseException`): What the database raised, wrapped by SQLAlchemy or not.
         where (`str`): The ledger's file or URL (without a password), named in the line.
     """
-    found: BaseException | None = error
-    while found is not None:
-        line = _explain_one(found, where)
+    cause: BaseException | None = error
+    while cause is not None:
+        line = _explain_one(cause, where)
         if line is not None:
             return line
-        found = found.__cause__ or found.__context__
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
-def given_up(where: str) -> str:
+def explain_rollback(where: str) -> str:
     """The line for a transaction that the database undid by itself."""
     return f"The ledger {where} gave up a transaction: check the disk and its free space, then try again."
 
@@ -93,6 +93,7 @@ def _explain_one(error: BaseException, where: str) -> str | None:
     origin = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(origin, "sqlite_errorcode", None)
     if code is not None:
+        # The low byte is the primary code; the rest tells variants of it apart, such as SQLITE_IOERR_FSYNC.
         remedy = _SQLITE.get(code & 0xFF)
         return f"The ledger {where} {remedy.format(where=where)}." if remedy else None
     state = getattr(origin, "sqlstate", None)
@@ -104,4 +105,5 @@ def _explain_one(error: BaseException, where: str) -> str | None:
 
 
 def _unreachable(origin: BaseException | None) -> bool:
+    # Compared by name: psycopg is an optional dependency, and may not be installed.
     return type(origin).__module__.startswith("psycopg") and type(origin).__name__ == "OperationalError"

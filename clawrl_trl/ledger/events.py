@@ -1,6 +1,4 @@
-"""The ledger's diary: publications, drops, failures, retries; never the text of a message."""
-
-from typing import Any
+"""Events: publications, drops, failures and retries, kept for later questions; never the text of a message."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -8,8 +6,8 @@ from sqlalchemy.orm import Session
 from clawrl_trl.ledger.schema import Event
 
 
-def log(tx: Session, kind: str, subject: str, **data: Any) -> Event:
-    """Write down that `kind` happened to `subject` (an id), with facts that fit in JSON."""
+def log(tx: Session, kind: str, subject: str, **data: object) -> Event:
+    """Record that `kind` happened to `subject` (an id), with facts that fit in JSON."""
     event = Event(kind=kind, subject=subject, data=data)
     tx.add(event)
     return event

@@ -44,6 +44,7 @@ def lineage(version: int, steps: int) -> Select[tuple[int]]:
     Numbers tell nothing of that: an update of version 1 that follows a rollback from 20 is version 21.
     """
     first = select(Policy.version, Policy.parent, literal(0).label("behind")).where(Policy.version == version)
+    # Nested, for a condition may hold two lines: of the version in training and of the one that serves.
     line = first.cte("line", recursive=True, nesting=True)
     before = select(Policy.version, Policy.parent, line.c.behind + 1)
     line = line.union_all(before.where(Policy.version == line.c.parent, line.c.behind < steps))
@@ -56,12 +57,13 @@ def add(tx: Session, policy: Policy) -> Policy:
     Raises:
         ValueError: If the version exists with another path, sha256 or parent.
     """
-    known = tx.get(Policy, policy.version)
-    if known is not None:
-        if (_name(known), known.sha256, known.parent) != (_name(policy), policy.sha256, policy.parent):
+    earlier = tx.get(Policy, policy.version)
+    if earlier is not None:
+        if (_name(earlier), earlier.sha256, earlier.parent) != (_name(policy), policy.sha256, policy.parent):
             raise ValueError(f"policy version {policy.version} exists with other content")
-        return known
+        return earlier
     try:
+        # A savepoint: PostgreSQL would refuse every further statement of a transaction that had an error.
         with tx.begin_nested():
             tx.add(policy)
     except IntegrityError as error:
@@ -78,11 +80,12 @@ def promote(tx: Session, version: int) -> Policy:
         KeyError: If there is no such version.
         IllegalTransition: If the version was rejected.
     """
-    policy = _existing(tx, version)
+    policy = _lock(tx, version)
     before = tx.scalars(select(Policy).where(Policy.state == "serving").with_for_update()).one()
     if policy is before:
         return policy
     states.check(states.POLICY, policy.state, "serving")
+    # Written before the other, for the unique index allows no two that serve, not even for a moment.
     before.state = "retired"
     tx.flush()
     policy.state = "serving"
@@ -98,7 +101,7 @@ def reject(tx: Session, version: int, reason: str) -> Policy:
         KeyError: If there is no such version.
         IllegalTransition: If it serves, or is the base model.
     """
-    policy = _existing(tx, version)
+    policy = _lock(tx, version)
     if version == 0:
         raise states.IllegalTransition("the base model can't be rejected: every way back ends at it")
     policy.state = "rejected"
@@ -113,7 +116,7 @@ def _name(policy: Policy) -> str | None:
     return policy.path and PurePath(policy.path).name
 
 
-def _existing(tx: Session, version: int) -> Policy:
+def _lock(tx: Session, version: int) -> Policy:
     policy = tx.get(Policy, version, with_for_update=True)
     if policy is None:
         raise KeyError(f"there is no policy version {version}")

@@ -29,8 +29,8 @@ def qualifies(needs: Sequence[str]) -> ColumnElement[bool]:
 
 def counts(tx: Session) -> dict[str, int]:
     """Number of samples in each state."""
-    found = tx.execute(select(Sample.state, func.count()).group_by(Sample.state))
-    return dict.fromkeys(states.names(states.SAMPLE), 0) | {row[0]: row[1] for row in found}
+    rows = tx.execute(select(Sample.state, func.count()).group_by(Sample.state))
+    return dict.fromkeys(states.names(states.SAMPLE), 0) | dict(rows.tuples().all())
 
 
 def ready(tx: Session, needs: Sequence[str]) -> int:

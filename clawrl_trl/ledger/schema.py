@@ -1,7 +1,7 @@
-"""The ledger's tables: what happened, in nine nouns.
+"""The ledger's tables as row classes, with their constraints.
 
-Rows are dataclasses with keyword arguments; ids are text that sorts by time; times are unix seconds. What the
-tables promise is written into them: states move by their transition table, a trainable turn has one log-prob
+Rows are dataclasses with keyword arguments; ids are text that sorts by time; times are unix seconds. The database
+itself holds the invariants: states move by their transition table, a trainable turn has one log-prob
 for each of its tokens, a sample in a batch names it, one policy serves. Rows hold people's messages, so their
 `repr` shows an id and nothing else.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -28,12 +29,15 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from clawrl_trl.ledger import states
-from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON, Words
+from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON, StorableText
 
 REVISION = "0003"
 """The schema's version: the newest migration that this code knows."""
 
-Message = dict[str, Any]
+Json = dict[str, Any]
+"""A JSON object."""
+
+Message = Json
 """A chat message in OpenAI's shape."""
 
 _Serial = BigInteger().with_variant(Integer, "sqlite")
@@ -45,12 +49,13 @@ def new_id(kind: str) -> str:
     return f"{kind}_{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
-def fresh_id(kind: str) -> Any:
+def make_id_column(kind: str) -> Mapped[str]:
     """A primary key column whose default is `new_id(kind)`."""
-    return mapped_column(Words, primary_key=True, default_factory=lambda: new_id(kind))
+    return mapped_column(StorableText, primary_key=True, default_factory=lambda: new_id(kind))
 
 
-def _known(column: str, table: states.Table) -> str:
+def _check_state(column: str, table: states.Table) -> str:
+    """The CHECK that a column holds a state of its table."""
     return f"{column} IN ({', '.join(repr(name) for name in states.names(table))})"
 
 
@@ -68,10 +73,10 @@ class Base(MappedAsDataclass, DeclarativeBase, kw_only=True, repr=False, eq=Fals
         }
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        str: Words,
+        str: StorableText,
         dict[str, Any]: _Json,
         list[str]: _Json,
-        list[dict[str, Any]]: _Json,
+        list[Json]: _Json,
     }
 
     def __repr__(self) -> str:
@@ -99,7 +104,7 @@ class Session(Base):
     __tablename__ = "sessions"
     __table_args__ = (UniqueConstraint("owner", "external_id"),)
 
-    id: Mapped[str] = fresh_id("session")
+    id: Mapped[str] = make_id_column("session")
     external_id: Mapped[str | None] = mapped_column(default=None)
     owner: Mapped[str] = mapped_column(default="local")
     identity_source: Mapped[str] = mapped_column(default="header")
@@ -122,7 +127,7 @@ class Turn(_Stateful):
     transitions = states.TURN
     __table_args__ = (
         UniqueConstraint("completion_id", "choice_index"),
-        CheckConstraint(_known("state", states.TURN), name="state"),
+        CheckConstraint(_check_state("state", states.TURN), name="state"),
         CheckConstraint("kind = 'main' OR (kind = 'side' AND state = 'captured')", name="kind"),
         CheckConstraint(
             "NOT trainable OR (prompt_ids IS NOT NULL AND policy_version IS NOT NULL"
@@ -145,9 +150,9 @@ class Turn(_Stateful):
     kind_reason: Mapped[str] = mapped_column(default="")
     state: Mapped[str] = mapped_column(default="captured")
     messages: Mapped[list[Message]] = mapped_column(LongJSON)
-    tools: Mapped[list[dict[str, Any]] | None] = mapped_column(LongJSON, default=None)
+    tools: Mapped[list[Json] | None] = mapped_column(LongJSON, default=None)
     provenance: Mapped[list[str]] = mapped_column(default_factory=list)
-    sampling: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    sampling: Mapped[Json] = mapped_column(default_factory=dict)
     response: Mapped[Message] = mapped_column(LongJSON)
     finish_reason: Mapped[str] = mapped_column(default="stop")
     prompt_ids: Mapped[Ids | None] = mapped_column(IdArray, default=None)
@@ -159,8 +164,8 @@ class Turn(_Stateful):
     token_versions: Mapped[Ids | None] = mapped_column(IdArray, default=None)
     model: Mapped[str] = mapped_column(default="")
     engine: Mapped[str] = mapped_column(default="")
-    timings: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
-    usage: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    timings: Mapped[Json] = mapped_column(default_factory=dict)
+    usage: Mapped[Json] = mapped_column(default_factory=dict)
     next_state: Mapped[list[Message] | None] = mapped_column(LongJSON, default=None)
     next_state_provenance: Mapped[list[str] | None] = mapped_column(_Json, default=None)
     next_turn_id: Mapped[str | None] = mapped_column(default=None)
@@ -175,6 +180,7 @@ class Turn(_Stateful):
     def compute_digest(self) -> str:
         """sha256 over what was sampled: ids, log-probs, policy version and response."""
         arrays = [_blob(self.prompt_ids, "<i4"), _blob(self.completion_ids, "<i4"), _blob(self.logprobs, "<f4")]
+        # Left out where it is empty: digests of turns from before this column hold on.
         if self.token_versions is not None:
             arrays.append(_blob(self.token_versions, "<i4"))
         facts = json.dumps([self.policy_version, self.response], sort_keys=True, separators=(",", ":"))
@@ -190,7 +196,7 @@ class Feedback(Base):
         CheckConstraint("value IS NOT NULL OR text IS NOT NULL", name="content"),
     )
 
-    id: Mapped[str] = fresh_id("feedback")
+    id: Mapped[str] = make_id_column("feedback")
     turn_id: Mapped[str] = mapped_column(ForeignKey("turns.id", ondelete="CASCADE"), index=True)
     kind: Mapped[str]
     value: Mapped[float | None] = mapped_column(default=None)
@@ -204,14 +210,14 @@ class Verdict(Base):
 
     __tablename__ = "verdicts"
 
-    id: Mapped[str] = fresh_id("verdict")
+    id: Mapped[str] = make_id_column("verdict")
     turn_id: Mapped[str] = mapped_column(ForeignKey("turns.id", ondelete="CASCADE"), unique=True)
     judge: Mapped[str]
-    votes: Mapped[list[dict[str, Any]]] = mapped_column(default_factory=list)
+    votes: Mapped[list[Json]] = mapped_column(default_factory=list)
     score: Mapped[float | None] = mapped_column(default=None)
     hint: Mapped[str | None] = mapped_column(default=None)
     hint_source: Mapped[str | None] = mapped_column(default=None)
-    detail: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    detail: Mapped[Json] = mapped_column(default_factory=dict)
     created_at: Mapped[float] = mapped_column(default_factory=time.time)
 
 
@@ -226,7 +232,7 @@ class Sample(_Stateful):
     __tablename__ = "samples"
     transitions = states.SAMPLE
     __table_args__ = (
-        CheckConstraint(_known("state", states.SAMPLE), name="state"),
+        CheckConstraint(_check_state("state", states.SAMPLE), name="state"),
         CheckConstraint("(batch_id IS NOT NULL) = (state IN ('leased', 'trained'))", name="batch"),
         CheckConstraint("(teacher_logprobs IS NULL) = (plain_logprobs IS NULL)", name="teacher"),
         CheckConstraint(
@@ -235,7 +241,7 @@ class Sample(_Stateful):
         Index("ix_samples_state_created_at", "state", "created_at"),
     )
 
-    id: Mapped[str] = fresh_id("sample")
+    id: Mapped[str] = make_id_column("sample")
     turn_id: Mapped[str] = mapped_column(ForeignKey("turns.id", ondelete="CASCADE"), unique=True)
     state: Mapped[str] = mapped_column(default="ready")
     reason: Mapped[str | None] = mapped_column(default=None)
@@ -256,6 +262,7 @@ class Sample(_Stateful):
         """The bytes that a batch's digest is taken over: the ingredients and what the turn sampled."""
         score = None if self.score is None else float(self.score)
         facts = [self.id, score, self.group, float(self.weight), self.policy_version, turn.compute_digest()]
+        # As above: what is not there must not change the digests of older batches.
         if self.baseline is not None:
             facts += [self.baseline, self.scale]
         arrays = [_blob(self.teacher_logprobs, "<f4"), _blob(self.plain_logprobs, "<f4")]
@@ -270,12 +277,12 @@ class Batch(_Stateful):
     __tablename__ = "batches"
     transitions = states.BATCH
     __table_args__ = (
-        CheckConstraint(_known("state", states.BATCH), name="state"),
+        CheckConstraint(_check_state("state", states.BATCH), name="state"),
         CheckConstraint("(trained_into IS NOT NULL) = (state = 'trained')", name="trained"),
         Index("ix_batches_state", "state"),
     )
 
-    id: Mapped[str] = fresh_id("batch")
+    id: Mapped[str] = make_id_column("batch")
     idempotency_key: Mapped[str] = mapped_column(unique=True)
     digest: Mapped[str]
     sample_ids: Mapped[list[str]]
@@ -292,7 +299,7 @@ class Policy(_Stateful):
     __tablename__ = "policies"
     transitions = states.POLICY
     __table_args__ = (
-        CheckConstraint(_known("state", states.POLICY), name="state"),
+        CheckConstraint(_check_state("state", states.POLICY), name="state"),
         CheckConstraint("kind IN ('base', 'adapter', 'full')", name="kind"),
         Index(
             "uq_policies_serving",
@@ -310,7 +317,7 @@ class Policy(_Stateful):
     kind: Mapped[str] = mapped_column(default="adapter")
     state: Mapped[str] = mapped_column(default="candidate")
     reason: Mapped[str | None] = mapped_column(default=None)
-    metrics: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    metrics: Mapped[Json] = mapped_column(default_factory=dict)
     created_at: Mapped[float] = mapped_column(default_factory=time.time)
 
 
@@ -324,7 +331,7 @@ class Event(Base):
     at: Mapped[float] = mapped_column(default_factory=time.time)
     kind: Mapped[str] = mapped_column(index=True)
     subject: Mapped[str] = mapped_column(index=True)
-    data: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    data: Mapped[Json] = mapped_column(default_factory=dict)
 
 
 for _class in (Turn, Sample, Batch, Policy):
@@ -336,13 +343,14 @@ def batch_digest(content: Iterable[tuple[Sample, Turn]]) -> str:
     return _sha256(sample.content(turn) for sample, turn in content)
 
 
-def _blob(array: Any, dtype: str) -> bytes:
+def _blob(array: ArrayLike | None, dtype: str) -> bytes:
     return b"-" if array is None else b"+" + np.asarray(array, dtype=dtype).tobytes()
 
 
 def _sha256(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
+        # Each with its length, so that moving a byte from one part to the next changes the digest.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

@@ -1,9 +1,8 @@
 """Sessions: conversations, how they are recognised, shown and erased."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 from sqlalchemy import case, delete, exists, func, or_, select
 from sqlalchemy.exc import IntegrityError
@@ -11,8 +10,9 @@ from sqlalchemy.orm import Session as Transaction
 from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events
+from clawrl_trl.ledger.columns import Ids
 from clawrl_trl.ledger.errors import AmbiguousName
-from clawrl_trl.ledger.schema import Feedback, Sample, Session, Turn, Verdict, new_id
+from clawrl_trl.ledger.schema import Feedback, Json, Sample, Session, Turn, Verdict, new_id
 
 LEAST_PREFIX = 4
 """Shortest prefix by which a session is looked up, in characters."""
@@ -58,7 +58,7 @@ def get_or_create_session(
         try:
             with tx.begin_nested():
                 tx.add(session)
-        except IntegrityError:
+        except IntegrityError:  # two first requests of one client at the same time
             session = _lookup(tx, owner, external_id, session_id)
             if session is None:
                 raise
@@ -70,8 +70,8 @@ def get_or_create_session(
 
 def _lookup(tx: Transaction, owner: str, external_id: str | None, session_id: str | None) -> Session | None:
     if external_id is not None:
-        named = select(Session).where(Session.owner == owner, Session.external_id == external_id)
-        return tx.scalars(named).one_or_none()
+        by_name = select(Session).where(Session.owner == owner, Session.external_id == external_id)
+        return tx.scalars(by_name).one_or_none()
     return None if session_id is None else tx.get(Session, session_id)
 
 
@@ -80,8 +80,8 @@ def find_session(tx: Transaction, name: str) -> Session | None:
     session = tx.get(Session, name)
     if session is not None:
         return session
-    named = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
-    return tx.scalars(named).one_or_none()
+    by_name = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
+    return tx.scalars(by_name).one_or_none()
 
 
 def resolve_session(tx: Transaction, name: str) -> Session | None:
@@ -99,16 +99,16 @@ def resolve_session(tx: Transaction, name: str) -> Session | None:
         return session
     begins = [Session.id.startswith(name, autoescape=True), Session.id.startswith(f"session_{name}", autoescape=True)]
     begins.append(Session.external_id.startswith(name, autoescape=True))
-    found = tx.scalars(select(Session).where(or_(*begins)).order_by(Session.last_at.desc()).limit(100)).all()
-    # LIKE takes upper and lower case for the same. A name that people are shown goes before an id that they are not.
-    shown = [row for row in found if _begins(name, row.external_id or row.id)]
-    exact = shown or [row for row in found if _begins(name, row.id)]
+    rows = tx.scalars(select(Session).where(or_(*begins)).order_by(Session.last_at.desc()).limit(100)).all()
+    # LIKE takes upper and lower case for the same. A name that people read goes before an id that they don't.
+    visible = [row for row in rows if _begins_with(name, row.external_id or row.id)]
+    exact = visible or [row for row in rows if _begins_with(name, row.id)]
     if len(exact) > 1:
         raise AmbiguousName(name, [row.external_id or row.id for row in exact])
     return exact[0] if exact else None
 
 
-def _begins(beginning: str, name: str) -> bool:
+def _begins_with(beginning: str, name: str) -> bool:
     return name.startswith(beginning) or name.removeprefix("session_").startswith(beginning)
 
 
@@ -119,8 +119,9 @@ def short_ids(names: Iterable[str]) -> dict[str, str]:
         names (`Iterable[str]`): Ids of the ledger, or clients' names. Those of up to 20 characters stay whole, of
             longer ones at least 10 are kept.
     """
-    bare = {name: _LEDGER_ID.sub("", name) for name in names}
-    ordered = sorted(set(bare.values()))
+    stripped = {name: _LEDGER_ID.sub("", name) for name in names}
+    # Sorted, every text has its longest common beginning with a neighbour.
+    ordered = sorted(set(stripped.values()))
     longest: dict[str, int] = {}
     for before, after in pairwise(ordered):
         shared = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
@@ -128,11 +129,11 @@ def short_ids(names: Iterable[str]) -> dict[str, str]:
             longest[text] = max(longest.get(text, 0), shared)
     return {
         name: text if len(text) <= WHOLE_NAME else text[: max(SHORT_NAME, longest.get(text, 0) + 1)]
-        for name, text in bare.items()
+        for name, text in stripped.items()
     }
 
 
-def sessions(tx: Transaction) -> list[dict[str, Any]]:
+def sessions(tx: Transaction) -> list[Json]:
     """Every session, the one seen last first.
 
     Returns:
@@ -163,7 +164,7 @@ def sessions(tx: Transaction) -> list[dict[str, Any]]:
     ]
 
 
-def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
+def inspect(tx: Transaction, session_id: str) -> list[Json]:
     """The turns of a session as a person reads them, in order.
 
     Args:
@@ -186,15 +187,15 @@ def inspect(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         .where(Turn.session_id == session.id)
         .order_by(Turn.seq)
     )
-    said: dict[str, list[dict[str, Any]]] = {}
+    feedback: dict[str, list[Json]] = {}
     of_session = select(Feedback).join(Turn, Turn.id == Feedback.turn_id).where(Turn.session_id == session.id)
     for row in tx.scalars(of_session.order_by(Feedback.created_at, Feedback.id)):
         facts = {"kind": row.kind, "value": row.value, "text": row.text, "created_at": row.created_at}
-        said.setdefault(row.turn_id, []).append(facts)
-    return [_described(turn, verdict, said.get(turn.id, [])) for turn, verdict in rows]
+        feedback.setdefault(row.turn_id, []).append(facts)
+    return [_describe_turn(turn, verdict, feedback.get(turn.id, [])) for turn, verdict in rows]
 
 
-def _described(turn: Turn, verdict: Verdict | None, feedback: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe_turn(turn: Turn, verdict: Verdict | None, feedback: list[Json]) -> Json:
     return {
         "turn_id": turn.id,
         "kind": turn.kind,
@@ -214,12 +215,12 @@ def _described(turn: Turn, verdict: Verdict | None, feedback: list[dict[str, Any
         "detail": verdict.detail if verdict else {},
         "policy_version": turn.policy_version,
         "token_versions": None if turn.token_versions is None else list(map(int, turn.token_versions)),
-        "prompt_tokens": _tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
-        "completion_tokens": _tokens(turn.completion_ids, turn.usage, "completion_tokens"),
+        "prompt_tokens": _count_tokens(turn.prompt_ids, turn.usage, "prompt_tokens"),
+        "completion_tokens": _count_tokens(turn.completion_ids, turn.usage, "completion_tokens"),
     }
 
 
-def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
+def explain(tx: Transaction, session_id: str) -> list[Json]:
     """Why each turn of a session is what it is and became a sample or not, in order.
 
     Args:
@@ -259,15 +260,16 @@ def explain(tx: Transaction, session_id: str) -> list[dict[str, Any]]:
         .order_by(Turn.seq)
     )
     recognised = {"session_id": session.external_id or session.id, "identity_source": session.identity_source}
-    return [{**recognised, **row, "note": _note(row["note"])} for row in rows.mappings()]
+    return [{**recognised, **row, "note": _explain_training(row["note"])} for row in rows.mappings()]
 
 
-def _note(sampling: dict[str, Any] | None) -> str | None:
-    asked = (sampling or {}).get("unconstrained")
-    return f"asked for {asked}; the engine constrained nothing" if asked else None
+def _explain_training(sampling: Json | None) -> str | None:
+    constraint = (sampling or {}).get("unconstrained")
+    return f"asked for {constraint}; the engine constrained nothing" if constraint else None
 
 
-def _tokens(ids: Sequence[int] | Any, usage: dict[str, Any], name: str) -> int | None:
+def _count_tokens(ids: Ids | None, usage: Json, name: str) -> int | None:
+    # Without token ids the engine's own count is all there is.
     return usage.get(name) if ids is None else len(ids)
 
 
@@ -285,6 +287,7 @@ def delete_session(tx: Transaction, session_id: str) -> int | None:
         return None
     erased = set(tx.scalars(select(Turn.id).where(Turn.session_id == session.id)))
     tx.execute(delete(Session).where(Session.id == session.id))
+    # The database cascades by itself, so the objects of erased rows are still in this session: it must not write them.
     for row in list(tx.identity_map.values()):
         if row is session or getattr(row, "session_id", None) == session.id or _turn_of(row) in erased:
             tx.expunge(row)

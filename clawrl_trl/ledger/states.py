@@ -7,7 +7,6 @@ move many rows at once go through `move`, which takes the states they may come f
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, event, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -66,7 +65,8 @@ def check(table: Table, old: str | None, new: str) -> None:
 def enforce(attribute: InstrumentedAttribute[str], table: Table) -> None:
     """Check every assignment to a mapped `state` attribute against its table."""
 
-    def on_set(target: Any, value: str, old: Any, initiator: Any) -> None:
+    def on_set(target: object, value: str, old: object, initiator: object) -> None:
+        # Of a new row SQLAlchemy passes a symbol for "no value".
         check(table, old if isinstance(old, str) else None, value)
 
     event.listen(attribute, "set", on_set, active_history=True)
@@ -78,7 +78,7 @@ def move(
     table: Table,
     target: str,
     *where: ColumnElement[bool],
-    **values: Any,
+    **values: object,
 ) -> int:
     """Move the rows that match, and may move, to `target` in one UPDATE.
 

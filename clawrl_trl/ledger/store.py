@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
 from clawrl_trl.ledger.database_url import without_password
-from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, given_up
+from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, explain_rollback
 from clawrl_trl.run import take_from_others
 
 BUSY_TIMEOUT_S = 10.0
@@ -47,8 +47,8 @@ class Ledger:
     def __init__(self, url: URL, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.url = url
         self.busy_timeout_s = busy_timeout_s
-        self.writer_engine = _engine(url, busy_timeout_s, write=True)
-        self.reader_engine = _engine(url, busy_timeout_s, write=False)
+        self.writer_engine = _create_engine(url, busy_timeout_s, write=True)
+        self.reader_engine = _create_engine(url, busy_timeout_s, write=False)
         self._file: tuple[int, int] | None = None
         self._write = sessionmaker(self.writer_engine, expire_on_commit=False)
         self._read = sessionmaker(self.reader_engine, expire_on_commit=False)
@@ -71,11 +71,11 @@ class Ledger:
             UserError: If the ledger is damaged, no ledger, locked for too long, written by a newer version,
                 or its folder or disk can't take it; one line with the remedy.
         """
-        url = _parse(url_or_path)
+        url = _parse_url(url_or_path)
         ledger = cls(url, busy_timeout_s=busy_timeout_s)
         try:
             ledger._bring_up_to_date(untouched)
-            ledger._know_file()
+            ledger._remember_file()
         except BaseException:
             ledger.close()
             raise
@@ -117,7 +117,7 @@ class Ledger:
             with self._read() as tx:
                 yield tx
         except DBAPIError as error:
-            raise self._translated(error, LedgerError) from error
+            raise self._translate(error, LedgerError) from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -126,9 +126,9 @@ class Ledger:
         try:
             yield
         except DBAPIError as error:
-            raise self._translated(error, LedgerWriteError) from error
+            raise self._translate(error, LedgerWriteError) from error
 
-    def _know_file(self) -> None:
+    def _remember_file(self) -> None:
         """Remember which file this is, and close it and its log to other users."""
         if self.path is None:
             return
@@ -136,6 +136,7 @@ class Ledger:
         self._file = status.st_dev, status.st_ino
         for end in ("", "-wal", "-shm"):
             take_from_others(Path(f"{self.path}{end}"))
+        # At the commit too: a file moved during a transaction would take it along.
         event.listen(self.writer_engine, "commit", lambda connection: self._check_file(LedgerWriteError))
 
     def _check_file(self, kind: type[LedgerError]) -> None:
@@ -176,6 +177,7 @@ class Ledger:
     def _clear_log(self) -> bool:
         with self.writing(), self.writer_engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
+            # While it waits for readers nobody can write, so it waits shortly, and more often.
             driver.execute(f"PRAGMA busy_timeout={int(min(CHECKPOINT_WAIT_S, self.busy_timeout_s) * 1000)}")
             try:
                 busy, _, _ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -188,7 +190,7 @@ class Ledger:
         self.writer_engine.dispose()
         self.reader_engine.dispose()
 
-    def _translated(self, error: DBAPIError, kind: type[LedgerError]) -> Exception:
+    def _translate(self, error: DBAPIError, kind: type[LedgerError]) -> Exception:
         line = explain(error, self.where)
         return kind(line) if line else error
 
@@ -199,11 +201,12 @@ class Ledger:
                     raise UserError(
                         f"{self.where} is no ledger, or an old one: serve its run, or see it with 'clawrl sessions'."
                     )
+                # Alembic is slow to import, and most openings need none of it.
                 from clawrl_trl.ledger.migrations import upgrade
 
                 upgrade(self)
         except DBAPIError as error:
-            raise self._translated(error, LedgerError) from error
+            raise self._translate(error, LedgerError) from error
         except OSError as error:
             raise UserError(
                 f"The ledger {self.where} can't be written ({error.strerror}): check its folder and its disk."
@@ -216,8 +219,8 @@ class Ledger:
         with self.reader_engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
-            found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-            return found
+            revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return revision
 
 
 def in_transaction(connection: Connection) -> bool:
@@ -225,7 +228,7 @@ def in_transaction(connection: Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
 
 
-def _parse(url_or_path: str | Path) -> URL:
+def _parse_url(url_or_path: str | Path) -> URL:
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return URL.create("sqlite", database=str(Path(url_or_path).expanduser().absolute()))
     try:
@@ -243,9 +246,10 @@ def _parse(url_or_path: str | Path) -> URL:
     return url
 
 
-def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+def _create_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
-        return _file_engine(url, busy_timeout_s, write=write)
+        return _create_sqlite_engine(url, busy_timeout_s, write=write)
+    # A reader sees one snapshot: PostgreSQL's default would see every commit in between.
     options: dict[str, Any] = {} if write else {"isolation_level": "REPEATABLE READ"}
     try:
         engine = create_engine(url, pool_pre_ping=True, **options)
@@ -256,7 +260,8 @@ def _engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 
-def _file_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+def _create_sqlite_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+    # Unbounded, for a full pool raises a time-out that has nothing to do with the database.
     engine = create_engine(url, max_overflow=-1)
     pragmas = (
         f"busy_timeout={int(busy_timeout_s * 1000)}",
@@ -270,6 +275,7 @@ def _file_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:
+        # The driver would begin transactions by itself, and only at the first write: too late to take the lock.
         connection.isolation_level = None
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
@@ -280,7 +286,8 @@ def _file_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
 
     @event.listens_for(engine, "commit")
     def commit(connection: Connection) -> None:
+        # On a full disk SQLite may have rolled back by itself; a COMMIT would then succeed with nothing in it.
         if not in_transaction(connection):
-            raise LedgerWriteError(given_up(str(url.database)))
+            raise LedgerWriteError(explain_rollback(str(url.database)))
 
     return engine

@@ -1,9 +1,9 @@
-"""Turns: what a conversation leaves behind, on its way to a verdict.
+"""Turns: replies of the model on their way from capture to verdict.
 
 The gateway adds turns and next states, people add feedback, the judge claims turns and records verdicts. Each
 function is one step inside the caller's transaction and may be repeated after a crash: adding the same reply,
-the same next state or the same verdict twice changes nothing. What a judge is working on may change under
-its hands (new feedback, a deleted session); then its verdict is refused and the turn is judged again.
+the same next state or the same verdict twice changes nothing. A turn may change while
+a judge works on it (new feedback, a deleted session); then its verdict is refused and the turn is judged again.
 """
 
 import time
@@ -62,9 +62,9 @@ def add(tx: Transaction, turn: Turn) -> Turn:
     Returns:
         `Turn`: The turn, or the one added before with the same completion id and choice index.
     """
-    known = by_completion(tx, turn.completion_id, turn.choice_index)
-    if known is not None:
-        return known
+    earlier = by_completion(tx, turn.completion_id, turn.choice_index)
+    if earlier is not None:
+        return earlier
     turn.digest = turn.compute_digest()
     if turn.kind == "main" and turn.state == "captured":
         turn.state = "awaiting_next_state"
@@ -89,7 +89,7 @@ def set_next_state(
     Returns:
         `bool`: `False` when nothing was changed: the turn is gone, is a side turn or has a next state.
     """
-    turn = _locked(tx, turn_id)
+    turn = _lock(tx, turn_id)
     if turn is None or turn.kind != "main" or turn.next_state is not None:
         return False
     turn.next_state = messages
@@ -110,7 +110,7 @@ def add_feedback(tx: Transaction, feedback: Feedback) -> Turn:
     Raises:
         KeyError: If there is no such turn.
     """
-    turn = _locked(tx, feedback.turn_id)
+    turn = _lock(tx, feedback.turn_id)
     if turn is None:
         raise KeyError(f"there is no turn {feedback.turn_id}")
     tx.add(feedback)
@@ -127,6 +127,7 @@ def _in_episode(tx: Transaction, turn: Turn) -> bool:
 def _to_judge(tx: Transaction, turn: Turn) -> None:
     """Bring a main turn to `judging`: a verdict under way is void, a sample that is still free is withdrawn."""
     if turn.state == "judging":
+        # Negative, so that the turn is due at once, and the verdict under way is told apart from a fresh claim.
         turn.judge_after = CLAIM_VOID if turn.judge_after > 0 else turn.judge_after
         return
     if turn.state == "judged" and not _withdraw_sample(tx, turn.id):
@@ -177,15 +178,16 @@ def renew_claims(tx: Transaction, attempts: Mapping[str, int], until: float) -> 
         until (`float`): When the claims run out.
     """
     for turn_id, attempt in attempts.items():
-        held = Turn.state == "judging", Turn.judge_attempts == attempt, Turn.judge_after > 0
-        tx.execute(update(Turn).where(Turn.id == turn_id, *held).values(judge_after=until))
+        is_current = Turn.state == "judging", Turn.judge_attempts == attempt, Turn.judge_after > 0
+        tx.execute(update(Turn).where(Turn.id == turn_id, *is_current).values(judge_after=until))
 
 
 def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now: float | None = None) -> None:
     """Give a claimed turn back after a failed attempt, to be claimed again in `delay` seconds."""
-    turn = _locked(tx, turn_id)
+    turn = _lock(tx, turn_id)
     if turn is None or turn.state != "judging":
         return
+    # A void claim stays void: what made it so, such as new feedback, is to be judged at once.
     if turn.judge_after != CLAIM_VOID:
         turn.judge_after = (time.time() if now is None else now) + delay
     events.log(tx, "judge_retry", turn_id, attempt=turn.judge_attempts, delay_s=delay, error=error)
@@ -210,13 +212,14 @@ def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, 
     Raises:
         ValueError: If the sample's arrays are not as long as the turn's completion, or it is another turn's.
     """
-    turn = _locked(tx, verdict.turn_id)
+    turn = _lock(tx, verdict.turn_id)
     if turn is None or turn.state != "judging" or turn.judge_after == CLAIM_VOID:
         return False
     if attempt is not None and attempt != turn.judge_attempts:
         return False
     if sample is not None:
         _check_sample(sample, turn)
+    # By a statement: a flush inserts before it deletes, and a turn can't have two verdicts.
     tx.execute(delete(Verdict).where(Verdict.turn_id == turn.id))
     turn.state = "judged"
     turn.judge_after = 0.0
@@ -255,8 +258,8 @@ def get(tx: Transaction, turn_id: str) -> Turn | None:
 
 def by_completion(tx: Transaction, completion_id: str, choice_index: int = 0) -> Turn | None:
     """The turn of a completion id as the client saw it (and a choice of it), or `None`."""
-    wanted = select(Turn).where(Turn.completion_id == completion_id, Turn.choice_index == choice_index)
-    return tx.scalars(wanted).one_or_none()
+    completion = select(Turn).where(Turn.completion_id == completion_id, Turn.choice_index == choice_index)
+    return tx.scalars(completion).one_or_none()
 
 
 def delete_turn(tx: Transaction, turn_id: str) -> bool:
@@ -280,10 +283,10 @@ def of_session(tx: Transaction, session_id: str) -> list[Turn]:
 
 def recent_main(tx: Transaction, owner: str | None, limit: int) -> list[Turn]:
     """The newest `limit` main turns of an owner (`None`: of all owners), oldest first."""
-    wanted = select(Turn).where(Turn.kind == "main").order_by(Turn.seq.desc()).limit(limit)
+    newest = select(Turn).where(Turn.kind == "main").order_by(Turn.seq.desc()).limit(limit)
     if owner is not None:
-        wanted = wanted.join(Session, Session.id == Turn.session_id).where(Session.owner == owner)
-    return list(reversed(tx.scalars(wanted).all()))
+        newest = newest.join(Session, Session.id == Turn.session_id).where(Session.owner == owner)
+    return list(reversed(tx.scalars(newest).all()))
 
 
 def feedback_of(tx: Transaction, turn_id: str) -> list[Feedback]:
@@ -300,9 +303,9 @@ def verdict_of(tx: Transaction, turn_id: str) -> Verdict | None:
 
 def counts(tx: Transaction) -> dict[str, int]:
     """Number of turns in each state."""
-    found = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
-    return dict.fromkeys(states.names(states.TURN), 0) | {row[0]: row[1] for row in found}
+    rows = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
+    return dict.fromkeys(states.names(states.TURN), 0) | dict(rows.tuples().all())
 
 
-def _locked(tx: Transaction, turn_id: str) -> Turn | None:
+def _lock(tx: Transaction, turn_id: str) -> Turn | None:
     return tx.scalars(select(Turn).where(Turn.id == turn_id).with_for_update()).one_or_none()

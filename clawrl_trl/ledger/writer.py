@@ -1,4 +1,4 @@
-"""Writes from an asyncio program, many to one fsync.
+"""Group commit: writes of an asyncio program, many to one fsync.
 
 Requests that end at the same time would each wait for the disk in turn. The writer's one thread takes
 everything that is waiting, runs each function in a savepoint of one transaction, and commits once; a caller
@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from clawrl_trl.ledger.errors import LedgerWriteError, explain, given_up
+from clawrl_trl.ledger.errors import LedgerWriteError, explain, explain_rollback
 from clawrl_trl.ledger.store import Ledger, in_transaction
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ class _Job(Generic[T]):
     function: Callable[[Session], T]
     future: "asyncio.Future[T]"
     loop: asyncio.AbstractEventLoop
-    room: asyncio.Semaphore
+    slots: asyncio.Semaphore
 
     def resolve(self, value: T | None, error: BaseException | None) -> None:
         """Wake the caller in its own loop; one that was cancelled or whose loop is gone is left alone."""
 
         def wake() -> None:
-            self.room.release()
+            self.slots.release()
             if self.future.done():
                 return
             if error is not None:
@@ -42,6 +42,7 @@ class _Job(Generic[T]):
             else:
                 self.future.set_result(value)  # type: ignore[arg-type]
 
+        # A loop that is closed raises; its callers are gone.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(wake)
 
@@ -51,7 +52,7 @@ class LedgerWriter:
 
     Args:
         ledger (`Ledger`): Where to write.
-        max_queue (`int`, defaults to 10000): Writes that may be waiting; further callers wait for room.
+        max_queue (`int`, defaults to 10000): Writes that may be waiting; further callers wait until there are fewer.
         max_group (`int`, defaults to 256): Writes that share one commit, at most.
 
     ```python
@@ -63,7 +64,7 @@ class LedgerWriter:
 
     def __init__(self, ledger: Ledger, max_queue: int = 10_000, max_group: int = 256) -> None:
         self._ledger = ledger
-        self._room = asyncio.Semaphore(max_queue)
+        self._slots = asyncio.Semaphore(max_queue)
         self._max_group = max_group
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
@@ -80,13 +81,13 @@ class LedgerWriter:
                 closed.
             Exception: What `function` raised; its work was undone.
         """
-        await self._room.acquire()
+        await self._slots.acquire()
         if self._closed:
-            self._room.release()
+            self._slots.release()
             raise LedgerWriteError("The ledger is closed: the program is shutting down.")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(function, future, loop, self._room))
+        self._jobs.put(_Job(function, future, loop, self._slots))
         return await future
 
     @property
@@ -102,8 +103,8 @@ class LedgerWriter:
         self._thread.join()
 
     def _work(self) -> None:
-        open_ = True
-        while open_:
+        is_open = True
+        while is_open:
             group: list[_Job[Any]] = []
             waiting = self._jobs.get()
             while waiting is not None:
@@ -111,7 +112,7 @@ class LedgerWriter:
                 if len(group) == self._max_group or self._jobs.empty():
                     break
                 waiting = self._jobs.get()
-            open_ = waiting is not None
+            is_open = waiting is not None
             if group:
                 self._commit(group)
 
@@ -134,9 +135,10 @@ class LedgerWriter:
             ):
                 return job.function(tx), None
         except Exception as error:
+            # SQLite has undone the whole group: no other function's work may be called committed.
             if not in_transaction(connection):
                 where = self._ledger.where
-                raise LedgerWriteError(explain(error, where) or given_up(where)) from error
+                raise LedgerWriteError(explain(error, where) or explain_rollback(where)) from error
             if explain(error, self._ledger.where):
                 raise
             return None, error

@@ -22,7 +22,7 @@ from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.base.message import Action, Json, read_action, tool_results
-from clawrl_trl.judge.provenance import checker_words
+from clawrl_trl.judge.provenance import clean_checker_words
 from clawrl_trl.messages import text_of
 
 logger = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         return max(-1.0, min(1.0, outcome))
 
     def _note_hint(self, step: int, words: str | None) -> None:
-        if words and (hint := checker_words(words)):
+        if words and (hint := clean_checker_words(words)):
             self._hints.setdefault(step, []).append(hint)
 
     def _leave(self) -> None:

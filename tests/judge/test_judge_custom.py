@@ -8,7 +8,7 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.custom import CustomJudge, parsed
+from clawrl_trl.judge.custom import CustomJudge, parse_result
 from clawrl_trl.judge.turn import JudgeUnavailable
 
 SOURCE = """
@@ -89,9 +89,9 @@ def test_a_wrong_name_or_signature_is_the_users_error_before_anything_starts(rew
 @pytest.mark.parametrize("value", ["good", float("nan"), 2, {"score": -3}, {"score": 1, "hint": 4}])
 def test_nonsense_is_refused(value: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
-        parsed(value)
+        parse_result(value)
 
 
 def test_anything_with_a_score_will_do() -> None:
-    assert parsed(SimpleNamespace(score=1, hint="Be brief.")) == (1.0, "Be brief.")
-    assert parsed(True) == (1.0, None)
+    assert parse_result(SimpleNamespace(score=1, hint="Be brief.")) == (1.0, "Be brief.")
+    assert parse_result(True) == (1.0, None)

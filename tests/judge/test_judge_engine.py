@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge.hints import hinted
+from clawrl_trl.judge.hints import append_hint
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.rules import RulesJudge
@@ -106,7 +106,7 @@ def dense(turn: schema.Turn, hint: str | None) -> np.ndarray:
     """The same log-probs by transformers alone: template, tokenizer and one forward pass."""
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    messages = hinted(turn.messages, hint) if hint else turn.messages
+    messages = append_hint(turn.messages, hint) if hint else turn.messages
     arguments = turn.sampling.get("chat_template_kwargs") or {}
     text = tokenizer.apply_chat_template(
         messages, tools=turn.tools, add_generation_prompt=True, tokenize=False, **arguments

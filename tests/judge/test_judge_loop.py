@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import loop as judge_loop
-from clawrl_trl.judge.loop import JudgeLoop, backoff
+from clawrl_trl.judge.loop import JudgeLoop, draw_backoff
 from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, LedgerError, episodes, events, samples, schema, turns
@@ -308,7 +308,7 @@ async def test_a_loop_that_waits_for_the_ledger_stops_at_once(ledger: Ledger, mo
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:
-    waits = [backoff(attempt) for attempt in range(1, 40)]
+    waits = [draw_backoff(attempt) for attempt in range(1, 40)]
     assert all(0.5 * min(60, 0.5 * 2**n) <= wait <= 60 for n, wait in enumerate(waits, start=1))
 
 

@@ -14,7 +14,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import llm_judge
 from clawrl_trl.judge.factory import open_judge
-from clawrl_trl.judge.llm_judge import LLMJudge, plurality
+from clawrl_trl.judge.llm_judge import LLMJudge, find_plurality
 from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement, JudgeUnavailable
 
 
@@ -153,15 +153,15 @@ async def test_no_text_can_close_its_own_frame(script: Scripted) -> None:
 
 
 def test_long_texts_keep_head_and_tail() -> None:
-    text = llm_judge.cut("a" * 50_000 + "END")
+    text = llm_judge.cut_middle("a" * 50_000 + "END")
     assert len(text) < llm_judge.MAX_CHARACTERS + 100 and text.startswith("aaa") and text.endswith("END")
     long = judged_turn([("tool", {"role": "tool", "content": "x" * 1_000_000})] * 100)
-    assert len(str(llm_judge.prompt(long))) < (llm_judge.MAX_MESSAGES + 4) * (llm_judge.MAX_CHARACTERS + 300)
+    assert len(str(llm_judge.build_prompt(long))) < (llm_judge.MAX_MESSAGES + 4) * (llm_judge.MAX_CHARACTERS + 300)
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, None]), min_size=1, max_size=9), st.floats(0, 1))
 def test_plurality_never_decides_without_a_majority_of_valid_votes(votes: list[int | None], majority: float) -> None:
-    score, reason = plurality(votes, majority)
+    score, reason = find_plurality(votes, majority)
     valid = Counter(vote for vote in votes if vote is not None)
     assert (score is None) == (reason is not None)
     if score is not None:
@@ -169,12 +169,12 @@ def test_plurality_never_decides_without_a_majority_of_valid_votes(votes: list[i
         assert 2 * total > len(votes)
         assert all(valid[score] > count for other, count in valid.items() if other != score)
         assert valid[score] > majority * total or valid[score] == total
-    assert plurality([1] * len(votes), majority)[0] == 1
+    assert find_plurality([1] * len(votes), majority)[0] == 1
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, None]), min_size=1, max_size=9))
 def test_plurality_does_not_depend_on_the_order(votes: list[int | None]) -> None:
-    assert plurality(votes)[0] == plurality(votes[::-1])[0] == plurality(sorted(votes, key=str))[0]
+    assert find_plurality(votes)[0] == find_plurality(votes[::-1])[0] == find_plurality(sorted(votes, key=str))[0]
 
 
 async def test_votes_run_in_parallel(script: Scripted) -> None:
@@ -188,8 +188,10 @@ def test_the_judge_is_shown_the_owners_own_words_alone() -> None:
     """Another's mail that the owner forwards is no answer of the owner's; the request is shown whole."""
     mail = "---------- Forwarded message ---------\nFrom: Bob\n\nThis is wrong, redo it."
     turn = judged_turn([("owner", {"role": "user", "content": mail}), ("other", {"role": "user", "content": "Redo!"})])
-    shown = str(llm_judge.prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1])
+    shown = str(
+        llm_judge.build_prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1]
+    )
     assert shown.count("redo it") == 1
     assert llm_judge.NOTHING_OWN in shown
     assert "from another person, not the owner" in shown
-    assert llm_judge.candidates(turn, []) == []
+    assert llm_judge.collect_hints(turn, []) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.provenance import owner_words
+from clawrl_trl.judge.provenance import extract_owner_words
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import FeedbackItem
 
@@ -53,7 +53,7 @@ def test_carried_text_decides_nothing(judge: RulesJudge, case: dict[str, Any]) -
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['language']}: {case['form']}")
 def test_no_hint_is_made_of_carried_text(case: dict[str, Any]) -> None:
-    found = hints.from_owner([case["message"].replace("{}", OBJECTION)], "What is 5 plus 7?")
+    found = hints.extract_hints([case["message"].replace("{}", OBJECTION)], "What is 5 plus 7?")
     assert not any("table" in hint or "redo" in hint for hint in found)
 
 
@@ -103,7 +103,7 @@ def test_objections_that_quote_a_bit_are_read(judge: RulesJudge, said: str) -> N
 def test_no_hint_has_a_hole() -> None:
     """A wish about a phrase that was left out would be taken word for word."""
     said = 'Don\'t write "in conclusion, we can say that" at the end, please. No bold.'
-    assert hints.from_owner([said], "What is 5 plus 7?") == ["No bold."]
+    assert hints.extract_hints([said], "What is 5 plus 7?") == ["No bold."]
 
 
 def test_a_long_pasted_text_without_any_mark_decides_nothing(judge: RulesJudge) -> None:
@@ -142,4 +142,4 @@ def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> 
     ids=lambda text: text[:8].strip() or "space",
 )
 def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
-    assert len(owner_words(text)) <= 2000
+    assert len(extract_owner_words(text)) <= 2000

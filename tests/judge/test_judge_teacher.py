@@ -8,8 +8,8 @@ from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
 from clawrl_trl.engines.calls import with_thoughts
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
-from clawrl_trl.judge.hints import hinted
-from clawrl_trl.judge.teacher import ATTEMPTS, HintTeacher, NoTeacher, TeacherScores, plainly_sampled
+from clawrl_trl.judge.hints import append_hint
+from clawrl_trl.judge.teacher import ATTEMPTS, HintTeacher, NoTeacher, TeacherScores, is_plainly_sampled
 from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.ledger import Ledger, schema, turns
 
@@ -28,7 +28,7 @@ async def teach(script: Scripted, turn: schema.Turn, *hints: str, top_k: int = 0
 
 
 def expected(turn: schema.Turn, hint: str | None) -> np.ndarray:
-    context = render(hinted(turn.messages, hint) if hint else turn.messages)
+    context = render(append_hint(turn.messages, hint) if hint else turn.messages)
     completion = turn.completion_ids.tolist()  # type: ignore[union-attr]
     return np.asarray([logprob(context + completion[:i], token) for i, token in enumerate(completion)])
 
@@ -114,7 +114,7 @@ class TestCandidates:
     """The policy's likely tokens, scored by the teacher."""
 
     def check(self, turn: schema.Turn, taught: TeacherScores, k: int, width: int, *, by_teacher: bool = False) -> None:
-        plain, hinted_prompt = render(turn.messages), render(hinted(turn.messages, taught.hint))
+        plain, hinted_prompt = render(turn.messages), render(append_hint(turn.messages, taught.hint))
         completion = turn.completion_ids.tolist()  # type: ignore[union-attr]
         assert taught.topk_ids is not None and taught.topk_logprobs is not None
         assert taught.topk_ids.dtype == np.int32 and taught.topk_logprobs.dtype == np.float32
@@ -230,4 +230,4 @@ async def test_an_engine_that_is_away_is_waited_for_and_one_that_is_late_is_not(
     ],
 )
 def test_only_untempered_untruncated_log_probs_are_plain(sampling: dict, plain: bool) -> None:
-    assert plainly_sampled(sampling) is plain
+    assert is_plainly_sampled(sampling) is plain

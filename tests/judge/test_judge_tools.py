@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge import tools
+from clawrl_trl.judge import tool_results
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.tools import ToolResult
+from clawrl_trl.judge.tool_results import ToolResult
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text().splitlines()]
 CLIENT_CASES = [json.loads(line) for line in (Path(__file__).parent / "tool_cases.jsonl").read_text().splitlines()]
@@ -19,26 +19,29 @@ TOOL_CASES = [case for case in CASES if set(case["provenance"]) == {"tool"}]
 @pytest.mark.parametrize("case", TOOL_CASES, ids=lambda case: case["next_state"][0]["content"][:30])
 def test_tool_cases(case: dict) -> None:
     results = [ToolResult(message["content"]) for message in case["next_state"]]
-    assert (tools.verdict(results) or 0) == case["score"]
+    assert (tool_results.score_results(results) or 0) == case["score"]
 
 
 def test_any_failure_among_parallel_results_decides_wherever_it_stands() -> None:
     good, bad = (ToolResult(f"{word} (Command exited with code {code})") for word, code in (("ok", 0), ("no", 3)))
     assert (
-        tools.verdict([bad, good, good]) == tools.verdict([good, bad, good]) == tools.verdict([good, good, bad]) == -1
+        tool_results.score_results([bad, good, good])
+        == tool_results.score_results([good, bad, good])
+        == tool_results.score_results([good, good, bad])
+        == -1
     )
-    assert tools.verdict([good, ToolResult("")]) == 1
-    assert tools.verdict([ToolResult(""), ToolResult(" \n")]) is None
-    assert tools.verdict([]) is None
+    assert tool_results.score_results([good, ToolResult("")]) == 1
+    assert tool_results.score_results([ToolResult(""), ToolResult(" \n")]) is None
+    assert tool_results.score_results([]) is None
 
 
 def test_the_stated_exit_status_decides_over_what_was_printed() -> None:
-    assert tools.score_result(ToolResult("Traceback (most recent call last):\n...\nexit code: 0")) == 1
-    assert tools.score_result(ToolResult("all 5 tests passed\nexit status 1")) == -1
+    assert tool_results.score_result(ToolResult("Traceback (most recent call last):\n...\nexit code: 0")) == 1
+    assert tool_results.score_result(ToolResult("all 5 tests passed\nexit status 1")) == -1
 
 
 def test_a_very_long_result_is_judged_by_its_ends() -> None:
-    assert tools.score_result(ToolResult("x" * 3_000_000 + "\n(Command exited with code 3)")) == -1
+    assert tool_results.score_result(ToolResult("x" * 3_000_000 + "\n(Command exited with code 3)")) == -1
 
 
 @pytest.mark.parametrize("case", CLIENT_CASES, ids=lambda case: f"{case['client']}: {case['content'][:20]!r}")
@@ -58,4 +61,4 @@ def test_results_as_clients_write_them(case: dict) -> None:
     "text", ["1 failed, " * 300_000, "at \n" * 300_000, "(" * 1_000_000, "x: " * 500_000, "[" * 1_000_000]
 )
 def test_long_results_take_no_longer_than_their_length(text: str) -> None:
-    assert tools.score_result(ToolResult(text)) in (-1, 1)
+    assert tool_results.score_result(ToolResult(text)) in (-1, 1)

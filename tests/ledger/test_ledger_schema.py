@@ -16,8 +16,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 
 from clawrl_trl.ledger import Ledger, events, policies, schema, turns
-from clawrl_trl.ledger.columns import FloatArray, IdArray, LongJSON, Words
-from clawrl_trl.ledger.migrations import configuration
+from clawrl_trl.ledger.columns import FloatArray, IdArray, LongJSON, StorableText
+from clawrl_trl.ledger.migrations import make_configuration
 
 SQLITE = sqlite.dialect()
 JSON_VALUES = st.recursive(
@@ -42,7 +42,7 @@ def test_migrations_make_the_mapped_check_constraints(sqlite_ledger: Ledger) -> 
 
 
 def test_the_code_knows_its_newest_migration() -> None:
-    assert ScriptDirectory.from_config(configuration()).get_current_head() == schema.REVISION
+    assert ScriptDirectory.from_config(make_configuration()).get_current_head() == schema.REVISION
 
 
 def test_importing_the_ledger_imports_nothing_heavy() -> None:
@@ -85,7 +85,7 @@ def test_long_json_comes_back_as_it_was(value: object) -> None:
 
 @given(st.text(st.characters() | st.characters(categories=["Cs"]) | st.just("\0")))
 def test_any_text_can_be_stored(value: str) -> None:
-    stored = Words().process_bind_param(value, SQLITE)
+    stored = StorableText().process_bind_param(value, SQLITE)
     assert stored is not None and "\0" not in stored
     stored.encode()
     if "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value):

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge.hints import hinted
+from clawrl_trl.judge.hints import append_hint
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.judge.turn import Judge
@@ -85,7 +85,7 @@ def tokenizer() -> Any:
 
 def log_probs(model: Any, turn: Turn, hint: str | None = None) -> torch.Tensor:
     """[T, V] of a turn's tokens under a prompt with or without a hint: template, tokenizer and one forward pass."""
-    messages = hinted(turn.messages, hint) if hint else turn.messages
+    messages = append_hint(turn.messages, hint) if hint else turn.messages
     text = tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     context = tokenizer()(text, add_special_tokens=False)["input_ids"]
     completion = turn.completion_ids.tolist()  # type: ignore[union-attr]

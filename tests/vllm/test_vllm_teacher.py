@@ -18,7 +18,7 @@ pytest.register_assert_rewrite("teaching")
 from teaching import REQUESTS, check, judge, log_probs, sample, taught  # noqa: E402
 
 from clawrl_trl.engines.client import EngineClient, EngineError  # noqa: E402
-from clawrl_trl.judge.llm_judge import LLMJudge, plurality  # noqa: E402
+from clawrl_trl.judge.llm_judge import LLMJudge, find_plurality  # noqa: E402
 from clawrl_trl.judge.rules import RulesJudge  # noqa: E402
 from clawrl_trl.ledger import Ledger, turns  # noqa: E402
 from clawrl_trl.ledger.schema import Turn  # noqa: E402
@@ -147,5 +147,5 @@ async def test_votes_of_the_base_model_beside_the_adapter(bundled: Server, ledge
         for vote in verdict.votes:
             begun = re.match(r'\s*\{\s*"score"\s*:\s*(-1|0|1)\s*[,}]', vote["raw"])
             assert begun and vote["score"] in (None, int(begun[1])), vote["raw"]
-        score, reason = plurality([vote["score"] for vote in verdict.votes])
+        score, reason = find_plurality([vote["score"] for vote in verdict.votes])
         assert (verdict.score, verdict.detail.get("reason")) == (score, reason)

@@ -1,9 +1,10 @@
 """The classifier of the owner's next message: approval, objection, or neither.
 
 A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter and a
-linear head over its embedding and a few counted cues; `train` makes adapter and head from the labelled messages
-beside this file. Weights are read from safetensors only, and the encoder's only when their SHA-256 is the published
-one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs none of it.
+linear head over its embedding and a few counted cues; `examples/recipes/judge` makes adapter and head from the
+labelled messages beside this file. Weights are read from safetensors only, and the encoder's only when their SHA-256
+is the published one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs
+none of it.
 
 It reads English. A message in another language, or in several, gets no score (`language`), nor does a bare question
 approve of anything, or object unless it is about the reply: who asks on may be content or puzzled.
@@ -15,16 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge import language, words
+from clawrl_trl.judge import features, language
 
 if TYPE_CHECKING:
     import torch
+    from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHTS = Path(__file__).with_name("classifier.safetensors")
 LORA_PREFIX = "adapter."
@@ -73,28 +75,30 @@ class Classifier:
         import torch
         from safetensors.torch import load_file
 
+        # With one thread the sums are the same on every machine.
         torch.set_num_threads(1)
         tensors = load_file(weights)
         self._torch = torch
         self._tokenizer = load_tokenizer()
-        self._encoder = merged(load_encoder(), tensors)
+        self._encoder = merge_adapter(load_encoder(), tensors)
         self._head = {name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale")}
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
         if not language.is_english(message, request):
             return NOT_READ
-        opinion = decide(self._logits(request, response, message))
-        if words.is_bare_question(message) and not (opinion.score == -1 and words.is_about_reply(message)):
+        opinion = decide(self._compute_logits(request, response, message))
+        # Who asks on may be content or puzzled: only a question about the reply is an objection.
+        if features.is_bare_question(message) and not (opinion.score == -1 and features.is_about_reply(message)):
             return replace(opinion, score=None, reason="a question")
         return opinion
 
-    def _logits(self, request: str, response: str, message: str) -> NDArray[np.float32]:
+    def _compute_logits(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         with self._torch.inference_mode():
-            embedding = pooled(self._encoder, tokenised(self._tokenizer, [message]))[0].numpy()
-        cues = (words.cues(request, response, message) - self._head["mean"]) / self._head["scale"]
-        features = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
-        logits: NDArray[np.float32] = self._head["head.weight"] @ features + self._head["head.bias"]
+            embedding = embed(self._encoder, tokenise(self._tokenizer, [message]))[0].numpy()
+        cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
+        inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
+        logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
         return logits
 
 
@@ -106,31 +110,32 @@ def decide(logits: NDArray[np.float32], margin: float = MARGIN) -> Opinion:
     """
     exponent = np.exp(logits - logits.max())
     minus, zero, plus = (float(value) for value in exponent / exponent.sum())
+    # A wrong objection does more harm: it writes a hint, and distils the opposite of what was meant.
     winner = 1 if plus > minus else -1
     needed = margin if winner == 1 else max(margin, OBJECTION_MARGIN)
     sure = abs(plus - minus) >= needed and max(plus, minus) > 0.5
     return Opinion(winner if sure else None, (minus, zero, plus))
 
 
-def load_tokenizer() -> Any:
+def load_tokenizer() -> "PreTrainedTokenizerBase":
     """The encoder's tokenizer."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model_folder(), local_files_only=True)
+    return AutoTokenizer.from_pretrained(find_encoder(), local_files_only=True)
 
 
-def load_encoder() -> Any:
+def load_encoder() -> "PreTrainedModel":
     """The encoder as published, in evaluation mode."""
     from transformers import AutoModel
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    folder = model_folder()
+    folder = find_encoder()
     return AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
 
 
-def model_folder() -> Path:
-    """Folder of the encoder inside its package, found without importing the package.
+def find_encoder() -> Path:
+    """Find the encoder's folder inside its package, without importing the package.
 
     Raises:
         UserError: If it is missing or its weights differ from the published ones.
@@ -150,8 +155,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def merged(encoder: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
-    """The encoder with the adapter added to its weights: W + up @ down for each adapted layer."""
+def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
+    """Add the adapter to the encoder's weights, in place: W + up @ down for each adapted layer."""
     modules = dict(encoder.named_modules())
     for name in tensors:
         if name.startswith(LORA_PREFIX) and name.endswith(".down"):
@@ -161,8 +166,8 @@ def merged(encoder: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
     return encoder
 
 
-def tokenised(tokenizer: Any, messages: Sequence[str]) -> Any:
-    """A padded batch."""
+def tokenise(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[str]) -> "BatchEncoding":
+    """Tokenize messages into a padded batch."""
     return tokenizer(
         [message[:MAX_CHARACTERS] for message in messages],
         padding=True,
@@ -172,8 +177,8 @@ def tokenised(tokenizer: Any, messages: Sequence[str]) -> Any:
     )
 
 
-def pooled(encoder: Any, batch: Any) -> "torch.Tensor":
-    """Mean over the tokens, unit length: shape `(batch, 384)`."""
+def embed(encoder: "torch.nn.Module", batch: "BatchEncoding") -> "torch.Tensor":
+    """Embed a batch: the mean over the tokens, of unit length, shape `(batch, 384)`."""
     hidden = encoder(**batch).last_hidden_state
     mask = batch["attention_mask"].unsqueeze(-1)
     mean = (hidden * mask).sum(1) / mask.sum(1)
@@ -182,6 +187,6 @@ def pooled(encoder: Any, batch: Any) -> "torch.Tensor":
 
 
 @lru_cache(maxsize=1)
-def shared() -> Classifier:
+def load_shared() -> Classifier:
     """The one classifier of this process, loaded at the first call."""
     return Classifier()

@@ -29,9 +29,10 @@ ADVISORY_LOCK = 0x636C6177
 """Key of the PostgreSQL advisory lock that migrations hold."""
 
 
-def configuration() -> Any:
-    """Alembic's configuration: where the scripts are, and nothing else."""
+def make_configuration() -> Config:
+    """Make Alembic's configuration: where the scripts are, and nothing else."""
     config = Config()
+    # Alembic's options are read with %-interpolation, and a folder's name may hold a %.
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     return config
 
@@ -43,14 +44,15 @@ def upgrade(ledger: "Ledger") -> None:
         UserError: If a newer version or another program wrote it, or another process keeps the lock.
         OSError: If its folder can't be written.
     """
-    with _alone(ledger):
+    with _hold_lock(ledger):
+        # Read again under the lock: another process may have set it up meanwhile.
         current = ledger.revision()
         if current == schema.REVISION:
             return
         _refuse_foreign(ledger, current)
         if ledger.path is not None:
             ledger.path.touch(mode=PRIVATE_FILE)  # SQLite gives its log the modes of the file
-            _write_ahead(ledger)
+            _enable_write_ahead_log(ledger)
         with ledger.writer_engine.begin() as connection:
             if ledger.path is None:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
@@ -58,20 +60,20 @@ def upgrade(ledger: "Ledger") -> None:
 
 
 def _run(connection: Connection) -> None:
-    config = configuration()
+    config = make_configuration()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
 def _refuse_foreign(ledger: "Ledger", current: str | None) -> None:
     if current is None:
-        if ledger.path is not None and ledger.path.exists() and _tables(ledger):
+        if ledger.path is not None and ledger.path.exists() and _list_tables(ledger):
             raise UserError(
                 f"{ledger.where} is another program's database: move it away, or choose another run folder."
             )
         return
     try:
-        ScriptDirectory.from_config(configuration()).get_revision(current)
+        ScriptDirectory.from_config(make_configuration()).get_revision(current)
     except (ResolutionError, CommandError):
         raise UserError(
             f"The ledger {ledger.where} was written by a newer clawrl-trl (schema {current}, this one knows"
@@ -79,19 +81,20 @@ def _refuse_foreign(ledger: "Ledger", current: str | None) -> None:
         ) from None
 
 
-def _tables(ledger: "Ledger") -> list[str]:
+def _list_tables(ledger: "Ledger") -> list[str]:
     with ledger.reader_engine.connect() as connection:
         return inspect(connection).get_table_names()
 
 
-def _write_ahead(ledger: "Ledger") -> None:
+def _enable_write_ahead_log(ledger: "Ledger") -> None:
     with ledger.writer_engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         driver.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
 @contextmanager
-def _alone(ledger: "Ledger") -> Iterator[None]:
+def _hold_lock(ledger: "Ledger") -> Iterator[None]:
+    # On PostgreSQL the migration's own transaction takes an advisory lock.
     if ledger.path is None:
         yield
         return

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import nn
 
-from clawrl_trl.judge import words
+from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier.model import (
     EMBEDDING_WEIGHT,
     LABELS,
     LORA_PREFIX,
     WEIGHTS,
     decide,
+    embed,
     load_encoder,
     load_tokenizer,
-    pooled,
-    tokenised,
+    tokenise,
 )
 from recipes.judge import examples
 
@@ -56,7 +56,7 @@ class Data:
         return cls(
             messages,
             torch.tensor([place[one.message] for one in data]),
-            torch.tensor(np.stack([words.cues(*one.texts) for one in data])),
+            torch.tensor(np.stack([features.compute_features(*one.texts) for one in data])),
             torch.tensor([LABELS.index(one.label) for one in data]),
             torch.tensor([one.weight for one in data]),
         )
@@ -88,7 +88,7 @@ class Network(nn.Module):
         """Rows of the examples about a batch of messages, and their logits."""
         rows, about = data.rows(batch)
         messages = [data.messages[i] for i in batch]
-        embedding = pooled(self.encoder, tokenised(self.tokenizer, messages))[about] * EMBEDDING_WEIGHT
+        embedding = embed(self.encoder, tokenise(self.tokenizer, messages))[about] * EMBEDDING_WEIGHT
         cues = data.cues[rows]
         seen = nn.functional.dropout((cues - self.mean) / self.scale, 0.2, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, seen], 1))

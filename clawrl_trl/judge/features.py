@@ -2,7 +2,8 @@
 
 The classifier gets these numbers beside the sentence embeddings, because an embedding blurs exactly what decides
 a verdict: a negation, a "but" after the thanks, whether the numbers in the message are new (the next problem) or
-the old ones (the same request once more). Order and count of the cues are part of the trained head: see `CUES`.
+the old ones (the same request once more). Patterns, order and count of the cues (`CUES`) are part of the trained head:
+changing one, such as `task`, which knows the wording of homework, takes a new training.
 """
 
 import re
@@ -104,16 +105,17 @@ _COMMON = frozenset(
 )
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of a message, in order; a line break ends one too."""
     return [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip(" \t*_#>-")]
 
 
 def is_bare_question(message: str) -> bool:
     """Return whether a message only asks: no thanks, nothing approved, no announced or self-contained next problem."""
-    parts = sentences(message)
+    parts = split_sentences(message)
     if not parts or not all(part.endswith("?") for part in parts) or len(_NUMBER.findall(message)) > 1:
         return False
+    # A question with thanks, a wish or a new task in it does more than ask.
     more = ("approval", "task", "new_task_first", "please", "happy_emoji")
     return not any(CUES[name].search(message) for name in more)
 
@@ -124,32 +126,34 @@ def is_about_reply(message: str) -> bool:
     return bool(re.search(r"\byou\b", message, _FLAGS)) or any(CUES[name].search(message) for name in against)
 
 
-def cues(request: str, response: str, message: str) -> NDArray[np.float32]:
-    """Numbers about one message of the owner's: shape `(CUE_COUNT,)`, each in [0, 1]."""
-    first = (sentences(message) or [""])[0]
+def compute_features(request: str, response: str, message: str) -> NDArray[np.float32]:
+    """Compute the features of one message of the owner's: shape `(CUE_COUNT,)`, each in [0, 1]."""
+    first = (split_sentences(message) or [""])[0]
+    # The first sentence apart: what comes first tells praise from objection ("no", "thanks, but").
     values = [float(bool(pattern.search(first))) for pattern in CUES.values()]
     values += [float(bool(pattern.search(message))) for pattern in CUES.values()]
-    values += [*_overlap(request, response, message), min(len(message.split()), 40) / 40, len(message) < 4]
+    values += [*_measure_overlap(request, response, message), min(len(message.split()), 40) / 40, len(message) < 4]
     return np.asarray(values, dtype=np.float32)
 
 
-def _overlap(request: str, response: str, message: str) -> Sequence[float]:
-    known = set(_NUMBER.findall(request + " " + response))
+def _measure_overlap(request: str, response: str, message: str) -> Sequence[float]:
+    earlier = set(_NUMBER.findall(request + " " + response))
     numbers = set(_NUMBER.findall(message))
-    asked, said = _content(request), _content(message)
-    shared = len(asked & said) / max(1, len(asked | said))
+    requested, words = _collect_words(request), _collect_words(message)
+    shared = len(requested & words) / max(1, len(requested | words))
     return (
-        len(numbers & known) / max(1, len(numbers)),
-        min(1.0, len(numbers - known) / 3),
+        len(numbers & earlier) / max(1, len(numbers)),
+        min(1.0, len(numbers - earlier) / 3),
         shared,
-        len(_content(response) & said) / max(1, len(said)),
-        float(shared > 0.4 and not numbers - known),
+        len(_collect_words(response) & words) / max(1, len(words)),
+        # The same words and no new number: the request once more.
+        float(shared > 0.4 and not numbers - earlier),
     )
 
 
-def _content(text: str) -> set[str]:
+def _collect_words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text.lower()) if word not in _COMMON}
 
 
-CUE_COUNT = 2 * len(CUES) + 7
-"""Length of what `cues` returns."""
+FEATURE_COUNT = 2 * len(CUES) + 7
+"""Length of what `compute_features` returns."""

@@ -1,4 +1,4 @@
-"""Tool results: did the step work?
+"""Scores of tool results: whether the step worked.
 
 The sign comes from a structured status (fields of a JSON object; the header or the ending that a client itself writes
 around an output), else from an anchored sign of what ran: its last line, a traceback at its end, a shell's error as
@@ -9,7 +9,9 @@ decides nothing without a structured status.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from clawrl_trl.ledger.schema import Json
 
 
 class ToolResult(NamedTuple):
@@ -160,7 +162,7 @@ _EDGE = 4000
 _FEW_LINES = 5
 
 
-def verdict(results: Sequence[ToolResult]) -> int | None:
+def score_results(results: Sequence[ToolResult]) -> int | None:
     """-1 if any of parallel tool results failed, +1 if all that say anything worked, `None` when none does."""
     scores = [score for result in results if (score := score_result(result)) is not None]
     return min(scores) if scores else None
@@ -171,15 +173,18 @@ def score_result(result: ToolResult) -> int | None:
     text = result.text.strip()
     if not text:
         return None
-    command = _command(result.arguments)
+    command = _find_command(result.arguments)
     by_name, by_command = reads_by_name(result.name) or command in _VIEWS, reads_by_command(command)
-    value = _parse(text)
+    value = _parse_json(text)
     if value is not None:
         return _score_json(value, by_name or by_command)
+    # A status stands at one of the ends; what lies between may be megabytes.
     text = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    # What was read may hold anything, a traceback too: only the client's own error line counts.
     if by_name:
         return -1 if _ERROR_HEADER.match(text) else None
+    # A command that still runs has no outcome yet.
     if any(_RUNNING.match(line) for line in lines[:_FEW_LINES]):
         return None
     score = _score_frame(text, lines)
@@ -201,17 +206,18 @@ def reads_by_command(command: str) -> bool:
     return bool(programs) and programs <= _READERS
 
 
-def _command(arguments: str) -> str:
+def _find_command(arguments: str) -> str:
     """The command in a call's arguments; empty if there is none."""
-    value = _parse(arguments.strip())
+    value = _parse_json(arguments.strip())
     if not isinstance(value, dict):
         return ""
     command = next((value[key] for key in _COMMAND_FIELDS if value.get(key)), "")
+    # Some clients send the words of an exec call, with the shell's script last.
     command = command[-1] if isinstance(command, list) else command
     return command if isinstance(command, str) else ""
 
 
-def _parse(text: str) -> dict[str, Any] | list[Any] | None:
+def _parse_json(text: str) -> Json | list[object] | None:
     if text[:1] not in ("{", "["):
         return None
     try:
@@ -221,9 +227,10 @@ def _parse(text: str) -> dict[str, Any] | list[Any] | None:
     return value if isinstance(value, (dict, list)) else None
 
 
-def _score_json(value: dict[str, Any] | list[Any], reads: bool) -> int | None:
+def _score_json(value: Json | list[object], reads: bool) -> int | None:
     if isinstance(value, list):
         return None if reads else 1
+    # Wrappers of a result state its status outside or inside; the outer one goes first.
     inner = [value[key] for key in _INNER if isinstance(value.get(key), dict)]
     scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
     if scores:
@@ -235,7 +242,7 @@ def _score_json(value: dict[str, Any] | list[Any], reads: bool) -> int | None:
     return None if reads else 1
 
 
-def _score_fields(value: Mapping[str, Any]) -> int | None:
+def _score_fields(value: Mapping[str, object]) -> int | None:
     """The sign of the fields that state how a call went, the most exact first; `None` if there are none."""
     fields = {str(key).lower(): entry for key, entry in value.items()}
     for key in _CODE_FIELDS:
