@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from clawrl_trl.engines.embedded.cache import use_grouped_attention
+from clawrl_trl.engines.embedded.compat import attention_name
 
 BASE = "base"
 
@@ -67,7 +68,7 @@ class LoadedPolicy:
 
     def mask(self, visible: Tensor) -> Tensor:
         """A 4D mask (true where a query sees a key) in the form this model's attention takes."""
-        if "sdpa" in self.model.config._attn_implementation:
+        if "sdpa" in attention_name(self.model):
             return visible
         hidden = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
         return hidden.masked_fill_(~visible, torch.finfo(self.model.dtype).min)

@@ -16,6 +16,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from clawrl_trl.engines.embedded.compat import attention_name
+
 ROOM = 256
 """Columns allocated beyond the ones in use when a buffer is full."""
 
@@ -110,5 +112,5 @@ AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let a model that attends through SDPA attend through `grouped_attention` instead."""
-    if model.config._attn_implementation == "sdpa":
+    if attention_name(model) == "sdpa":
         model.set_attn_implementation(GROUPED_ATTENTION)
