@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.engines.calls import with_thoughts
+from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import candidates, widths
@@ -143,7 +143,7 @@ class HintTeacher:
 
     async def _render(self, turn: Turn, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         model = await self._engine.base_name()
-        body: dict[str, Any] = {"model": model, "messages": with_thoughts(messages), "add_generation_prompt": True}
+        body: dict[str, Any] = {"model": model, "messages": rename_reasoning(messages), "add_generation_prompt": True}
         if turn.tools:
             body["tools"] = turn.tools
         if turn.sampling.get("chat_template_kwargs"):

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.doctor.command import Check, asked
+from clawrl_trl.doctor.command import Check, run_check
 from clawrl_trl.doctor.finding import Finding
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.target import Target
@@ -128,8 +128,8 @@ async def examined(
     if reference is not None:
         target.reference = reference  # type: ignore[misc]
     if engine is None:
-        return await asked(check, target)
+        return await run_check(check, target)
     async with EngineClient(engine, KEY, timeout=120) as client:
         target.client = client
-        await target.meet()
-        return await asked(check, target)
+        await target.connect()
+        return await run_check(check, target)

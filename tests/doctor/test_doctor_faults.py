@@ -7,13 +7,13 @@ import pytest
 from doctor_rig import Fault, Json, broken, examined
 
 from clawrl_trl.doctor import adapters, logprobs, sampling, template, tokens
-from clawrl_trl.doctor.command import AFTER, Check
+from clawrl_trl.doctor.command import ENGINE_CHECKS, Check
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.client import BASE_MODEL
 
 pytestmark = pytest.mark.xdist_group("doctor")
 
-CHECKS = {check.name: check for check in AFTER}
+CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
 def _choices(change: Callable[[Json], None], when: Callable[[Json], Any] = bool) -> Callable[[str, Json, Json], Json]:
@@ -128,17 +128,17 @@ async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, refe
 @pytest.mark.parametrize(
     "check",
     [
-        sampling.context_length,
-        tokens.text_ids,
-        tokens.tool_ids,
-        tokens.decoded_text,
-        sampling.defaults,
-        logprobs.mode,
-        logprobs.warm,
-        logprobs.cool,
-        logprobs.prompt_scores,
-        adapters.swap,
-        template.as_served,
+        sampling.check_context_length,
+        tokens.check_text_ids,
+        tokens.check_tool_call_ids,
+        tokens.check_decoded_text,
+        sampling.check_defaults,
+        logprobs.check_mode,
+        logprobs.check_at_temperature_1,
+        logprobs.check_at_temperature_half,
+        logprobs.check_prompt_logprobs,
+        adapters.check_adapters,
+        template.check_as_served,
     ],
 )
 async def test_a_sound_engine_passes(engine: str, reference: Reference, check: Any) -> None:
