@@ -147,7 +147,7 @@ class Examination:
         except UserError as error:
             fix = "correct the setting it names, or use --engine transformers"
             self._add([Finding("answers", "fail", f"the engine does not start: {error}", fix, "Engine")])
-            # The first one is whether the engine answers; the others come out as skipped, with the reason.
+            # The first one is whether the engine answers; those that need it come out as skipped, with the reason.
             asyncio.run(self._run_checks(ENGINE_CHECKS[1:]))
         return self.findings
 

@@ -6,6 +6,7 @@ without tools, and the ids must be the same, as many as counted, and decode to t
 """
 
 import json
+from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
@@ -74,13 +75,13 @@ async def check_decoded_text(target: Target) -> Finding:
         fix = "serve the very model and tokenizer that are trained"
         return Finding(name, "fail", f"{len(plain.token_ids)} ids decode to another text than was sent", fix)
     tool_reply = await target.request_reply(TOOLS)
-    text = target.tokenizer.decode(tool_reply.token_ids)
-    if not tool_reply.obstacle() and (part := _find_missing_part(text, tool_reply)):
+    if not tool_reply.obstacle() and (part := _find_missing_part(target.tokenizer, tool_reply)):
         return Finding(name, "fail", f"the tool call's {part} is not in the decoded ids", "choose another tool parser")
     return Finding(name, "ok", f"{len(plain.token_ids)} ids decode to the {len(content)} characters that were sent")
 
 
-def _find_missing_part(text: str, choice: Choice) -> str | None:
+def _find_missing_part(tokenizer: Any, choice: Choice) -> str | None:
+    text = tokenizer.decode(choice.token_ids)
     for call in choice.tool_calls.values():
         if call["function"]["name"] not in text:
             return "name"
