@@ -36,6 +36,7 @@ async def check_adapters(target: Target) -> list[Finding]:
     prompt, completion = reply.prompt_ids, reply.token_ids
     if not prompt or not completion:
         raise Skip("the ids of a reply did not arrive")
+    # Neither the engine's own adapters nor those of another doctor may have these names.
     tag = secrets.token_hex(3)
     with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as temporary:
         names = [f"doctor-{tag}-{number}" for number in (1, 2)]

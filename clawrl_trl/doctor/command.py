@@ -87,9 +87,10 @@ def doctor(argv: Sequence[str]) -> int:
     """
     settings, to_json = parse_arguments(argv)
     target = Target(settings)
+    # A path that does not exist ends the command here, not check by check.
     if not target.is_remote or settings.model_name_or_path:
         model_path(settings)
-    console = Console(stderr=to_json)
+    console = Console(stderr=to_json)  # standard output is the JSON alone
     page = None if to_json else ReportPage(console)
     started = time.monotonic()
     findings = Examination(target, console, page).run()

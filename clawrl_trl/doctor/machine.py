@@ -83,6 +83,7 @@ async def check_memory(target: Target) -> Finding:
     required = trainer if running else max(trainer, engine) if apart else trainer + engine
     if required > 0.9 * free:
         return Finding(name, "warn" if required <= total else "fail", detail, SMALLER)
+    # vLLM takes its whole share when it starts, however small the model is.
     share = target.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
     if card and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
         fits = f"--vllm_gpu_memory_utilization {0.95 - trainer / total:.2f}"
@@ -115,6 +116,7 @@ async def check_disk(target: Target) -> Finding:
     name = "disk"
     free = shutil.disk_usage(_nearest_folder(target.run.path)).free
     weights = 4.0 * target.shape.adapter(RANK)
+    # A training state holds two moments for each weight, beside the adapter itself.
     room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
     size = f"an adapter takes {weights / 2**20:.1f} MiB, with its optimizer {3 * weights / 2**20:.1f}"
     detail = f"{free / GIB:.1f} GiB free: room for {_format_count(room)} policy versions ({size})"

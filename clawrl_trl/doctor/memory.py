@@ -198,6 +198,7 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
         "adapters": plan.slots * shape.adapter(plan.rank) * wide if lora else 0.0,
         "overhead": plan.engine_overhead,
     }
+    # What is trained is float32, and so are its gradients and AdamW's two moments.
     trained = shape.adapter(plan.rank) if lora else shape.parameters
     trainer = {
         "base": shape.weights(plan.trainer) if lora else 0.0,

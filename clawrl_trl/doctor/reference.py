@@ -69,6 +69,7 @@ class Reference:
         import torch
 
         ids = torch.tensor([[*prompt, *completion]])
+        # The logits at a position are those of the token after it.
         with torch.inference_mode(), self._select_adapter(adapter):
             logits = self._model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
         table = (logits / temperature).log_softmax(-1)
@@ -105,6 +106,7 @@ class Reference:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            # PEFT's own initialisation leaves B at 0: such an adapter would change nothing.
             config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
             if self._adapted:
                 self._model.add_adapter(name, config)

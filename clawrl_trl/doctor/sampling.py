@@ -32,6 +32,7 @@ NEUTRAL: dict[str, tuple[float, ...]] = {
 """Values of a generation config that leave the distribution as it is."""
 PLAIN_FIX = "start vLLM with --generation-config vllm (clawrl does); requests through the gateway are sampled plainly"
 PROMPTS = ("The", "a b a b a b a b")
+"""The second one repeats itself, so that penalties of repetition show."""
 TOP = (20, 5)
 """Numbers of likely tokens to compare; the second when the engine allows no more."""
 

@@ -130,6 +130,7 @@ def compare_turns(tokenizer: Any, dialogue: Dialogue) -> Finding:
         prompt = _render_tokens(tokenizer, dialogue, end, prompt=True)
         after = _render_tokens(tokenizer, dialogue, _next(ends, end, len(dialogue.messages)), prompt=True)
         before = _cut_after_end(tokenizer, before)
+        # A turn that does not begin with the prompt it was sampled under counts as wholly rewritten.
         shared += min(count_common(before, after), len(before)) if count_common(prompt, before) == len(prompt) else 0
         total += len(before)
     return _make_finding(dialogue.name, shared, total, "")

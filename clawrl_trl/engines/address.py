@@ -60,6 +60,7 @@ class EngineClientBase:
     ) -> None:
         address = EngineAddress.of(base_url, key) if isinstance(base_url, str) else None
         self._locate: Callable[[], EngineAddress] = (lambda: address) if address else base_url  # type: ignore[assignment]
+        # An engine that is gone is noticed in seconds, while a reply may take minutes.
         self.timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_S, timeout))
 
     @classmethod

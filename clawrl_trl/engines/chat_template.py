@@ -74,6 +74,7 @@ def find_variables(template: str | Mapping[str, str]) -> frozenset[str]:
     texts = [template] if isinstance(template, str) else list(template.values())
     environment = make_environment()
     names = {name for text in texts for name in find_undeclared_variables(environment.parse(text))}
+    # The renderer sets bos_token and its like from the tokenizer.
     tokens = {name for name in names if name.endswith("_token")}
     return frozenset(names | {THINKING}) - RENDERER_ARGUMENTS - environment.globals.keys() - tokens
 

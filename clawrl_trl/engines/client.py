@@ -152,7 +152,7 @@ class EngineClient(EngineClientBase):
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
-            in_place = None
+            in_place = None  # no such route: not a vLLM server of ours
         return read_serving(in_place, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_policy(self, name: str, path: str | Path) -> None:
@@ -229,6 +229,7 @@ class EngineClient(EngineClientBase):
         arguments = self.build_arguments(EngineCall(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         if isinstance(content, bytes) and len(content) > PIECE_BYTES:
+            # Without it httpx would send an iterator in chunked encoding.
             arguments["headers"]["content-length"] = str(len(content))
             content = _split(content)
         try:

@@ -64,7 +64,7 @@ def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, 
     share = assign_devices(settings, environment).trainer
     if share is None:
         return
-    if ALL not in environment:
+    if ALL not in environment:  # else a parent has narrowed this view before, and the whole list is there
         everything = environment.get(VISIBLE)
         counts = settings.actor_gpus + settings.rollout_gpus + settings.prm_gpus
         environment[ALL] = everything or ",".join(map(str, range(counts)))

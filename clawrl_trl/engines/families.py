@@ -112,6 +112,7 @@ def closes_thinking(template: str) -> bool:
 
     environment = make_environment()
     environment.globals["raise_exception"] = refuse
+    # Templates may print the date, which has no bearing on the answer.
     environment.globals["strftime_now"] = lambda form: ""
     try:
         prompt = environment.from_string(template).render(

@@ -52,7 +52,7 @@ class Serving:
 
     def offers(self, number: int, kind: str) -> bool:
         """Return whether a version can be asked for now, once it is loaded."""
-        if self.in_place:
+        if self.in_place:  # adapters were made for the base model, which is away
             return number == self.in_place
         return kind != "full" or self.whole == "by name"
 

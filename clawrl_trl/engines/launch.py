@@ -122,6 +122,7 @@ def _run_server(server: Server, folder: RunFolder, name: str, key: str, port: in
     if server.settings.max_model_len is None and not server.fit_memory and log.has_cache_too_small():
         _report("the memory can't hold the default context: vLLM is started again with the longest that it holds")
         return _run_server(replace(server, fit_memory=True), folder, name, key, port)
+    # A server that a signal has killed could not log why: the newest error in its log is another one's.
     code, cause = process.returncode, log.find_cause()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     _report(f"error: vLLM {how}{': ' + cause if cause and code >= 0 else ''} (more in {log.path})")

@@ -90,7 +90,7 @@ class SyncEngineClient(EngineClientBase):
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
-            in_place = None
+            in_place = None  # no such route: not a vLLM server of ours
         return read_serving(in_place, self._json(EngineCall("GET", "/v1/models")))
 
     def load_policy(self, name: str, path: str | Path) -> None:

@@ -67,6 +67,7 @@ def _write_header(receipt: Mapping[str, Any], files: Path, tags: Collection[str]
         *([method] if method else []),
         *(["lora"] if adapter else []),
     ]
+    # The Hub shows a base model as a link: a local path would be published, and the bundled model has no page.
     data = ModelCardData(
         base_model=base["name"] if base["kind"] == "hub" else None,
         base_model_relation="adapter" if adapter else "finetune",

@@ -149,5 +149,6 @@ def _public_base_name(base: BaseModel) -> str | None:
 
 def _write_papers(folder: Path, receipt: Mapping[str, Any], repo_id: str, tags: tuple[str, ...]) -> Publication:
     (folder / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
+    # Last, since its header depends on the files beside it.
     (folder / CARD).write_text(make_card(receipt, repo_id, files=folder, tags=tags))
     return Publication(folder, receipt)

@@ -128,7 +128,7 @@ def _pick_listed(values: object, names: tuple[str, ...], *, versions: bool = Fal
 def _as_plain(value: object, *, versions: bool = False) -> bool | float | str | None:
     """Return a number, a truth value or one short word; `None` for anything else."""
     if isinstance(value, (bool, int, float)):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else None  # JSON has no word for the others
     pattern = re.compile(r"\d[\w.+!-]{0,40}") if versions else _SLUG
     return value if isinstance(value, str) and pattern.fullmatch(value) else None
 

@@ -52,6 +52,7 @@ class Repository:
         with _hub_errors(self.id):
             self._api.create_repo(self.id, private=private, exist_ok=True)
             info: Any = self._api.model_info(self.id)
+        # `exist_ok` leaves the visibility of a repository that exists as it is.
         if private and info.private is False:
             raise UserError(
                 f"{self.id} exists and is public: make it private on the Hub, choose another repository, or say that "

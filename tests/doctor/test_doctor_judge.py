@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from doctor_rig import examined
+from doctor_rig import run_one_check
 
 from clawrl_trl.doctor import calibration
 from clawrl_trl.doctor.calibration import Case, Tally, find_best_margins
@@ -19,7 +19,7 @@ def _judgements(scores: Sequence[float | None]) -> list[Judgement]:
 
 
 async def test_the_shipped_rules_pass() -> None:
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "ok" and "threshold 0.3" in found.detail
 
 
@@ -31,18 +31,18 @@ async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPa
         return Judgement(found.judge, None if found.score is None else -found.score, detail=found.detail)
 
     monkeypatch.setattr(RulesJudge, "decide", swapped)
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "fail" and "wrong sign" in found.detail and found.fix
 
 
 async def test_a_judge_that_never_decides_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RulesJudge, "decide", lambda self, turn: Judgement("rules", None))
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "warn" and "100% abstained" in found.detail
 
 
 async def test_the_llm_judge_is_not_asked_unless_set() -> None:
-    (found,) = await examined(CHECKS["llm judge"], None)
+    (found,) = await run_one_check(CHECKS["llm judge"], None)
     assert found.status == "skipped" and "--judge rules" in found.detail
 
 

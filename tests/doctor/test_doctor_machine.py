@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from doctor_rig import examined
+from doctor_rig import run_one_check
 
 from clawrl_trl.config.serving import KEY_ENVIRONMENT
 from clawrl_trl.doctor import machine
@@ -21,7 +21,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 async def _asked(name: str, **settings: Any) -> Finding:
-    (found,) = await examined(CHECKS[name], None, **settings)
+    (found,) = await run_one_check(CHECKS[name], None, **settings)
     return found
 
 

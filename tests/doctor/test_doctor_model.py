@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trl
-from doctor_rig import examined
+from doctor_rig import run_one_check
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -32,15 +32,15 @@ def model(tmp_path: Path) -> Path:
 
 async def test_a_generation_config_with_top_k_is_warned_of(model: Path) -> None:
     check = CHECKS["generation config"]
-    (sound,) = await examined(check, None, model_name_or_path=str(model))
+    (sound,) = await run_one_check(check, None, model_name_or_path=str(model))
     assert sound.status == "ok"
     file = model / "generation_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "top_k": 20, "temperature": 0.6, "top_p": 1.0}))
-    (found,) = await examined(check, None, model_name_or_path=str(model))
+    (found,) = await run_one_check(check, None, model_name_or_path=str(model))
     assert found.status == "warn" and "temperature 0.6, top_k 20" in found.detail
     assert "--generation-config vllm" in str(found.fix)
     file.write_text("{")
-    (found,) = await examined(check, None, model_name_or_path=str(model))
+    (found,) = await run_one_check(check, None, model_name_or_path=str(model))
     assert found.status == "skipped"
 
 

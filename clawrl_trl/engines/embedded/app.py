@@ -267,6 +267,7 @@ async def _run_request(request: Request, writer: ChatWriter | CompletionWriter, 
     try:
         return await _run_unless_gone(request, _collect_reply(writer, queue))
     finally:
+        # Rows whose client has gone would keep their places in the batch.
         _release(writer.generations)
 
 
@@ -299,6 +300,7 @@ async def _collect_reply(writer: ChatWriter | CompletionWriter, queue: UpdateQue
         new = await queue.take()
         updates += new
         remaining -= sum(update.finish_reason is not None for update in new)
+    # In a thread: writing a long reply with log-probs would hold up the tokens of all others.
     return await asyncio.to_thread(_write_reply, writer, updates)
 
 
@@ -351,6 +353,7 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def _encode(content: Json) -> bytes:
+    # "replace": what a client sent comes back in it, and may hold half a surrogate pair.
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

@@ -120,7 +120,7 @@ class Prefill:
                 rows += generation.make_rows()
                 sources += [source] * generation.choices
         if not rows:
-            return PrefillResult(ended, None)
+            return PrefillResult(ended, None)  # all were scored alone, or cancelled meanwhile
         source_index = torch.tensor(sources, device=self._device)
         sampler = Sampler(rows, logits.shape[-1], self._device)
         updates = accept_drawn(rows, sampler, logits[source_index])

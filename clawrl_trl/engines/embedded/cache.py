@@ -111,6 +111,7 @@ def grouped_attention(
 
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+# For an attention without a mask function transformers makes no mask at all.
 AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 

@@ -269,6 +269,7 @@ class ReplyReader:
         self._emit_plain(delta)
 
     def _emit_plain(self, delta: Delta) -> None:
+        # White space at the end may turn out to be the seam before a call.
         pending = self._held["content"]
         certain = pending.rstrip()
         delta.content += certain

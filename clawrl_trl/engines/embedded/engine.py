@@ -157,6 +157,7 @@ class Engine:
     def _check_prompt(self, prompt_ids: list[int], policy: LoadedPolicy, max_tokens: int | None) -> None:
         if not prompt_ids:
             raise RequestError("The prompt cannot be empty.", param="prompt")
+        # A reply takes at least one token; scoring (`max_tokens` 0) takes none.
         longest = self.max_model_len - (0 if max_tokens == 0 else 1)
         if len(prompt_ids) > longest:
             raise self._context_error(str(len(prompt_ids)))

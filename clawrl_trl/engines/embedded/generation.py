@@ -115,6 +115,7 @@ class Row:
 
     def _advance(self, token_id: int) -> tuple[str, str | None, str | int | None]:
         sampling, text = self.sampling, self._text
+        # `output_ids` holds the stop token already, so more than `min_tokens` of them leave that many before it.
         if token_id in sampling.stop_token_ids and len(self.output_ids) > sampling.min_tokens:
             rest = text.flush()
             return rest, "stop", text.stopped or self.generation.policy.stop_reason(token_id)

@@ -76,6 +76,7 @@ class SamplingBody(Body):
     stream_options: EngineStreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    # vLLM takes 0 and -1 for off.
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -87,6 +88,7 @@ class SamplingBody(Body):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Count = 0
+    # Not strict: the keys of a JSON object are strings.
     logit_bias: dict[Annotated[TokenId, Field(strict=False)], Bias] | None = None
     repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
@@ -243,6 +245,7 @@ class TokenizeBody(Body):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         if self.messages is not None:
+            # Made for its checks alone.
             ConversationBody(messages=self.messages, tools=self.tools)
         return self
 

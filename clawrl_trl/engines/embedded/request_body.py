@@ -39,6 +39,7 @@ def body_reader(model: type[B]) -> Callable[[Request], Awaitable[B]]:
 
 
 def _validate(model: type[B], raw: bytes) -> B:
+    # Before decoding: the decoder lets no other thread run, whatever is in the body.
     if reason := excess_of_bytes(raw):
         raise RequestError(reason)
     try:
@@ -50,4 +51,5 @@ def _validate(model: type[B], raw: bytes) -> B:
     try:
         return model.model_validate(body)
     except ValidationError as error:
+        # The first error alone: a large body may have one for each of its entries.
         raise RequestValidationError(error.errors(include_url=False, include_input=False)[:1]) from None

@@ -171,12 +171,14 @@ class Sampler:
     def _choose(self, logprobs: Tensor) -> Tensor:
         if all(self._greedy):
             return logprobs.argmax(-1)
+        # In float64: over a large vocabulary the rounding of float32 sums would move every boundary.
         below = logprobs.exp().cumsum(-1, dtype=torch.float64)
         total = below[:, -1:]
         uniform = [
             0.0 if greedy else row.random.random() for row, greedy in zip(self._rows, self._greedy, strict=True)
         ]
         target = torch.tensor(uniform, dtype=torch.float64, device=self._device)[:, None] * total
+        # A draw that rounds up to the total itself would fall behind the last token.
         target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
         tokens = torch.searchsorted(below, target, right=True)[:, 0].clamp_(max=logprobs.shape[1] - 1)
         if any(self._greedy):

@@ -165,6 +165,7 @@ class ApiServer:
                 parameters = getattr(request, "sampling_params", None)
                 callback(state, getattr(parameters, "structured_outputs", None) is not None)
 
+        # On the instance: another engine in this process, if any, keeps its own.
         processor.add_request = add_and_report
 
     async def pause(self) -> None:
@@ -188,6 +189,7 @@ class ApiServer:
         self._models.lora_requests.clear()  # they were made for other weights, or are asked for anew
         path_type = type(self._initial_paths[0])
         added = [path_type(name=name, model_path=str(folder)) for name in names]
+        # In place: vLLM's model registry holds the same list.
         self._models.base_model_paths[:] = [*self._initial_paths, *added]
 
 

@@ -38,6 +38,7 @@ class RequireKey:
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
+        # Lifespan messages come from the server itself, not from a client.
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN or self._has_key(scope):
             await self._app(scope, receive, send)
             return
