@@ -6,13 +6,13 @@ wrong signs (the costly ones: they train the opposite), and where the judge's th
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 
@@ -136,11 +136,11 @@ def _margin(judgement: Judgement) -> float | None:
 
 def load_cases() -> list[Case]:
     """Load the labelled set."""
-    rows: list[Mapping[str, Any]] = json.loads(CASES.read_text(encoding="utf-8"))
+    rows: list[Json] = json.loads(CASES.read_text(encoding="utf-8"))
     return [_make_case(number, row) for number, row in enumerate(rows)]
 
 
-def _make_case(number: int, row: Mapping[str, Any]) -> Case:
+def _make_case(number: int, row: Json) -> Case:
     source = row.get("from", "owner")
     message = {"role": "tool" if source == "tool" else "user", "content": row["next"]}
     turn = JudgedTurn(

@@ -43,7 +43,7 @@ async def request_json(engine: EngineClient, method: str, path: str, body: Mappi
         raise EngineError(502, f"{path} answered with something that is not JSON") from None
 
 
-async def request_chat(engine: EngineClient, body: Mapping[str, Any], *, stream: bool = False) -> Choice:
+async def request_chat(engine: EngineClient, body: Mapping[str, object], *, stream: bool = False) -> Choice:
     """Request a chat completion and return its first choice, with everything that training needs asked for.
 
     Args:
@@ -58,7 +58,7 @@ async def request_chat(engine: EngineClient, body: Mapping[str, Any], *, stream:
     return await _request_choice(engine, CHAT, {**PLAIN, **extras, **body}, stream)
 
 
-async def request_completion(engine: EngineClient, body: Mapping[str, Any]) -> Choice:
+async def request_completion(engine: EngineClient, body: Mapping[str, object]) -> Choice:
     """Request a text completion and return its first choice; see `request_chat`."""
     return await _request_choice(
         engine, COMPLETIONS, {**PLAIN, "logprobs": 0, "return_token_ids": True, **body}, False

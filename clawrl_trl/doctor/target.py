@@ -4,11 +4,10 @@ A check reads what it needs from here and nowhere else. What can't be had (no en
 this machine, it does not fit) is a `Skip` with the reason, so a check asks for what it needs and never tests for it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, LOOPBACK_HOSTS, ServeSettings
@@ -16,11 +15,15 @@ from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.replies import request_chat, request_json
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import BASE_MODEL, EngineClient, EngineError
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.engines.vllm.server import is_cpu_build
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.run import RunFolder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Target:
 
     settings: ServeSettings
     client: EngineClient | None = None
-    model_card: Mapping[str, Any] = field(default_factory=dict)
+    model_card: Json = field(default_factory=dict)
     _replies: dict[str, Choice] = field(default_factory=dict)
 
     @property
@@ -98,7 +101,7 @@ class Target:
             raise Skip(f"the model's dimensions can't be read ({_first_line(error)})") from None
 
     @cached_property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The model's tokenizer.
 
         Raises:
@@ -128,7 +131,7 @@ class Target:
         wide = self.settings.vllm_dtype == "float32" or (self.settings.vllm_dtype == "auto" and is_cpu_build())
         return self.is_remote or not wide
 
-    async def request_reply(self, body: Mapping[str, Any], *, stream: bool = False) -> Choice:
+    async def request_reply(self, body: Json, *, stream: bool = False) -> Choice:
         """Return the base model's reply to a chat request, cut to what the engine's context holds; requested once.
 
         Raises:

@@ -5,18 +5,22 @@ cache holds. Templates that rewrite what was said before, by dropping an earlier
 it. Nothing is wrong then: each turn is trained with the prompt it was sampled under. It costs computing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.replies import request_json
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
+from clawrl_trl.engines.calls import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 APART = "leave --merge_turns off: turns are trained one by one, each under its own prompt"
 
-CALL: dict[str, Any] = {
+CALL: Json = {
     "id": "call_1",
     "type": "function",
     "function": {"name": "calculator", "arguments": {"expression": "17 * 23"}},
@@ -35,9 +39,9 @@ class Dialogue:
     """
 
     name: str
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Json]
+    tools: Sequence[Json] | None = None
+    arguments: Json = field(default_factory=dict)
 
 
 PLAIN = Dialogue(
@@ -112,12 +116,12 @@ async def check_as_served(target: Target) -> Finding:
     return _make_finding(name, shared, total, f" ({' and '.join(kinds)})")
 
 
-def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+def _calls(message: Json) -> Sequence[Json]:
+    calls: Sequence[Json] = message.get("tool_calls") or ()
     return calls
 
 
-def compare_turns(tokenizer: Any, dialogue: Dialogue) -> Finding:
+def compare_turns(tokenizer: "PreTrainedTokenizerBase", dialogue: Dialogue) -> Finding:
     """Render every turn of a dialogue and compare each with the one after it.
 
     Raises:
@@ -140,7 +144,7 @@ def _next(ends: Sequence[int], end: int, length: int) -> int:
     return next((later for later in ends if later > end), length)
 
 
-def _render_tokens(tokenizer: Any, dialogue: Dialogue, count: int, *, prompt: bool) -> list[int]:
+def _render_tokens(tokenizer: "PreTrainedTokenizerBase", dialogue: Dialogue, count: int, *, prompt: bool) -> list[int]:
     from jinja2 import TemplateError
 
     try:
@@ -157,7 +161,7 @@ def _render_tokens(tokenizer: Any, dialogue: Dialogue, count: int, *, prompt: bo
     return ids
 
 
-def _cut_after_end(tokenizer: Any, ids: list[int]) -> list[int]:
+def _cut_after_end(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> list[int]:
     """Cut ids after the end-of-turn token, the last one that an engine samples; templates often add a line break."""
     if tokenizer.eos_token_id in ids:
         return ids[: len(ids) - ids[::-1].index(tokenizer.eos_token_id)]

@@ -6,13 +6,16 @@ without tools, and the ids must be the same, as many as counted, and decode to t
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import EngineError
 from clawrl_trl.gateway.capture import Choice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 QUESTION = "Tom has 5 apples. He buys 7 more apples. How many apples does Tom have now? Show the steps."
 CALCULATOR = {
@@ -80,7 +83,7 @@ async def check_decoded_text(target: Target) -> Finding:
     return Finding(name, "ok", f"{len(plain.token_ids)} ids decode to the {len(content)} characters that were sent")
 
 
-def _find_missing_part(tokenizer: Any, choice: Choice) -> str | None:
+def _find_missing_part(tokenizer: "PreTrainedTokenizerBase", choice: Choice) -> str | None:
     text = tokenizer.decode(choice.token_ids)
     for call in choice.tool_calls.values():
         if call["function"]["name"] not in text:

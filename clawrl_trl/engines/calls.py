@@ -103,7 +103,7 @@ def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_
     return EngineCall("POST", "/v1/completions", body)
 
 
-def read_scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
+def read_scores(reply: Json, context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
     """Read the answer to a `scoring_call`; `context` is the number of tokens before the scored ones.
 
     Raises:
@@ -129,7 +129,7 @@ def read_scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], t
     return PromptLogprobs(logprobs, top)
 
 
-def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
+def _prompt_entries(reply: Json) -> list[Any]:
     choices = reply.get("choices") or [{}]
     # vLLM puts them into a completion's choice, but beside the choices of a chat.
     entries = choices[0].get("prompt_logprobs") or reply.get("prompt_logprobs")
@@ -166,11 +166,11 @@ def base_name(names: Iterable[str]) -> str:
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
-def read_limit(models: Mapping[str, Any], name: str) -> int | None:
+def read_limit(models: Json, name: str) -> int | None:
     """Read a limit that an answer of `/v1/models` states; `None` if it states none.
 
     Args:
-        models (`Mapping[str, Any]`): The answer.
+        models (`Json`): The answer.
         name (`str`): `"max_model_len"`, the context in tokens, or the embedded engine's `"max_prompt_chars"`, the
             characters beyond which no prompt can fit it.
     """
@@ -191,7 +191,7 @@ def loaded_from(root: str | None, folder: str | Path) -> bool:
     return root is not None and Path(root).resolve() == Path(folder).resolve()
 
 
-def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None:
+def check_root(name: str, folder: str | Path, models: Json) -> None:
     """Make sure that a name which the engine has already means this folder, and not another run's of the same name.
 
     Raises:
@@ -204,12 +204,12 @@ def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None
         )
 
 
-def read_serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:
+def read_serving(in_place: Json | None, models: Json) -> Serving:
     """Return how an engine serves policies, from what it says.
 
     Args:
-        in_place (`Mapping`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.
-        models (`Mapping`): Its answer on `/v1/models`.
+        in_place (`Json`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.
+        models (`Json`): Its answer on `/v1/models`.
     """
     if in_place is not None:
         return Serving("in place", int(in_place["version"]))

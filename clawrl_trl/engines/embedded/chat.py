@@ -7,13 +7,13 @@ and plain replies: a plain message is the sum of the deltas of its stream, so th
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from jinja2 import TemplateError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.chat_parsing import ResponseParser
 
 from clawrl_trl.engines.calls import Json
@@ -71,7 +71,9 @@ class ChatFormat:
         limit_s (`float`, defaults to 10): Longest time that rendering may take, seconds.
     """
 
-    def __init__(self, tokenizer: Any, response_template: Json | None, limit_s: float = RENDER_LIMIT_S) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, response_template: Json | None, limit_s: float = RENDER_LIMIT_S
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = response_template
         self._limit_s = limit_s
@@ -156,7 +158,7 @@ class ChatFormat:
         return ReplyReader(template, prompt, tools)
 
 
-def _join_content(content: Any) -> str:
+def _join_content(content: str | list[Json] | None) -> str:
     """Join message content to one text: parts by line breaks; no content is empty text."""
     if content is None:
         return ""
@@ -222,7 +224,7 @@ class ReplyReader:
         delta.content += self._held["content"]
         return delta
 
-    def _parse(self, step: Any, text: str, delta: Delta) -> None:
+    def _parse(self, step: Callable[[str], Iterable[Json]], text: str, delta: Delta) -> None:
         try:
             events = step(text)
         except (ValueError, TypeError, KeyError):
@@ -297,7 +299,7 @@ def _compile_open_pattern(template: Json | None) -> re.Pattern[str]:
     return re.compile(call.get("open_pattern") or "|".join(map(re.escape, literals)) or r"(?!)", re.DOTALL)
 
 
-def _read_call(value: Any) -> ParsedToolCall | None:
+def _read_call(value: object) -> ParsedToolCall | None:
     """Convert a parsed call to OpenAI's form; `None` if a client could not run it."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
@@ -317,7 +319,7 @@ def _read_call(value: Any) -> ParsedToolCall | None:
     )
 
 
-def find_response_template(tokenizer: Any, model: Any) -> Json | None:
+def find_response_template(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Json | None:
     """The response template of a model family: the tokenizer's own, else TRL's for its chat template, else
     transformers' for its architecture, else `None`. TRL is imported only when the tokenizer ships none."""
     own = getattr(tokenizer, "response_template", None)

@@ -5,10 +5,10 @@ of a stop string. So what was streamed is always a prefix of the final text, and
 """
 
 from functools import lru_cache
-from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedTokenizerBase
 
 CONTEXT = 6
 """Prompt tokens a decoder sees first, so that the spacing at the seam comes out right."""
@@ -22,7 +22,7 @@ class Vocabulary:
         delimiters (`str`): Text in which the special tokens that a reply parser needs to see occur.
     """
 
-    def __init__(self, tokenizer: Any, delimiters: str = "") -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, delimiters: str = "") -> None:
         self.tokenizer = tokenizer
         self.backend: Tokenizer = tokenizer.backend_tokenizer
         special = {index: str(token) for index, token in tokenizer.added_tokens_decoder.items() if token.special}
