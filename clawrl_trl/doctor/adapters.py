@@ -1,4 +1,4 @@
-"""Does the engine serve the adapters that training will publish?
+"""Check that the engine serves the adapters that training will publish.
 
 Two made-up adapters are loaded beside each other and the base model is asked at the same time: each reply's
 log-probs must be those that transformers and PEFT compute with that very adapter. Then they are unloaded, and a
@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.logprobs import Row, bound_of, verdict
-from clawrl_trl.doctor.replies import completion
+from clawrl_trl.doctor.logprobs import Row, choose_bound, rate_gaps
+from clawrl_trl.doctor.replies import request_completion
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import TEXT
 from clawrl_trl.engines.client import EngineError
@@ -28,29 +28,30 @@ ALLOW = "start vLLM with --enable-lora --max-lora-rank R --max-loras N and VLLM_
 SHARE = "let the engine see the run folder under the same path (a shared file system)"
 
 
-async def swap(target: Target) -> list[Finding]:
-    """Load, ask, compare, unload."""
+async def check_adapters(target: Target) -> list[Finding]:
+    """Load two adapters, request replies under each and the base model at once, compare, unload."""
     if target.settings.vllm_max_lora_rank == 0:
         raise Skip("the engine serves no adapters (--vllm_max_lora_rank 0)")
-    reply = await target.reply({**TEXT, "temperature": 1.0})
+    reply = await target.request_reply({**TEXT, "temperature": 1.0})
     prompt, completion = reply.prompt_ids, reply.token_ids
     if not prompt or not completion:
         raise Skip("the ids of a reply did not arrive")
+    # Neither the engine's own adapters nor those of another doctor may have these names.
     tag = secrets.token_hex(3)
-    with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as place:
+    with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as temporary:
         names = [f"doctor-{tag}-{number}" for number in (1, 2)]
         make = target.reference.make_adapter
-        folders = {name: make(name, Path(place), seed, prompt, completion) for seed, name in enumerate(names)}
+        folders = {name: make(name, Path(temporary), seed, prompt, completion) for seed, name in enumerate(names)}
         try:
             replies = await _ask_all(target, folders, prompt)
         except EngineError as error:
-            fix = ALLOW if target.beside else SHARE
+            fix = ALLOW if target.shares_files else SHARE
             return [Finding(SWAP, "fail", f"an adapter can't be served: {error.message[:200]}", fix)]
         finally:
             for name in folders:
                 with contextlib.suppress(EngineError):
                     await target.engine.unload_adapter(name)
-        return [_compare(target, prompt, replies), await _gone(target, next(iter(folders)), prompt)]
+        return [_compare(target, prompt, replies), await _check_unloaded(target, next(iter(folders)), prompt)]
 
 
 async def _ask_all(target: Target, folders: Mapping[str, Path], prompt: list[int]) -> dict[str | None, Choice]:
@@ -59,7 +60,7 @@ async def _ask_all(target: Target, folders: Mapping[str, Path], prompt: list[int
 
     async def ask(name: str | None) -> Choice:
         body = {"model": name or target.base, "prompt": prompt, "max_tokens": TOKENS, "seed": 7}
-        return await completion(target.engine, body)
+        return await request_completion(target.engine, body)
 
     names = [None, *folders]
     return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
@@ -68,20 +69,21 @@ async def _ask_all(target: Target, folders: Mapping[str, Path], prompt: list[int
 def _compare(target: Target, prompt: list[int], replies: Mapping[str | None, Choice]) -> Finding:
     rows: list[Row] = []
     to_base: list[float] = []
-    for name, one in replies.items():
-        if obstacle := one.obstacle():
+    for name, reply in replies.items():
+        if obstacle := reply.obstacle():
             return Finding(SWAP, "fail", f"a reply under an adapter can't be trained on: {obstacle}")
-        rows.append((one.logprobs, target.reference.logprobs(prompt, one.token_ids, adapter=name)))
+        rows.append((reply.logprobs, target.reference.logprobs(prompt, reply.token_ids, adapter=name)))
         if name is not None:
-            to_base += _gaps(one.logprobs, target.reference.logprobs(prompt, one.token_ids))
-    bound = bound_of(target)
+            to_base += _gaps(reply.logprobs, target.reference.logprobs(prompt, reply.token_ids))
+    bound = choose_bound(target)
     bound = replace(bound, mean=2 * bound.mean)  # a made-up adapter is rougher than a trained one
-    found = verdict(SWAP, rows, bound, "transformers with PEFT")
-    if found.status != "ok" and fmean(to_base) <= bound.mean:
+    finding = rate_gaps(SWAP, rows, bound, "transformers with PEFT")
+    # Near the base model's own log-probs: the engine took the name and sampled without the adapter.
+    if finding.status != "ok" and fmean(to_base) <= bound.mean:
         return Finding(SWAP, "fail", "adapters are loaded, and replies come from the base model all the same", ALLOW)
-    if found.status != "ok":
-        return found
-    detail = f"2 and the base at once: {found.detail}; they move a log-prob by {fmean(to_base):.2g}"
+    if finding.status != "ok":
+        return finding
+    detail = f"2 and the base at once: {finding.detail}; they move a log-prob by {fmean(to_base):.2g}"
     return Finding(SWAP, "ok", detail)
 
 
@@ -89,10 +91,10 @@ def _gaps(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [abs(a - b) for a, b in zip(first, second, strict=True)]
 
 
-async def _gone(target: Target, name: str, prompt: list[int]) -> Finding:
+async def _check_unloaded(target: Target, name: str, prompt: list[int]) -> Finding:
     body = {"model": name, "prompt": prompt, "max_tokens": 1}
     try:
-        await completion(target.engine, body)
+        await request_completion(target.engine, body)
     except EngineError as error:
         if error.status == 404:
             return Finding(UNLOAD, "ok", "a request under an unloaded name is refused with 404")

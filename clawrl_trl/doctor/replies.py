@@ -1,15 +1,16 @@
-"""Asking an engine as the gateway asks it, and reading the answer with the gateway's own eyes.
+"""Requests to an engine as the gateway sends them, and replies as the gateway reads them.
 
-The gateway's `Capture` decides what becomes training data, so the doctor reads replies with it: what it finds
-wanting here would be untrainable there, for the same reason and in the same words.
+The gateway's `Capture` decides what becomes training data, so the doctor reads replies with it: a reply that it
+refuses here would be untrainable there, for the same reason and in the same words.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
 
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import EngineClient, EngineError, encode, error_of, unavailable
 from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.capture import Capture, Choice
@@ -21,8 +22,8 @@ COMPLETIONS = "/v1/completions"
 _HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
-async def call(engine: EngineClient, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON that a route answers with.
+async def request_json(engine: EngineClient, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+    """Request the JSON that a route answers with.
 
     Raises:
         EngineError: If it refuses, can't be reached, or sends no JSON.
@@ -42,8 +43,8 @@ async def call(engine: EngineClient, method: str, path: str, body: Mapping[str, 
         raise EngineError(502, f"{path} answered with something that is not JSON") from None
 
 
-async def chat(engine: EngineClient, body: Mapping[str, Any], *, stream: bool = False) -> Choice:
-    """The first choice of a chat completion, with everything that training needs asked for.
+async def request_chat(engine: EngineClient, body: Mapping[str, object], *, stream: bool = False) -> Choice:
+    """Request a chat completion and return its first choice, with everything that training needs asked for.
 
     Args:
         engine: The engine.
@@ -53,22 +54,24 @@ async def chat(engine: EngineClient, body: Mapping[str, Any], *, stream: bool = 
     Raises:
         EngineError: If the engine refuses or breaks off.
     """
-    wanted = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-    return await _captured(engine, CHAT, {**PLAIN, **wanted, **body}, stream)
+    extras = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
+    return await _request_choice(engine, CHAT, {**PLAIN, **extras, **body}, stream)
 
 
-async def completion(engine: EngineClient, body: Mapping[str, Any]) -> Choice:
-    """The first choice of a text completion, likewise; see `chat`."""
-    return await _captured(engine, COMPLETIONS, {**PLAIN, "logprobs": 0, "return_token_ids": True, **body}, False)
+async def request_completion(engine: EngineClient, body: Mapping[str, object]) -> Choice:
+    """Request a text completion and return its first choice; see `request_chat`."""
+    return await _request_choice(
+        engine, COMPLETIONS, {**PLAIN, "logprobs": 0, "return_token_ids": True, **body}, False
+    )
 
 
-async def _captured(engine: EngineClient, path: str, body: dict[str, Any], stream: bool) -> Choice:
+async def _request_choice(engine: EngineClient, path: str, body: Json, stream: bool) -> Choice:
     capture = Capture()
     if not stream:
-        capture.take(await call(engine, "POST", path, {**body, "stream": False}))
+        capture.take(await request_json(engine, "POST", path, {**body, "stream": False}))
     else:
         options = {"include_usage": True, "continuous_usage_stats": True}
-        async for event in _events(engine, path, {**body, "stream": True, "stream_options": options}):
+        async for event in _read_events(engine, path, {**body, "stream": True, "stream_options": options}):
             capture.take(event)
     choices = capture.settle()
     if not choices:
@@ -76,7 +79,7 @@ async def _captured(engine: EngineClient, path: str, body: dict[str, Any], strea
     return choices[0]
 
 
-async def _events(engine: EngineClient, path: str, body: Mapping[str, Any]) -> Any:
+async def _read_events(engine: EngineClient, path: str, body: Mapping[str, object]) -> AsyncIterator[Json]:
     response = await engine.send("POST", path, encode(body), _HEADERS)
     try:
         if not response.is_success:
@@ -85,14 +88,14 @@ async def _events(engine: EngineClient, path: str, body: Mapping[str, Any]) -> A
         async for raw in sse.events(response.aiter_bytes()):
             if raw == b"[DONE]":
                 return
-            yield _event(raw)
+            yield _parse_event(raw)
     except httpx.TransportError as error:
         raise unavailable(error) from error
     finally:
         await response.aclose()
 
 
-def _event(raw: bytes) -> dict[str, Any]:
+def _parse_event(raw: bytes) -> Json:
     try:
         event = json.loads(raw)
     except ValueError:

@@ -29,7 +29,7 @@ class ReportPage:
     """Prints findings one by one under their headings.
 
     Args:
-        console: Where to.
+        console: Takes the output.
     """
 
     def __init__(self, console: Console) -> None:
@@ -39,7 +39,7 @@ class ReportPage:
     def show(self, finding: Finding) -> None:
         """Print one finding."""
         if not self._console.is_terminal:
-            self._plain(finding)
+            self._print_plain(finding)
             return
         if finding.group != self._group:
             self._console.print(f"\n[bold]{finding.group}[/bold]")
@@ -55,19 +55,19 @@ class ReportPage:
             row.add_row("", "", Text(f"→ {finding.fix}", style=style))
         self._console.print(row)
 
-    def _plain(self, finding: Finding) -> None:
+    def _print_plain(self, finding: Finding) -> None:
         fix = f" -> {finding.fix}" if finding.fix and finding.status != "ok" else ""
         line = f"{finding.status:<8}{finding.group.lower()}: {finding.name}: {finding.detail}{fix}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self, findings: Sequence[Finding], seconds: float) -> None:
-        """Print the sum."""
-        counts = Counter(one.status for one in findings)
+        """Print how many findings there are of each kind, and the time taken."""
+        counts = Counter(finding.status for finding in findings)
         parts = [Text(f"{counts[status]} {word}", style=MARKS[status][1]) for status, word in WORDS.items()]
         line = Text(", ").join(part for status, part in zip(WORDS, parts, strict=True) if counts[status])
         self._console.print(Text("\n") + line + Text(f" in {seconds:.0f} s"))
 
 
-def as_json(findings: Sequence[Finding]) -> str:
-    """A JSON list of the findings."""
-    return json.dumps([asdict(one) for one in findings], ensure_ascii=False, indent=1)
+def format_json(findings: Sequence[Finding]) -> str:
+    """Format the findings as a JSON list."""
+    return json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=1)

@@ -1,22 +1,26 @@
-"""Does a longer conversation begin with exactly the tokens of the shorter one?
+"""Checks that a longer conversation begins with exactly the tokens of the shorter one.
 
 When it does, the turns of a conversation can be trained as one sequence (`--merge_turns`) and the engine's prefix
 cache holds. Templates that rewrite what was said before, by dropping an earlier turn's thinking for example, break
 it. Nothing is wrong then: each turn is trained with the prompt it was sampled under. It costs computing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.replies import call
+from clawrl_trl.doctor.replies import request_json
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
+from clawrl_trl.engines.calls import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 APART = "leave --merge_turns off: turns are trained one by one, each under its own prompt"
 
-CALL: dict[str, Any] = {
+CALL: Json = {
     "id": "call_1",
     "type": "function",
     "function": {"name": "calculator", "arguments": {"expression": "17 * 23"}},
@@ -28,16 +32,16 @@ class Dialogue:
     """A conversation whose turns are rendered one after the other.
 
     Args:
-        name: Of the finding.
+        name: Name of the finding.
         messages: All messages; each assistant message ends a turn.
         tools: Tools offered.
         arguments: Arguments of the template.
     """
 
     name: str
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]] | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Json]
+    tools: Sequence[Json] | None = None
+    arguments: Json = field(default_factory=dict)
 
 
 PLAIN = Dialogue(
@@ -75,72 +79,72 @@ THINKING = Dialogue(
 )
 
 
-async def plain(target: Target) -> Finding:
-    """Text alone."""
-    return rendered(target.tokenizer, PLAIN)
+async def check_plain_text(target: Target) -> Finding:
+    """Check a conversation of text alone."""
+    return compare_turns(target.tokenizer, PLAIN)
 
 
-async def tool_calls(target: Target) -> Finding:
-    """A call, its result, an answer."""
-    return rendered(target.tokenizer, TOOL_CALLS)
+async def check_tool_calls(target: Target) -> Finding:
+    """Check a call, its result, an answer."""
+    return compare_turns(target.tokenizer, TOOL_CALLS)
 
 
-async def thinking(target: Target) -> Finding:
-    """A turn with its reasoning."""
-    return rendered(target.tokenizer, THINKING)
+async def check_thinking(target: Target) -> Finding:
+    """Check a turn with its reasoning."""
+    return compare_turns(target.tokenizer, THINKING)
 
 
-async def as_served(target: Target) -> Finding:
+async def check_as_served(target: Target) -> Finding:
     """Check that sampled tokens, sent back by a client, are rendered by the engine as the same ids."""
     name = "prefix, as served"
-    shared, whole, kinds = 0, 0, []
+    shared, total, kinds = 0, 0, []
     for kind, body in (("text", TEXT), ("tool call", TOOLS)):
-        reply = await target.reply({**body, "max_tokens": 400})
+        reply = await target.request_reply({**body, "max_tokens": 400})
         if reply.obstacle() or reply.finish_reason == "length" or (kind == "tool call" and not reply.tool_calls):
             continue
-        answers = [{"role": "tool", "tool_call_id": one.get("id"), "content": "12"} for one in _calls(reply.message)]
+        answers = [{"role": "tool", "tool_call_id": call.get("id"), "content": "12"} for call in _calls(reply.message)]
         messages = [*body["messages"], reply.message, *(answers or [{"role": "user", "content": "Thanks!"}])]
-        asked = {"model": target.base, "messages": messages, "tools": body.get("tools")}
-        again = await call(
-            target.engine, "POST", "/tokenize", {**asked, "chat_template_kwargs": body["chat_template_kwargs"]}
-        )
+        request = {"model": target.base, "messages": messages, "tools": body.get("tools")}
+        request["chat_template_kwargs"] = body["chat_template_kwargs"]
+        tokenized = await request_json(target.engine, "POST", "/tokenize", request)
         before = [*(reply.prompt_ids or []), *reply.token_ids]
-        shared += common(before, again["tokens"])
-        whole += len(before)
+        shared += count_common(before, tokenized["tokens"])
+        total += len(before)
         kinds.append(kind)
     if not kinds:
         raise Skip("no reply came to its end")
-    return _judged(name, shared, whole, f" ({' and '.join(kinds)})")
+    return _make_finding(name, shared, total, f" ({' and '.join(kinds)})")
 
 
-def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+def _calls(message: Json) -> Sequence[Json]:
+    calls: Sequence[Json] = message.get("tool_calls") or ()
     return calls
 
 
-def rendered(tokenizer: Any, dialogue: Dialogue) -> Finding:
+def compare_turns(tokenizer: "PreTrainedTokenizerBase", dialogue: Dialogue) -> Finding:
     """Render every turn of a dialogue and compare each with the one after it.
 
     Raises:
         Skip: If the tokenizer has no template, or the template refuses the dialogue.
     """
-    ends = [place for place, one in enumerate(dialogue.messages) if one["role"] == "assistant"]
-    shared, whole = 0, 0
+    ends = [place for place, message in enumerate(dialogue.messages) if message["role"] == "assistant"]
+    shared, total = 0, 0
     for end in ends:
-        before = _tokens(tokenizer, dialogue, end + 1, prompt=False)
-        prompt = _tokens(tokenizer, dialogue, end, prompt=True)
-        after = _tokens(tokenizer, dialogue, _next(ends, end, len(dialogue.messages)), prompt=True)
-        before = _until_end(tokenizer, before)
-        shared += min(common(before, after), len(before)) if common(prompt, before) == len(prompt) else 0
-        whole += len(before)
-    return _judged(dialogue.name, shared, whole, "")
+        before = _render_tokens(tokenizer, dialogue, end + 1, prompt=False)
+        prompt = _render_tokens(tokenizer, dialogue, end, prompt=True)
+        after = _render_tokens(tokenizer, dialogue, _next(ends, end, len(dialogue.messages)), prompt=True)
+        before = _cut_after_end(tokenizer, before)
+        # A turn that does not begin with the prompt it was sampled under counts as wholly rewritten.
+        shared += min(count_common(before, after), len(before)) if count_common(prompt, before) == len(prompt) else 0
+        total += len(before)
+    return _make_finding(dialogue.name, shared, total, "")
 
 
 def _next(ends: Sequence[int], end: int, length: int) -> int:
-    return next((one for one in ends if one > end), length)
+    return next((later for later in ends if later > end), length)
 
 
-def _tokens(tokenizer: Any, dialogue: Dialogue, count: int, *, prompt: bool) -> list[int]:
+def _render_tokens(tokenizer: "PreTrainedTokenizerBase", dialogue: Dialogue, count: int, *, prompt: bool) -> list[int]:
     from jinja2 import TemplateError
 
     try:
@@ -157,21 +161,23 @@ def _tokens(tokenizer: Any, dialogue: Dialogue, count: int, *, prompt: bool) -> 
     return ids
 
 
-def _until_end(tokenizer: Any, ids: list[int]) -> list[int]:
-    """Up to the end-of-turn token, which is the last one an engine samples; templates often add a line break."""
+def _cut_after_end(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> list[int]:
+    """Cut ids after the end-of-turn token, the last one that an engine samples; templates often add a line break."""
     if tokenizer.eos_token_id in ids:
         return ids[: len(ids) - ids[::-1].index(tokenizer.eos_token_id)]
     return ids
 
 
-def common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
+def count_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Count the tokens of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _judged(name: str, shared: int, whole: int, what: str) -> Finding:
-    if shared == whole:
-        return Finding(name, "ok", f"all {whole} tokens stay when the conversation goes on{what}: turns can be merged")
-    detail = f"{shared} of {whole} tokens stay when the conversation goes on{what}: turns can't be merged"
+def _make_finding(name: str, shared: int, total: int, forms: str) -> Finding:
+    if shared == total:
+        return Finding(
+            name, "ok", f"all {total} tokens stay when the conversation goes on{forms}: turns can be merged"
+        )
+    detail = f"{shared} of {total} tokens stay when the conversation goes on{forms}: turns can't be merged"
     return Finding(name, "warn", detail, APART)

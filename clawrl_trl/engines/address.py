@@ -28,7 +28,7 @@ class EngineAddress:
 
     @classmethod
     def of(cls, base_url: str, key: str | None = None, pid: int | None = None) -> "EngineAddress":
-        """An address from a URL as people write it, with or without `/v1` at its end."""
+        """Make an address from a URL as people write it, with or without `/v1` at its end."""
         return cls(base_url.rstrip("/").removesuffix("/v1"), key, pid)
 
 
@@ -49,8 +49,8 @@ def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
     return EngineAddress.of(announced["base_url"], announced.get("key"), announced["pid"])
 
 
-class Addressed:
-    """The half that both clients share: where the engine is, and what a request to it carries."""
+class EngineClientBase:
+    """Base of both clients: where the engine is, and what a request to it carries."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Addressed:
     ) -> None:
         address = EngineAddress.of(base_url, key) if isinstance(base_url, str) else None
         self._locate: Callable[[], EngineAddress] = (lambda: address) if address else base_url  # type: ignore[assignment]
+        # An engine that is gone is noticed in seconds, while a reply may take minutes.
         self.timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_S, timeout))
 
     @classmethod
@@ -76,8 +77,8 @@ class Addressed:
         """
         return self._locate()
 
-    def arguments(self, call: EngineCall, timeout: float | None) -> dict[str, Any]:
-        """Return httpx's arguments for a call."""
+    def build_arguments(self, call: EngineCall, timeout: float | None) -> dict[str, Any]:
+        """Build httpx's arguments for a call."""
         address = self.address
         headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
         arguments: dict[str, Any] = {

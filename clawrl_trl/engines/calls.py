@@ -17,6 +17,9 @@ from clawrl_trl.engines.errors import EngineError, error_of
 from clawrl_trl.engines.kinds import Serving
 from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
 
+Json = dict[str, Any]
+"""A JSON object of a request or an answer."""
+
 IN_PLACE_MODEL = "policy"
 """The name under which a vLLM server of ours serves the full model in place, whichever version that is."""
 
@@ -53,7 +56,7 @@ class EngineCall:
 
     method: str
     path: str
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
 
 
 def load_call(name: str, path: str | Path) -> EngineCall:
@@ -94,7 +97,7 @@ def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_
     return EngineCall("POST", "/v1/completions", body)
 
 
-def scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
+def read_scores(reply: Json, context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
     """Read the answer to a `scoring_call`; `context` is the number of tokens before the scored ones.
 
     Raises:
@@ -107,20 +110,22 @@ def scores(reply: Mapping[str, Any], context: int, scored: Sequence[int], top_k:
     top: list[dict[int, float]] = []
     for position, (token, entry) in enumerate(zip(scored, entries[context:], strict=True)):
         try:
-            row = {int(one): float(value["logprob"]) for one, value in entry.items()}
-            ranks = {int(one): value.get("rank") or 0 for one, value in entry.items()}
+            row = {int(candidate): float(value["logprob"]) for candidate, value in entry.items()}
+            ranks = {int(candidate): value.get("rank") or 0 for candidate, value in entry.items()}
             logprob = row[int(token)]
         except (AttributeError, KeyError, TypeError, ValueError):
             raise EngineError(502, f"no log-prob came back for scored token {position} (id {token})") from None
         if not math.isfinite(logprob):
             raise EngineError(502, f"the log-prob of scored token {position} (id {token}) is not finite")
         logprobs.append(logprob)
-        top.append({one: value for one, value in row.items() if 0 < ranks[one] <= top_k})
+        # The prompt's own token comes back too, whatever its rank.
+        top.append({candidate: value for candidate, value in row.items() if 0 < ranks[candidate] <= top_k})
     return PromptLogprobs(logprobs, top)
 
 
-def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
+def _prompt_entries(reply: Json) -> list[Any]:
     choices = reply.get("choices") or [{}]
+    # vLLM puts them into a completion's choice, but beside the choices of a chat.
     entries = choices[0].get("prompt_logprobs") or reply.get("prompt_logprobs")
     if not isinstance(entries, list):
         raise EngineError(502, "the engine sent no prompt_logprobs")
@@ -129,8 +134,8 @@ def _prompt_entries(reply: Mapping[str, Any]) -> list[Any]:
     return entries
 
 
-def with_thoughts(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages with earlier thinking under vLLM's name for it, the only one that vLLM reads."""
+def rename_reasoning(messages: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """Copy messages, with earlier thinking under vLLM's name for it too, the only one that vLLM reads."""
     return [
         {**message, "reasoning": message["reasoning_content"]}
         if message.get("reasoning_content") and not message.get("reasoning")
@@ -139,13 +144,13 @@ def with_thoughts(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def already_loaded(error: EngineError) -> bool:
+def is_already_loaded(error: EngineError) -> bool:
     """Return whether the engine refused to load a name because it has it."""
     return error.status == 400 and "already" in error.message.lower()
 
 
 def model_names(reply: Mapping[str, Any]) -> list[str]:
-    """The names in the answer of `/v1/models`."""
+    """List the names in an answer of `/v1/models`."""
     return [str(model["id"]) for model in reply.get("data", [])]
 
 
@@ -155,18 +160,18 @@ def base_name(names: Iterable[str]) -> str:
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
 
 
-def stated_limit(models: Mapping[str, Any], name: str) -> int | None:
-    """A limit that an answer of `/v1/models` states; `None` if it states none.
+def read_limit(models: Json, name: str) -> int | None:
+    """Read a limit that an answer of `/v1/models` states; `None` if it states none.
 
     Args:
-        models (`Mapping[str, Any]`): The answer.
+        models (`Json`): The answer.
         name (`str`): `"max_model_len"`, the context in tokens, or the embedded engine's `"max_prompt_chars"`, the
             characters beyond which no prompt can fit it.
     """
     for model in models.get("data") or ():
-        stated = model.get(name)
-        if isinstance(stated, int) and stated > 0:
-            return stated
+        limit = model.get(name)
+        if isinstance(limit, int) and limit > 0:
+            return limit
     return None
 
 
@@ -180,7 +185,7 @@ def loaded_from(root: str | None, folder: str | Path) -> bool:
     return root is not None and Path(root).resolve() == Path(folder).resolve()
 
 
-def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None:
+def check_root(name: str, folder: str | Path, models: Json) -> None:
     """Make sure that a name which the engine has already means this folder, and not another run's of the same name.
 
     Raises:
@@ -193,12 +198,12 @@ def check_root(name: str, folder: str | Path, models: Mapping[str, Any]) -> None
         )
 
 
-def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Serving:
+def read_serving(in_place: Json | None, models: Json) -> Serving:
     """Return how an engine serves policies, from what it says.
 
     Args:
-        in_place (`Mapping`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.
-        models (`Mapping`): Its answer on `/v1/models`.
+        in_place (`Json`, *optional*): Its answer on `POLICY_PATH`; `None` if it has no such route.
+        models (`Json`): Its answer on `/v1/models`.
     """
     if in_place is not None:
         return Serving("in place", int(in_place["version"]))
@@ -206,8 +211,8 @@ def serving(in_place: Mapping[str, Any] | None, models: Mapping[str, Any]) -> Se
     return Serving("not" if "vllm" in owners else "by name", grammars=owners != {EMBEDDED})
 
 
-def decoded(response: httpx.Response) -> dict[str, Any]:
-    """The JSON of a success.
+def decode_reply(response: httpx.Response) -> Json:
+    """Decode the JSON of a success.
 
     Raises:
         EngineError: If the answer is not a success.
@@ -224,6 +229,10 @@ def decoded(response: httpx.Response) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def encode(body: Mapping[str, Any]) -> bytes:
-    """A JSON body. Raises `ValueError` on NaN and infinities, which JSON has no words for."""
+def encode(body: Mapping[str, object]) -> bytes:
+    """Encode a JSON body.
+
+    Raises:
+        ValueError: If it holds NaN or an infinity, which JSON can't write.
+    """
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -18,7 +18,7 @@ MAX_ARGUMENTS = 32
 MAX_TEXT = 1000
 
 THINKING = "enable_thinking"
-"""The switch that clients, and the gateway's translations, set for any model; other templates read over it."""
+"""The switch that clients, and the gateway's translations, set for any model; other templates ignore it."""
 
 RENDERER_ARGUMENTS = frozenset(
     {
@@ -56,14 +56,14 @@ class _Generation(Extension):
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
-    """A jinja2 environment that parses chat templates as transformers does."""
+    """Make a jinja2 environment that parses chat templates as transformers does."""
     return ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
 
 
 def find_variables(template: str | Mapping[str, str]) -> frozenset[str]:
-    """The variables of a chat template that a client may set.
+    """Find the variables of a chat template that a client may set.
 
     Args:
         template (`str` or `Mapping[str, str]`): The template, or several by name.
@@ -74,11 +74,12 @@ def find_variables(template: str | Mapping[str, str]) -> frozenset[str]:
     texts = [template] if isinstance(template, str) else list(template.values())
     environment = make_environment()
     names = {name for text in texts for name in find_undeclared_variables(environment.parse(text))}
+    # The renderer sets bos_token and its like from the tokenizer.
     tokens = {name for name in names if name.endswith("_token")}
     return frozenset(names | {THINKING}) - RENDERER_ARGUMENTS - environment.globals.keys() - tokens
 
 
-def _checked(value: Any) -> Any:
+def _check_arguments(value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -95,7 +96,7 @@ def _checked(value: Any) -> Any:
     return value
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= MAX_TEXT
     if isinstance(value, int | float):
@@ -103,14 +104,14 @@ def _is_plain(value: Any) -> bool:
     return value is None
 
 
-def _refuse(value: Any) -> None:
+def _refuse(value: object) -> None:
     if value is not None:
         raise ValueError(
             "clients can't bring a chat template; set variables of the model's own in chat_template_kwargs"
         )
 
 
-TemplateArguments = Annotated[dict[str, Any] | None, BeforeValidator(_checked)]
+TemplateArguments = Annotated[dict[str, Any] | None, BeforeValidator(_check_arguments)]
 """The type of `chat_template_kwargs`: at most 32 names, each with a truth value, a number or a short text."""
 
 Refused = Annotated[None, BeforeValidator(_refuse)]

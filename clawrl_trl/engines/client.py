@@ -17,29 +17,30 @@ Example:
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
-from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress, locate
+from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, EngineAddress, EngineClientBase, locate
 from clawrl_trl.engines.calls import (
     POLICY_PATH,
     VERSIONS_HEADER,
     EngineCall,
+    Json,
     PromptLogprobs,
-    already_loaded,
     base_name,
     check_root,
-    decoded,
+    decode_reply,
     encode,
     exchange_call,
+    is_already_loaded,
     load_call,
     model_names,
     model_roots,
-    scores,
+    read_limit,
+    read_scores,
+    read_serving,
     scoring_call,
-    serving,
-    stated_limit,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
@@ -63,7 +64,7 @@ PIECE_BYTES = 2**18
 """How much of a long body is handed to the transport at once."""
 
 
-class EngineClient(Addressed):
+class EngineClient(EngineClientBase):
     """Asynchronous client of one engine.
 
     Args:
@@ -108,8 +109,8 @@ class EngineClient(Addressed):
         return model_names(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def limit(self, name: str) -> int | None:
-        """A limit that it states, by its name; see `stated_limit`."""
-        return stated_limit(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
+        """Return a limit that it states, by its name; see `read_limit`."""
+        return read_limit(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
 
     async def base_name(self) -> str:
         """Return the engine's name for its base model, remembered for its address; `base` if it lists no models."""
@@ -139,7 +140,7 @@ class EngineClient(Addressed):
         try:
             await self._json(load_call(name, path))
         except EngineError as error:
-            if not already_loaded(error):
+            if not is_already_loaded(error):
                 raise
             check_root(name, path, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
@@ -150,8 +151,8 @@ class EngineClient(Addressed):
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
-            in_place = None
-        return serving(in_place, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+            in_place = None  # no such route: not a vLLM server of ours
+        return read_serving(in_place, await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_policy(self, name: str, path: str | Path) -> None:
         """Serve a policy's folder in the way that the engine and the kind of policy allow.
@@ -182,15 +183,15 @@ class EngineClient(Addressed):
             if error.status not in (400, 404):
                 raise
 
-    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def chat(self, body: Mapping[str, object]) -> Json:
         """A whole (not streamed) chat completion."""
         return await self._json(EngineCall("POST", "/v1/chat/completions", {**body, "stream": False}))
 
-    async def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def completions(self, body: Mapping[str, object]) -> Json:
         """A whole (not streamed) text completion."""
         return await self._json(EngineCall("POST", "/v1/completions", {**body, "stream": False}))
 
-    async def tokenize(self, body: Mapping[str, Any]) -> list[int]:
+    async def tokenize(self, body: Mapping[str, object]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
         reply = await self._json(EngineCall("POST", "/tokenize", body))
         return [int(token) for token in reply["tokens"]]
@@ -210,7 +211,7 @@ class EngineClient(Addressed):
             EngineError: Also when the answer doesn't cover every scored token with a finite value.
         """
         reply = await self._json(scoring_call(context, scored, model, top_k))
-        return scores(reply, len(context), scored, top_k)
+        return read_scores(reply, len(context), scored, top_k)
 
     async def send(
         self,
@@ -224,25 +225,26 @@ class EngineClient(Addressed):
         Raises:
             EngineUnavailable: If no answer began.
         """
-        arguments = self.arguments(EngineCall(method, path), None)
+        arguments = self.build_arguments(EngineCall(method, path), None)
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         if isinstance(content, bytes) and len(content) > PIECE_BYTES:
+            # Without it httpx would send an iterator in chunked encoding.
             arguments["headers"]["content-length"] = str(len(content))
-            content = _pieces(content)
+            content = _split(content)
         try:
             return await self._http.send(self._http.build_request(content=content, **arguments), stream=True)
         except httpx.TransportError as error:
             raise unavailable(error) from error
 
-    async def _json(self, call: EngineCall, limit_s: float | None = None) -> dict[str, Any]:
+    async def _json(self, call: EngineCall, limit_s: float | None = None) -> Json:
         try:
-            response = await self._http.request(**self.arguments(call, limit_s))
+            response = await self._http.request(**self.build_arguments(call, limit_s))
         except httpx.TransportError as error:
             raise unavailable(error) from error
-        return decoded(response)
+        return decode_reply(response)
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
-    """A long body bit by bit: a transport that is given the whole copies what is left of it after every write."""
+async def _split(content: bytes) -> AsyncIterator[bytes]:
+    """Split a long body: a transport that is given the whole copies what is left of it after every write."""
     for begin in range(0, len(content), PIECE_BYTES):
         yield content[begin : begin + PIECE_BYTES]

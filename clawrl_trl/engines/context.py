@@ -16,22 +16,22 @@ CACHE_SHARE = 0.5
 """Share of the free memory that one conversation's keys and values may take."""
 
 
-def own_context(model: str) -> int | None:
-    """Longest context that a model's `config.json` states, in tokens; `None` if it states none.
+def read_own_context(model: str) -> int | None:
+    """Read the longest context that a model's `config.json` states, in tokens; `None` if it states none.
 
     Args:
         model (`str`): Folder or hub id.
     """
     config = read_json(model, "config.json")
     for part in (config, config.get("text_config")):
-        stated = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
-        if isinstance(stated, int) and stated > 0:
-            return stated
+        limit = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
+        if isinstance(limit, int) and limit > 0:
+            return limit
     return None
 
 
-def vllm_context(settings: ServeSettings, model: str, *, fit_memory: bool) -> str:
-    """Value of vLLM's `--max-model-len`.
+def choose_vllm_context(settings: ServeSettings, model: str, *, fit_memory: bool) -> str:
+    """Choose the value of vLLM's `--max-model-len`.
 
     `auto` is the model's own limit, cut to what the KV cache holds. It has no upper bound of its own, so a model that
     takes more than the default is started with the default first, and with `auto` once that has not fitted.
@@ -43,33 +43,33 @@ def vllm_context(settings: ServeSettings, model: str, *, fit_memory: bool) -> st
     """
     if settings.max_model_len is not None:
         return str(settings.max_model_len)
-    own = own_context(model)
+    own = read_own_context(model)
     return "auto" if fit_memory or own is None or own <= DEFAULT_CONTEXT else str(DEFAULT_CONTEXT)
 
 
-def embedded_context(config: Any, wanted: int | None, *, itemsize: int, free: int) -> int:
-    """Longest context of the embedded engine, in tokens.
+def choose_embedded_context(config: Any, requested: int | None, *, itemsize: int, free: int) -> int:
+    """Choose the longest context of the embedded engine, in tokens.
 
     Args:
         config: The decoder's transformers config.
-        wanted (`int`, *optional*): What was asked for; memory does not cut that short, the model's own limit does.
+        requested (`int`, *optional*): The length asked for, cut short by the model's own limit, not by memory.
         itemsize (`int`): Bytes of a number in the cache.
         free (`int`): Bytes of memory that are free beside the weights.
     """
-    limits = [wanted or DEFAULT_CONTEXT, getattr(config, "max_position_embeddings", None)]
+    limits = [requested or DEFAULT_CONTEXT, getattr(config, "max_position_embeddings", None)]
     kinds = set(getattr(config, "layer_types", None) or ())
     # The cache attends to everything it holds, so a sliding window bounds the context.
     if "sliding_attention" in kinds or not kinds:
         limits.append(getattr(config, "sliding_window", None))
     length = min(limit for limit in limits if limit)
-    if wanted is not None:
+    if requested is not None:
         return length
-    held = int(CACHE_SHARE * free / (cached_token(config) * itemsize))
-    return length if held >= length else max(STEP, held // STEP * STEP)
+    capacity = int(CACHE_SHARE * free / (count_cached_numbers(config) * itemsize))
+    return length if capacity >= length else max(STEP, capacity // STEP * STEP)
 
 
-def cached_token(config: Any) -> int:
-    """Numbers that a token's keys and values have, over all layers."""
+def count_cached_numbers(config: Any) -> int:
+    """Count the numbers of a token's keys and values, over all layers."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     key_heads = getattr(config, "num_key_value_heads", None) or heads

@@ -1,7 +1,7 @@
 """Assignment of accelerators to the trainer, the engine and a judge's own engine.
 
 By default all share one: that is what "colocated" means here. Who has more gives counts (`ACTOR_GPUS`, `ROLLOUT_GPUS`,
-`PRM_GPUS`, as in the reference system), and the visible devices are dealt out in that order. Every process is
+`PRM_GPUS`, as in the reference system), and the visible devices are assigned in that order. Every process is
 told its share through `CUDA_VISIBLE_DEVICES` before it starts, so none can touch another's memory by mistake.
 """
 
@@ -26,8 +26,8 @@ class Devices:
     judge: str | None = None
 
 
-def deal(settings: ServingArguments, environment: Mapping[str, str] = os.environ) -> Devices:
-    """Deal out the visible devices.
+def assign_devices(settings: ServingArguments, environment: Mapping[str, str] = os.environ) -> Devices:
+    """Assign the visible devices to trainer, engine and judge, in that order.
 
     Args:
         settings (`ServingArguments`): The counts; 0 for the engine or the judge means that it has none of its own.
@@ -41,8 +41,8 @@ def deal(settings: ServingArguments, environment: Mapping[str, str] = os.environ
         return Devices()
     if not settings.actor_gpus:
         raise UserError("ROLLOUT_GPUS and PRM_GPUS need ACTOR_GPUS, the number of devices that train: set it too.")
-    known = environment.get(ALL) or environment.get(VISIBLE)
-    names = known.split(",") if known else [str(number) for number in range(sum(counts))]
+    visible = environment.get(ALL) or environment.get(VISIBLE)
+    names = visible.split(",") if visible else [str(number) for number in range(sum(counts))]
     if sum(counts) > len(names):
         raise UserError(
             f"ACTOR_GPUS + ROLLOUT_GPUS + PRM_GPUS ask for {sum(counts)} devices, {len(names)} are visible: "
@@ -59,12 +59,12 @@ def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, 
     """Leave this process, which trains, the trainer's devices alone; call it before CUDA is used.
 
     Raises:
-        UserError: See `deal`.
+        UserError: See `assign_devices`.
     """
-    share = deal(settings, environment).trainer
+    share = assign_devices(settings, environment).trainer
     if share is None:
         return
-    if ALL not in environment:
+    if ALL not in environment:  # else a parent has narrowed this view before, and the whole list is there
         everything = environment.get(VISIBLE)
         counts = settings.actor_gpus + settings.rollout_gpus + settings.prm_gpus
         environment[ALL] = everything or ",".join(map(str, range(counts)))

@@ -6,7 +6,6 @@ Two kinds are told apart, because different things follow: the engine answered w
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import httpx
 
@@ -25,13 +24,13 @@ class EngineError(Exception):
         self,
         status: int,
         message: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(f"engine answered {status}: {message}")
         self.status = status
         self.message = message
-        self.body: dict[str, Any] = dict(body or {})
+        self.body: dict[str, object] = dict(body or {})
         self.headers: Mapping[str, str] = headers or {}
 
     @property

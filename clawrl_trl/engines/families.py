@@ -99,7 +99,7 @@ def family_of(model: str) -> Family:
         model (`str`): Folder or hub id; for an id the few small files are fetched, or found in the cache.
     """
     kind = read_json(model, "config.json").get("model_type")
-    template = _template(model)
+    template = _read_template(model)
     row = next((row for row in FAMILIES if kind in row.model_types and row.mark in template), UNKNOWN)
     return replace(row, flags=row.flags + NOT_BY_DEFAULT) if closes_thinking(template) else row
 
@@ -112,6 +112,7 @@ def closes_thinking(template: str) -> bool:
 
     environment = make_environment()
     environment.globals["raise_exception"] = refuse
+    # Templates may print the date, which has no bearing on the answer.
     environment.globals["strftime_now"] = lambda form: ""
     try:
         prompt = environment.from_string(template).render(
@@ -128,12 +129,12 @@ def has_chat_template(model: str) -> bool:
     Args:
         model (`str`): Folder or hub id.
     """
-    return bool(_template(model))
+    return bool(_read_template(model))
 
 
-def _template(model: str) -> str:
+def _read_template(model: str) -> str:
     for name in TEMPLATE_FILES:
-        path = _file(model, name)
+        path = _find_file(model, name)
         if path is None:
             continue
         text = path.read_text(encoding="utf-8")
@@ -147,12 +148,12 @@ def _template(model: str) -> str:
 
 def read_json(model: str, name: str) -> Mapping[str, Any]:
     """A JSON file of a model, from its folder or hub id; empty if the model has none of that name."""
-    path = _file(model, name)
+    path = _find_file(model, name)
     content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path else {}
     return content
 
 
-def _file(model: str, name: str) -> Path | None:
+def _find_file(model: str, name: str) -> Path | None:
     folder = Path(model)
     if folder.is_dir():
         path = folder / name

@@ -3,7 +3,7 @@
 An adapter is served beside the base model under a name of its own, on every engine. A whole model is
 
 - served by name too, several at once, by the embedded engine;
-- exchanged *in place* by a vLLM server of ours (`vllm_policy`): there is one at a time, the versions before it and
+- exchanged *in place* by a vLLM server of ours (`vllm.policy`): there is one at a time, the versions before it and
   the base model are gone from the engine until they are put back, and adapters, made for the base, wait;
 - beyond any other vLLM server.
 
@@ -52,7 +52,7 @@ class Serving:
 
     def offers(self, number: int, kind: str) -> bool:
         """Return whether a version can be asked for now, once it is loaded."""
-        if self.in_place:
+        if self.in_place:  # adapters were made for the base model, which is away
             return number == self.in_place
         return kind != "full" or self.whole == "by name"
 
@@ -64,7 +64,7 @@ def is_whole(folder: Path) -> bool:
 
 def served_folder(folder: Path) -> Path:
     """Return the folder that an engine loads of a policy: the merged model if there is one."""
-    merged = folder / MERGED
+    merged = folder / MERGED  # there only where vLLM could not load the adapter itself
     return merged if merged.is_dir() else folder
 
 
@@ -87,5 +87,5 @@ def adapter_obstacle(config: Mapping[str, Any], modules: Iterable[str] = ()) -> 
             return f"it has {name}"
     if config.get("r", 0) > MAX_RANK:
         return f"its rank is {config['r']}"
-    odd = next((name for name in modules if _UNADAPTABLE.search(name)), None)
-    return None if odd is None else f"it changes {odd}"
+    module = next((name for name in modules if _UNADAPTABLE.search(name)), None)
+    return None if module is None else f"it changes {module}"

@@ -2,8 +2,8 @@
 
 Every engine is one command that takes the run folder, listens on loopback, and announces itself in `engine.json`
 when it answers. The embedded engine does that by itself; `python -m clawrl_trl.engines.launch` does it for a real
-vLLM server. All the server says goes to `logs/vllm.log` of the run; what it is doing while it starts, and in the
-end why it failed, is said here in one line each, which the supervisor keeps in `logs/engine.log`. When the server
+vLLM server. The server's output goes to `logs/vllm.log` of the run; what it is doing while it starts, and in the
+end why it failed, is printed here in one line each, which the supervisor keeps in `logs/engine.log`. When the server
 ends, so does this process, with everything the server has started: starting again is the supervisor's business. No
 torch here: the supervisor imports this.
 """
@@ -102,51 +102,52 @@ def serve(run: str, *, judge: bool = False) -> int:
     key = os.environ.get(variable) or secrets.token_urlsafe(32)
     port = httpx.URL(settings.judge_url).port if judge and settings.judge_url else None
     folder = RunFolder(run).make()
-    return _attend(server, folder, name, key, port or free_port())
+    return _run_server(server, folder, name, key, port or free_port())
 
 
-def _attend(server: Server, folder: RunFolder, name: str, key: str, port: int) -> int:
+def _run_server(server: Server, folder: RunFolder, name: str, key: str, port: int) -> int:
     log = ServerLog(folder.logs / ("vllm.log" if name == "engine" else "vllm-judge.log"))
-    with _started(server, log, key, port) as process:
-        told_to_end = _end_on_signals(process)
+    with _start_process(server, log, key, port) as process:
+        end_requested = _end_on_signals(process)
         base_url = f"http://127.0.0.1:{port}"
         if _wait_healthy(process, base_url, log):
             folder.announce(name, base_url, key=key)
-        while process.poll() is None and not told_to_end.is_set():
+        while process.poll() is None and not end_requested.is_set():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-        if told_to_end.is_set():
+        if end_requested.is_set():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
             return 0
-    if server.settings.max_model_len is None and not server.fit_memory and log.cache_too_small():
-        _say("the memory can't hold the default context: vLLM is started again with the longest that it holds")
-        return _attend(replace(server, fit_memory=True), folder, name, key, port)
-    code, cause = process.returncode, log.cause()
+    if server.settings.max_model_len is None and not server.fit_memory and log.has_cache_too_small():
+        _report("the memory can't hold the default context: vLLM is started again with the longest that it holds")
+        return _run_server(replace(server, fit_memory=True), folder, name, key, port)
+    # A server that a signal has killed could not log why: the newest error in its log is another one's.
+    code, cause = process.returncode, log.find_cause()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    _say(f"error: vLLM {how}{': ' + cause if cause and code >= 0 else ''} (more in {log.path})")
+    _report(f"error: vLLM {how}{': ' + cause if cause and code >= 0 else ''} (more in {log.path})")
     return 1
 
 
 def _end_on_signals(process: subprocess.Popen[bytes]) -> threading.Event:
-    told_to_end = threading.Event()
+    end_requested = threading.Event()
 
     def end(*_: object) -> None:
-        told_to_end.set()
+        end_requested.set()
         process.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    return told_to_end
+    return end_requested
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The server's process; at the end nothing that it has started is left."""
+def _start_process(server: Server, log: ServerLog, key: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server's process; at the end nothing that it has started is left."""
     with open_private(log.path, "ab") as sink:
         process = subprocess.Popen(
             server.command(port),
@@ -154,7 +155,7 @@ def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[su
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            process_group=0,
+            process_group=0,  # vLLM starts processes of its own: all are ended by their group
             preexec_fn=end_with_parent,
         )
     try:
@@ -168,25 +169,25 @@ def _started(server: Server, log: ServerLog, key: str, port: int) -> Iterator[su
 def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log: ServerLog) -> bool:
     """Return whether the server came up; says meanwhile what it is doing."""
     started = time.monotonic()
-    said = ""
-    while process.poll() is None and not _healthy(base_url):
+    reported = ""
+    while process.poll() is None and not _is_healthy(base_url):
         waited = time.monotonic() - started
         if waited > START_TIMEOUT_S:
-            _say(f"vLLM has not answered for {waited:.0f} s and is stopped")
+            _report(f"vLLM has not answered for {waited:.0f} s and is stopped")
             process.terminate()
-        doing = log.doing()
-        if doing and doing != said:
-            _say(f"vLLM after {waited:.0f} s: {doing}")
-            said = doing
+        doing = log.newest_activity()
+        if doing and doing != reported:
+            _report(f"vLLM after {waited:.0f} s: {doing}")
+            reported = doing
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
     if process.poll() is not None:
         return False
-    _say(f"vLLM answers after {time.monotonic() - started:.0f} s")
+    _report(f"vLLM answers after {time.monotonic() - started:.0f} s")
     return True
 
 
-def _healthy(base_url: str) -> bool:
+def _is_healthy(base_url: str) -> bool:
     try:
         return httpx.get(f"{base_url}/health", timeout=2, trust_env=False).is_success
     except httpx.HTTPError:
@@ -194,7 +195,7 @@ def _healthy(base_url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on at this moment."""
+    """Find a port on loopback that nobody listens on at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -204,8 +205,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m clawrl_trl.engines.launch", description=serve.__doc__)
     parser.add_argument("--run", required=True, help="run folder with a settings.json")
     parser.add_argument("--judge", action="store_true", help="the judge's own server, not the run's engine")
-    given = parser.parse_args(arguments)
-    return run_main(lambda: serve(given.run, judge=given.judge))
+    options = parser.parse_args(arguments)
+    return run_main(lambda: serve(options.run, judge=options.judge))
 
 
 if __name__ == "__main__":

@@ -11,24 +11,25 @@ Example:
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
-from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, Addressed, EngineAddress
+from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, EngineAddress, EngineClientBase
 from clawrl_trl.engines.calls import (
     POLICY_PATH,
     EngineCall,
+    Json,
     PromptLogprobs,
-    already_loaded,
     check_root,
-    decoded,
+    decode_reply,
     exchange_call,
+    is_already_loaded,
     load_call,
     model_names,
-    scores,
+    read_scores,
+    read_serving,
     scoring_call,
-    serving,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, unavailable
@@ -36,7 +37,7 @@ from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_fo
 from clawrl_trl.policy_names import BASE_MODEL
 
 
-class SyncEngineClient(Addressed):
+class SyncEngineClient(EngineClientBase):
     """Synchronous client of one engine; the same calls as `EngineClient`, safe to share between threads."""
 
     def __init__(
@@ -78,7 +79,7 @@ class SyncEngineClient(Addressed):
         try:
             self._json(load_call(name, path))
         except EngineError as error:
-            if not already_loaded(error):
+            if not is_already_loaded(error):
                 raise
             check_root(name, path, self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
@@ -89,8 +90,8 @@ class SyncEngineClient(Addressed):
         except EngineError as error:
             if error.status not in (404, 405):
                 raise
-            in_place = None
-        return serving(in_place, self._json(EngineCall("GET", "/v1/models")))
+            in_place = None  # no such route: not a vLLM server of ours
+        return read_serving(in_place, self._json(EngineCall("GET", "/v1/models")))
 
     def load_policy(self, name: str, path: str | Path) -> None:
         """Serve a policy's folder in the way that the engine and the kind of policy allow; see `EngineClient`."""
@@ -111,15 +112,15 @@ class SyncEngineClient(Addressed):
             if error.status not in (400, 404):
                 raise
 
-    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def chat(self, body: Mapping[str, object]) -> Json:
         """A whole (not streamed) chat completion."""
         return self._json(EngineCall("POST", "/v1/chat/completions", {**body, "stream": False}))
 
-    def completions(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def completions(self, body: Mapping[str, object]) -> Json:
         """A whole (not streamed) text completion."""
         return self._json(EngineCall("POST", "/v1/completions", {**body, "stream": False}))
 
-    def tokenize(self, body: Mapping[str, Any]) -> list[int]:
+    def tokenize(self, body: Mapping[str, object]) -> list[int]:
         """Token ids of a `prompt` or of rendered `messages`."""
         return [int(token) for token in self._json(EngineCall("POST", "/tokenize", body))["tokens"]]
 
@@ -128,11 +129,11 @@ class SyncEngineClient(Addressed):
     ) -> PromptLogprobs:
         """Raw log-probs (temperature 1) of `scored` after `context`; see `EngineClient.prompt_logprobs`."""
         reply = self._json(scoring_call(context, scored, model, top_k))
-        return scores(reply, len(context), scored, top_k)
+        return read_scores(reply, len(context), scored, top_k)
 
-    def _json(self, call: EngineCall, limit_s: float | None = None) -> dict[str, Any]:
+    def _json(self, call: EngineCall, limit_s: float | None = None) -> Json:
         try:
-            response = self._http.request(**self.arguments(call, limit_s))
+            response = self._http.request(**self.build_arguments(call, limit_s))
         except httpx.TransportError as error:
             raise unavailable(error) from error
-        return decoded(response)
+        return decode_reply(response)

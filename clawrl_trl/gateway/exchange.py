@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from clawrl_trl.engines.calls import with_thoughts
+from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineUnavailable
 from clawrl_trl.gateway import sampling, sse
 from clawrl_trl.gateway.capture import Capture
@@ -171,7 +171,7 @@ class Exchange:
         if self._gateway.settings.serves_bundled_model:
             body.setdefault("repetition_detection", sampling.LOOP_GUARD)
         if "messages" in body:
-            body["messages"] = with_thoughts(body["messages"])
+            body["messages"] = rename_reasoning(body["messages"])
         body["return_token_ids"] = True
         body["stream"] = self._streams
         body.pop("stream_options", None)

@@ -44,28 +44,31 @@ class BaseModel:
     def of(cls, model: str | None, revision: str | None = None) -> "BaseModel":
         """Describe a model by its folder or its id on the Hub; `None` is the bundled one. Needs no network."""
         path = MODEL_PATH if model is None else Path(model).expanduser()
+        # By the end of its path: a run may have been made with another installation of this package.
         if path.parts[-3:] == _BUNDLED_TAIL:
             return cls("bundled", BUNDLED_NAME, None, "apache-2.0", "qwen3", MODEL_PATH)
         if match := _CACHED.search(path.as_posix()):
             return cls._on_hub(match["id"].replace("--", "/", 1), match["revision"])
         if path.is_dir() or path.is_absolute() or not _REPO_ID.fullmatch(str(model)):
-            return cls("local", None, None, _licence(path), _architecture(path), path if path.is_dir() else None)
+            return cls(
+                "local", None, None, _read_licence(path), _read_architecture(path), path if path.is_dir() else None
+            )
         return cls._on_hub(str(model), revision)
 
     @classmethod
     def _on_hub(cls, repo_id: str, revision: str | None) -> "BaseModel":
-        folder = _cached_folder(repo_id, revision)
-        about = (None, None) if folder is None else (_licence(folder), _architecture(folder))
-        return cls("hub", repo_id, revision, *about, folder)
+        folder = _find_cached_folder(repo_id, revision)
+        licence, architecture = (None, None) if folder is None else (_read_licence(folder), _read_architecture(folder))
+        return cls("hub", repo_id, revision, licence, architecture, folder)
 
-    def facts(self) -> dict[str, Any]:
+    def to_facts(self) -> dict[str, Any]:
         """Return the facts for a receipt."""
         names = ("kind", "name", "revision", "licence", "architecture")
         return {name: getattr(self, name) for name in names}
 
 
-def _cached_folder(repo_id: str, revision: str | None) -> Path | None:
-    """The snapshot of a repository in the Hub's cache, or `None`."""
+def _find_cached_folder(repo_id: str, revision: str | None) -> Path | None:
+    """Find the snapshot of a repository in the Hub's cache; `None` without one."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -76,7 +79,7 @@ def _cached_folder(repo_id: str, revision: str | None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def _architecture(folder: Path) -> str | None:
+def _read_architecture(folder: Path) -> str | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -85,8 +88,8 @@ def _architecture(folder: Path) -> str | None:
     return kind if isinstance(kind, str) and re.fullmatch(r"\w{1,40}", kind) else None
 
 
-def _licence(folder: Path) -> str | None:
-    """The licence that a model card's header names, or `None`."""
+def _read_licence(folder: Path) -> str | None:
+    """Read the licence that a model card's header names; `None` without one."""
     try:
         header = re.match(r"---\n(.*?)\n---", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
         licence = yaml.safe_load(header[1]).get("license") if header else None

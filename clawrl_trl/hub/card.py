@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.hub.loading import how_to_load
+from clawrl_trl.hub.loading import write_loading_code
 
 PAPER = ("OpenClaw-RL: Train Any Agent Simply by Talking", "2603.10165")
 CITATION = """\
@@ -37,25 +37,25 @@ def make_card(receipt: Mapping[str, Any], repo_id: str, *, files: Path, tags: Co
         tags: Tags beside the usual ones.
     """
     sections = {
-        "Base model": _base_text(receipt["base_model"]),
-        "Training": _training_text(receipt),
-        "Evaluation": _evaluation_text(receipt.get("evaluation") or {}),
-        "How to load it": how_to_load(receipt, repo_id, files),
-        "Licence": _licence_text(receipt["base_model"]),
+        "Base model": _write_base(receipt["base_model"]),
+        "Training": _write_training(receipt),
+        "Evaluation": _write_evaluation(receipt.get("evaluation") or {}),
+        "How to load it": write_loading_code(receipt, repo_id, files),
+        "Licence": _write_licence(receipt["base_model"]),
         "Privacy": _PRIVACY,
         "Citation": f"```bibtex\n{CITATION}\n```",
     }
     kind = "LoRA adapter" if _is_adapter(files) else "model"
     opening = f"A {kind} trained with clawrl-trl on what the model itself said while it was in use."
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
-    return f"---\n{_header(receipt, files, tags)}\n---\n\n# {repo_id.split('/')[-1]}\n\n{opening}\n\n{body}\n"
+    return f"---\n{_write_header(receipt, files, tags)}\n---\n\n# {repo_id.split('/')[-1]}\n\n{opening}\n\n{body}\n"
 
 
 def _is_adapter(files: Path) -> bool:
     return (files / "adapter_config.json").is_file()
 
 
-def _header(receipt: Mapping[str, Any], files: Path, tags: Collection[str]) -> str:
+def _write_header(receipt: Mapping[str, Any], files: Path, tags: Collection[str]) -> str:
     from huggingface_hub import ModelCardData
 
     base, method = receipt["base_model"], receipt["method"]
@@ -67,6 +67,7 @@ def _header(receipt: Mapping[str, Any], files: Path, tags: Collection[str]) -> s
         *([method] if method else []),
         *(["lora"] if adapter else []),
     ]
+    # The Hub shows a base model as a link: a local path would be published, and the bundled model has no page.
     data = ModelCardData(
         base_model=base["name"] if base["kind"] == "hub" else None,
         base_model_relation="adapter" if adapter else "finetune",
@@ -79,7 +80,7 @@ def _header(receipt: Mapping[str, Any], files: Path, tags: Collection[str]) -> s
     return str(data.to_yaml()).strip()
 
 
-def _base_text(base: Mapping[str, Any]) -> str:
+def _write_base(base: Mapping[str, Any]) -> str:
     if base["kind"] == "bundled":
         return (
             f"`{base['name']}`, which comes with clawrl-trl: a Qwen3-architecture model of 3.7 million parameters "
@@ -93,7 +94,7 @@ def _base_text(base: Mapping[str, Any]) -> str:
     return f"[{base['name']}](https://huggingface.co/{base['name']}){revision}.{kind}"
 
 
-def _training_text(receipt: Mapping[str, Any]) -> str:
+def _write_training(receipt: Mapping[str, Any]) -> str:
     method = METHODS.get(receipt["method"] or "", "reinforcement learning")
     trainer = f" (`{receipt['trainer']}`)" if receipt["trainer"] else ""
     title, paper = PAPER
@@ -108,34 +109,34 @@ def _training_text(receipt: Mapping[str, Any]) -> str:
         "hyper-parameter": receipt["hyper_parameters"],
         "package": receipt["packages"],
     }
-    return "\n\n".join([text, *(_table((title, ""), rows) for title, rows in facts.items() if rows)])
+    return "\n\n".join([text, *(_format_table((title, ""), rows) for title, rows in facts.items() if rows)])
 
 
-def _evaluation_text(evaluation: Mapping[str, Any]) -> str:
+def _write_evaluation(evaluation: Mapping[str, Any]) -> str:
     if not evaluation:
         return "This version was not evaluated on held-out problems."
-    of = {None: "held-out tasks", "persona": "held-out problems, with a simulated user"}
-    about = of.get(evaluation["of"], f"held-out tasks of the `{evaluation['of']}` environment")
+    tasks = {None: "held-out tasks", "persona": "held-out problems, with a simulated user"}
+    about = tasks.get(evaluation["of"], f"held-out tasks of the `{evaluation['of']}` environment")
     count = f"{evaluation['count']} " if evaluation["count"] is not None else ""
     rows = {
         MEASURES.get(name, name): f"{before:.3g} | {after:.3g}"
         for name, (before, after) in evaluation["measures"].items()
     }
-    return f"On {count}{about}, by the run itself.\n\n" + _table(("share of", "before", "after"), rows)
+    return f"On {count}{about}, by the run itself.\n\n" + _format_table(("share of", "before", "after"), rows)
 
 
-def _table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
+def _format_table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return "\n".join(
-        [*lines, *(f"| {str(name).replace('_', ' ')} | {_cell(value)} |" for name, value in rows.items())]
+        [*lines, *(f"| {str(name).replace('_', ' ')} | {_format_cell(value)} |" for name, value in rows.items())]
     )
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _licence_text(base: Mapping[str, Any]) -> str:
+def _write_licence(base: Mapping[str, Any]) -> str:
     if base["licence"]:
         return f"That of the base model: `{base['licence']}`."
     return "That of the base model, which was not found on the machine that made this card: look it up before use."

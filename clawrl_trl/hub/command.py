@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-from typing import Any
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.hub.base_model import BaseModel
@@ -41,7 +40,7 @@ def push(arguments: argparse.Namespace, ledger: Ledger) -> int:
         name if repository is None else repository.id,
         version=arguments.policy,
         base=None if arguments.base_model is None else BaseModel.of(arguments.base_model),
-        served_base=_served_base(folder),
+        served_base=_read_served_base(folder),
     ) as publication:
         if repository is None:
             _report(arguments, publication, repo=name)
@@ -53,22 +52,22 @@ def push(arguments: argparse.Namespace, ledger: Ledger) -> int:
     return 0
 
 
-def _served_base(folder: RunFolder) -> BaseModel | None:
-    """The model that the run's settings name, where there are any."""
+def _read_served_base(folder: RunFolder) -> BaseModel | None:
+    """Read the model that the run's settings name; `None` without settings."""
     settings = ServeSettings.find(folder.path)
     return None if settings is None else BaseModel.of(settings.model_name_or_path)
 
 
-def _report(arguments: argparse.Namespace, publication: Publication, **where: Any) -> None:
+def _report(arguments: argparse.Namespace, publication: Publication, **place: str) -> None:
     files, version = publication.files(), publication.receipt["policy"]["version"]
-    facts = {**where, "private": arguments.private, "policy": version, "dry_run": arguments.dry_run}
+    facts = {**place, "private": arguments.private, "policy": version, "dry_run": arguments.dry_run}
     if arguments.json:
         print(json.dumps({**facts, "files": [{"name": name, "bytes": size} for name, size in files.items()]}))
         return
-    done = "Would push" if arguments.dry_run else "Pushed"
+    action = "Would push" if arguments.dry_run else "Pushed"
     kind = "private" if arguments.private else "public"
-    print(f"{done} policy version {version} to {where['repo']} ({kind}):")
+    print(f"{action} policy version {version} to {place['repo']} ({kind}):")
     for name, size in files.items():
         print(f"{size:>14,}  {name}")
-    if "url" in where:
-        print(where["url"])
+    if "url" in place:
+        print(place["url"])

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 MEASURES = ("score", "correct", "success")
-"""What `metrics.json` holds twice, from before and after training."""
+"""Measures that `metrics.json` holds twice, from before and after training."""
 ENVIRONMENTS = ("chat", "terminal", "gui", "swe", "toolcall")
 COUNTS = ("eval_problems", "eval_episodes")
 
 
 def read_evaluation(path: Path, version: int, *, newest: bool) -> dict[str, Any]:
-    """Measures before and after training, of the version that was evaluated; empty for any other.
+    """Read the measures before and after training, of the version that was evaluated; empty for any other.
 
     Args:
         path: The run's `metrics.json`, which need not exist.
@@ -37,9 +37,10 @@ def read_evaluation(path: Path, version: int, *, newest: bool) -> dict[str, Any]
 
 
 def _environment(metrics: Mapping[str, Any]) -> str | None:
+    # By a list: the name of a user's own environment may tell more than the user wants published.
     env = metrics.get("env")
     return env if env in ENVIRONMENTS else None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -14,7 +14,7 @@ from typing import Any
 from clawrl_trl.errors import UserError
 
 TRAINING_RECORD = "training.json"
-"""What a policy folder says of how it was trained. Stays on the machine; a receipt tells a part of it."""
+"""Record of its training in a policy folder. Stays on the machine; a receipt repeats a part of it."""
 RECEIPT = "training_receipt.json"
 CARD = "README.md"
 
@@ -53,8 +53,8 @@ def may_be_published(name: str) -> bool:
     return name in listed or _SHARD.fullmatch(name) is not None
 
 
-def weight_files(folder: Path) -> list[str]:
-    """Names of the weights that a folder may give away, and of their configuration.
+def list_weight_files(folder: Path) -> list[str]:
+    """List the names of the weights that a folder may give away, and of their configuration.
 
     Raises:
         UserError: If it holds neither an adapter nor a model in safetensors.
@@ -81,24 +81,26 @@ def stage(target: Path, weights: Path, others: Iterable[Path | None] = (), *, ba
     Raises:
         UserError: If the first folder holds no weights.
     """
-    for name in weight_files(weights):
-        _take(weights / name, target / name, linked=linked)
+    for name in list_weight_files(weights):
+        _copy_file(weights / name, target / name, linked=linked)
     folders = [weights, *(folder for folder in others if folder is not None)]
     for mark, names in {TOKENIZER_CONFIG: TOKENIZER_FILES, GENERATION_CONFIG: (GENERATION_CONFIG,)}.items():
+        # All from one folder: files of two tokenizers do not go together.
         for source in [folder for folder in folders if (folder / mark).is_file()][:1]:
             for name in names:
                 if (source / name).is_file():
-                    _take(source / name, target / name, linked=False)
+                    _copy_file(source / name, target / name, linked=False)
     for name in (ADAPTER_CONFIG, MODEL_CONFIG):
         if (target / name).is_file():
             _clean_config(target / name, base)
 
 
-def _take(source: Path, target: Path, *, linked: bool) -> None:
+def _copy_file(source: Path, target: Path, *, linked: bool) -> None:
     if source.name.endswith("config.json"):
         content = json.loads(source.read_text(encoding="utf-8"))
         target.write_text(json.dumps(_without_secrets(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     elif linked and source.suffix == ".safetensors":
+        # A publication lives as long as its upload: copying gigabytes for it would be waste.
         target.symlink_to(source.resolve())
     else:
         shutil.copyfile(source, target)
@@ -108,22 +110,22 @@ def _clean_config(path: Path, base: str | None) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     if path.name == ADAPTER_CONFIG:
         config["base_model_name_or_path"] = base
-    elif "model_type" not in config:
+    elif "model_type" not in config:  # some other file of this name, with whatever it holds
         raise UserError(f"{path.name} is not that of a model: choose another policy version.")
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _without_secrets(value: Any) -> Any:
-    """A JSON value without tokens, and without paths where a path is meant."""
+    """Copy a JSON value without tokens, and without local paths under keys that hold paths."""
     if isinstance(value, list):
         return [_without_secrets(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {}
+    cleaned = {}
     for key, item in value.items():
         names_path = _PATH_KEYS.fullmatch(key) is not None
         if key in _SECRET_KEYS or (names_path and isinstance(item, bool)):
             continue
         local = names_path and isinstance(item, str) and _LOCAL_PATH.fullmatch(item) is not None
-        kept[key] = None if local else _without_secrets(item)
-    return kept
+        cleaned[key] = None if local else _without_secrets(item)
+    return cleaned

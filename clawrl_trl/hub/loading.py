@@ -11,8 +11,8 @@ PLACEHOLDER = "PATH_OF_THE_BASE_MODEL"
 _BUNDLED_FOLDER = "$(python -c 'from clawrl_trl.tiny import MODEL_PATH; print(MODEL_PATH)')"
 
 
-def how_to_load(receipt: Mapping[str, Any], repo_id: str, files: Path) -> str:
-    """Code for transformers with PEFT, and commands for vLLM and `clawrl serve`.
+def write_loading_code(receipt: Mapping[str, Any], repo_id: str, files: Path) -> str:
+    """Write code for transformers with PEFT, and commands for vLLM and `clawrl serve`.
 
     Args:
         receipt: The training receipt.
@@ -21,16 +21,16 @@ def how_to_load(receipt: Mapping[str, Any], repo_id: str, files: Path) -> str:
     """
     base = receipt["base_model"]
     adapter = (files / "adapter_config.json").is_file()
-    code = _adapter_code(base, repo_id, files) if adapter else _model_code(repo_id, files)
+    code = _write_adapter_code(base, repo_id, files) if adapter else _write_model_code(repo_id, files)
     return (
         f"With transformers{' and PEFT' if adapter else ''}:\n\n```python\n{code}```\n\n"
-        f"With vLLM:\n\n```bash\n{_vllm(receipt, repo_id, adapter)}\n```\n\n"
-        f"With clawrl-trl:\n\n{_clawrl(repo_id, adapter)}"
+        f"With vLLM:\n\n```bash\n{_write_vllm_command(receipt, repo_id, adapter)}\n```\n\n"
+        f"With clawrl-trl:\n\n{_write_clawrl_command(repo_id, adapter)}"
     )
 
 
-def _classes(files: Path) -> tuple[str, str]:
-    """Classes of the model and of what prepares its input."""
+def _choose_classes(files: Path) -> tuple[str, str]:
+    """Choose the classes of the model and of what prepares its input."""
     if (files / "preprocessor_config.json").is_file() or (files / "processor_config.json").is_file():
         return "AutoModelForImageTextToText", "AutoProcessor"
     return "AutoModelForCausalLM", "AutoTokenizer"
@@ -40,8 +40,8 @@ def _tokenizer_source(base: str, repo_id: str, files: Path) -> str:
     return json.dumps(repo_id) if (files / "tokenizer_config.json").is_file() else base
 
 
-def _adapter_code(base: Mapping[str, Any], repo_id: str, files: Path) -> str:
-    model, tokenizer = _classes(files)
+def _write_adapter_code(base: Mapping[str, Any], repo_id: str, files: Path) -> str:
+    model, tokenizer = _choose_classes(files)
     bundled = base["kind"] == "bundled"
     source = "MODEL_PATH" if bundled else json.dumps(base["name"] or PLACEHOLDER)
     return (
@@ -54,8 +54,8 @@ def _adapter_code(base: Mapping[str, Any], repo_id: str, files: Path) -> str:
     )
 
 
-def _model_code(repo_id: str, files: Path) -> str:
-    model, tokenizer = _classes(files)
+def _write_model_code(repo_id: str, files: Path) -> str:
+    model, tokenizer = _choose_classes(files)
     return (
         f"from transformers import {model}, {tokenizer}\n\n"
         f'model = {model}.from_pretrained({json.dumps(repo_id)}, dtype="auto")\n'
@@ -63,7 +63,7 @@ def _model_code(repo_id: str, files: Path) -> str:
     )
 
 
-def _vllm(receipt: Mapping[str, Any], repo_id: str, adapter: bool) -> str:
+def _write_vllm_command(receipt: Mapping[str, Any], repo_id: str, adapter: bool) -> str:
     if not adapter:
         return f"vllm serve {repo_id}"
     base = receipt["base_model"]
@@ -72,7 +72,7 @@ def _vllm(receipt: Mapping[str, Any], repo_id: str, adapter: bool) -> str:
     return f"vllm serve {source} --enable-lora --max-lora-rank {rank} --lora-modules policy={repo_id}"
 
 
-def _clawrl(repo_id: str, adapter: bool) -> str:
+def _write_clawrl_command(repo_id: str, adapter: bool) -> str:
     if not adapter:
         return f"```bash\nclawrl serve --model_name_or_path {repo_id}\n```"
     return (

@@ -32,7 +32,7 @@ class Publication:
     receipt: Mapping[str, Any]
 
     def files(self) -> dict[str, int]:
-        """Names and sizes in bytes."""
+        """Return the names and sizes in bytes."""
         return {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())}
 
 
@@ -53,8 +53,8 @@ def staged_policy(
     Args:
         ledger: The run's ledger.
         store: Its policy folders, which lie in the run folder.
-        repo_id: Where it will be published; the card says so.
-        version: Which one. Default: the one that serves.
+        repo_id: Repository it will be published in; the card names it.
+        version: Number of the version. Default: the one that serves.
         base: Its base model. Default: the one that its record or its adapter names.
         served_base: Its base model where nothing else names one, as with versions of an older release.
         tokenizer: Folder with the tokenizer. Default: the base model's if it is on this machine, else the run's.
@@ -64,16 +64,16 @@ def staged_policy(
         UserError: If there is no such version, it is the base model, was rejected, or its files are damaged.
     """
     with ledger.reader() as tx:
-        policy = _publishable(policies.serving(tx) if version is None else policies.get(tx, version), version)
+        policy = _check_publishable(policies.serving(tx) if version is None else policies.get(tx, version), version)
         facts, data = describe_policy(policy), count_data(tx, policy.version)
         newest = policies.latest(tx).version == policy.version
-    weights = _checked_folder(store, policy)
+    weights = _check_folder(store, policy)
     record = read_record(weights)
-    base = base or _base_named(weights, record) or served_base or BaseModel("local")
+    base = base or _read_base(weights, record) or served_base or BaseModel("local")
     evaluation = read_evaluation(store.root.parent / "metrics.json", policy.version, newest=newest)
     with tempfile.TemporaryDirectory(prefix="clawrl-push-") as temporary:
         folder = Path(temporary)
-        stage(folder, weights, (tokenizer, base.folder, store.root.parent), base=_loadable(base), linked=True)
+        stage(folder, weights, (tokenizer, base.folder, store.root.parent), base=_public_base_name(base), linked=True)
         receipt = make_receipt(folder, base, record, facts, data) | {"evaluation": evaluation}
         yield _write_papers(folder, receipt, repo_id, tags)
 
@@ -92,7 +92,7 @@ def staged_weights(
 
     Args:
         weights: Folder that holds it and its tokenizer, among other things perhaps.
-        repo_id: Where it will be published.
+        repo_id: Repository it will be published in.
         record: How it was trained, as in `training.json`.
         data: Counts of what it was trained on.
         linked: Link large files, which must then stay as they are, instead of copying them.
@@ -101,15 +101,15 @@ def staged_weights(
     Raises:
         UserError: If the folder holds no weights.
     """
-    base = _base_named(weights, record) or BaseModel("local")
+    base = _read_base(weights, record) or BaseModel("local")
     with tempfile.TemporaryDirectory(prefix="clawrl-push-") as temporary:
         folder = Path(temporary)
-        stage(folder, weights, (base.folder,), base=_loadable(base), linked=linked)
+        stage(folder, weights, (base.folder,), base=_public_base_name(base), linked=linked)
         receipt = make_receipt(folder, base, record, {}, data)
         yield _write_papers(folder, receipt, repo_id, tags)
 
 
-def _publishable(policy: Policy | None, version: int | None) -> Policy:
+def _check_publishable(policy: Policy | None, version: int | None) -> Policy:
     if policy is None:
         raise UserError(f"There is no policy version {version}: see 'clawrl policies'.")
     if policy.path is None:
@@ -119,8 +119,8 @@ def _publishable(policy: Policy | None, version: int | None) -> Policy:
     return policy
 
 
-def _checked_folder(store: PolicyStore, policy: Policy) -> Path:
-    """The folder of a version, with the weights that were committed.
+def _check_folder(store: PolicyStore, policy: Policy) -> Path:
+    """Return the folder of a version after checking that its weights are those that were committed.
 
     Raises:
         UserError: If it is gone or its weights are others.
@@ -134,20 +134,21 @@ def _checked_folder(store: PolicyStore, policy: Policy) -> Path:
     return store.folder(policy.version)
 
 
-def _base_named(weights: Path, record: Mapping[str, Any]) -> BaseModel | None:
-    """The base model that the record names, else the adapter; `None` if neither does."""
+def _read_base(weights: Path, record: Mapping[str, Any]) -> BaseModel | None:
+    """Read the base model that the record names, else the adapter; `None` if neither does."""
     adapter = weights / ADAPTER_CONFIG
     config = json.loads(adapter.read_text(encoding="utf-8")) if adapter.is_file() else {}
     model = record.get("base_model") or config.get("base_model_name_or_path")
     return BaseModel.of(model, record.get("base_revision") or config.get("revision")) if model else None
 
 
-def _loadable(base: BaseModel) -> str | None:
+def _public_base_name(base: BaseModel) -> str | None:
     """Return the base model that `adapter_config.json` may name: a repository, and nothing else."""
     return base.name if base.kind == "hub" else None
 
 
 def _write_papers(folder: Path, receipt: Mapping[str, Any], repo_id: str, tags: tuple[str, ...]) -> Publication:
     (folder / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n")
+    # Last, since its header depends on the files beside it.
     (folder / CARD).write_text(make_card(receipt, repo_id, files=folder, tags=tags))
     return Publication(folder, receipt)

@@ -1,7 +1,7 @@
-"""The training receipt: what a published policy was made of, in figures.
+"""The training receipt: the data, settings and checksums of a published policy, in figures.
 
 Counts, hyper-parameters and checksums; no text of a session, no path, no token. Names and values pass by a list here
-too, whatever the files say that they are read from.
+too, whatever else the files hold that they are read from.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.hub.base_model import BaseModel
@@ -63,35 +63,35 @@ def make_receipt(
     config = json.loads(adapter.read_text(encoding="utf-8")) if adapter.is_file() else {}
     return {
         "format": FORMAT,
-        "method": _plain(record.get("method")),
-        "trainer": _plain(record.get("trainer")),
-        "base_model": base.facts(),
+        "method": _as_plain(record.get("method")),
+        "trainer": _as_plain(record.get("trainer")),
+        "base_model": base.to_facts(),
         "policy": dict(policy),
         "data": dict(data),
-        "hyper_parameters": _listed(record.get("hyper_parameters"), HYPER_PARAMETERS),
-        "adapter": _listed(config, _ADAPTER_FACTS),
-        "packages": _listed(record.get("packages"), PACKAGES, versions=True),
+        "hyper_parameters": _pick_listed(record.get("hyper_parameters"), HYPER_PARAMETERS),
+        "adapter": _pick_listed(config, _ADAPTER_FACTS),
+        "packages": _pick_listed(record.get("packages"), PACKAGES, versions=True),
         "weights": {path.name: _sha256(path) for path in sorted(folder.glob("*.safetensors"))},
     }
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """Number, parent, age and figures of a version."""
+    """Describe a version by its number, parent, age and figures."""
     return {
         "version": policy.version,
         "parent": policy.parent,
         "created_at": datetime.fromtimestamp(policy.created_at, UTC).isoformat(timespec="seconds"),
-        **_listed(policy.metrics, _POLICY_METRICS),
+        **_pick_listed(policy.metrics, _POLICY_METRICS),
     }
 
 
 def count_data(tx: Transaction, version: int) -> dict[str, Any]:
-    """Counts of what the run collected, and of what a version and its ancestors were trained on."""
+    """Count what the run collected, and of what a version and its ancestors were trained on."""
     line = policies.lineage(version, version)
     trained = select(Sample).join(Batch, Sample.batch_id == Batch.id).where(Batch.trained_into.in_(line)).subquery()
     sessions = select(func.count(Turn.session_id.distinct())).join(trained, trained.c.turn_id == Turn.id)
 
-    def count(*conditions: Any) -> int:
+    def count(*conditions: ColumnElement[bool]) -> int:
         return tx.scalar(select(func.count()).select_from(trained).where(*conditions)) or 0
 
     return {
@@ -104,31 +104,31 @@ def count_data(tx: Transaction, version: int) -> dict[str, Any]:
             "with_teacher": count(trained.c.teacher_logprobs.is_not(None)),
         },
         "collected": {
-            "sessions": _rows(tx, Session),
-            "turns": _rows(tx, Turn),
-            "verdicts": _rows(tx, Verdict),
-            "abstentions": _rows(tx, Verdict, Verdict.score.is_(None)),
+            "sessions": _count_rows(tx, Session),
+            "turns": _count_rows(tx, Turn),
+            "verdicts": _count_rows(tx, Verdict),
+            "abstentions": _count_rows(tx, Verdict, Verdict.score.is_(None)),
             "samples": samples.counts(tx),
         },
     }
 
 
-def _rows(tx: Transaction, table: Any, *conditions: Any) -> int:
+def _count_rows(tx: Transaction, table: type[object], *conditions: ColumnElement[bool]) -> int:
     return tx.scalar(select(func.count()).select_from(table).where(*conditions)) or 0
 
 
-def _listed(values: Any, names: tuple[str, ...], *, versions: bool = False) -> dict[str, Any]:
-    """The listed names with their values, as far as these are plain."""
+def _pick_listed(values: object, names: tuple[str, ...], *, versions: bool = False) -> dict[str, Any]:
+    """Pick the listed names with their values, as far as these are plain."""
     if not isinstance(values, Mapping):
         return {}
-    plain = {name: _plain(values[name], versions=versions) for name in names if name in values}
-    return {name: value for name, value in plain.items() if value is not None}
+    values_by_name = {name: _as_plain(values[name], versions=versions) for name in names if name in values}
+    return {name: value for name, value in values_by_name.items() if value is not None}
 
 
-def _plain(value: Any, *, versions: bool = False) -> Any:
-    """A number, a truth value or one short word; `None` for anything else."""
+def _as_plain(value: object, *, versions: bool = False) -> bool | float | str | None:
+    """Return a number, a truth value or one short word; `None` for anything else."""
     if isinstance(value, (bool, int, float)):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else None  # JSON has no word for the others
     pattern = re.compile(r"\d[\w.+!-]{0,40}") if versions else _SLUG
     return value if isinstance(value, str) and pattern.fullmatch(value) else None
 

@@ -1,4 +1,4 @@
-"""A model repository on the Hub: made, checked, and given one commit at a time."""
+"""A model repository on the Hub: creation, checks, and commits."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ class Repository:
         token: Access token. Default: `HF_TOKEN`, or the one that `hf auth login` saved.
 
     Raises:
-        UserError: If that is no name, there is no token, or the Hub refuses it or can't be reached.
+        UserError: If the name is not valid, there is no token, or the Hub refuses it or can't be reached.
     """
 
     def __init__(self, name: str, *, token: str | None = None) -> None:
@@ -52,11 +52,13 @@ class Repository:
         with _hub_errors(self.id):
             self._api.create_repo(self.id, private=private, exist_ok=True)
             info: Any = self._api.model_info(self.id)
+        # `exist_ok` leaves the visibility of a repository that exists as it is.
         if private and info.private is False:
             raise UserError(
                 f"{self.id} exists and is public: make it private on the Hub, choose another repository, or say that "
                 "it may be public (--public; of a trainer: --hub_private_repo false)."
             )
+        # The history of a repository keeps what a later commit removes, so a cleanup would not help.
         leaked = sorted({Path(file.rfilename).name for file in info.siblings or []} & set(_LEAKS))
         if leaked:
             raise UserError(
@@ -91,7 +93,7 @@ class Repository:
 
 
 def check_name(name: str) -> None:
-    """Check that a repository can be called that.
+    """Check that a repository can have this name.
 
     Raises:
         UserError: If it can't.
@@ -107,7 +109,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _hub_errors(name: str) -> Iterator[None]:
-    """Turn what the Hub, or the way to it, refuses into one line."""
+    """Turn errors of the Hub, or of the connection to it, into a `UserError` of one line."""
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -116,11 +118,11 @@ def _hub_errors(name: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         remedy = _TOKEN_HELP if status in (401, 403) else "try again later with 'clawrl push'"
-        raise UserError(f"The Hub answered {status} for {name} ({_line(error)}): {remedy}.") from error
+        raise UserError(f"The Hub answered {status} for {name} ({_first_words(error)}): {remedy}.") from error
     except (httpx.TransportError, OfflineModeIsEnabled, OSError, RuntimeError) as error:
-        raise UserError(f"The push to {name} failed ({_line(error)}): try again with 'clawrl push'.") from error
+        raise UserError(f"The push to {name} failed ({_first_words(error)}): try again with 'clawrl push'.") from error
 
 
-def _line(error: BaseException) -> str:
+def _first_words(error: BaseException) -> str:
     text = " ".join((getattr(error, "server_message", None) or str(error) or type(error).__name__).split())
     return text[:160].rstrip(".")

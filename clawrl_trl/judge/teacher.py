@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clawrl_trl.engines.calls import with_thoughts
+from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
@@ -145,7 +145,7 @@ class HintTeacher:
     async def _render(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
         model = await self._engine.base_name()
         # Thoughts as the gateway sent them: where the template prints them other ids would come out.
-        body: Json = {"model": model, "messages": with_thoughts(messages), "add_generation_prompt": True}
+        body: Json = {"model": model, "messages": rename_reasoning(messages), "add_generation_prompt": True}
         if turn.tools:
             body["tools"] = turn.tools
         if turn.sampling.get("chat_template_kwargs"):

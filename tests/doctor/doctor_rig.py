@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.doctor.command import Check, asked
+from clawrl_trl.doctor.command import Check, run_check
 from clawrl_trl.doctor.finding import Finding
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.target import Target
@@ -38,7 +38,7 @@ def unchanged(path: str, body: Json, reply: Json) -> Json:
 
 @dataclass(frozen=True)
 class Fault:
-    """What a broken engine does to requests and replies (each event, when streamed) of its paths.
+    """Changes that a broken engine makes to requests and replies (each event, when streamed) of its paths.
 
     Args:
         ask: Changes a request; `None` in its place leaves it.
@@ -93,17 +93,17 @@ class BrokenEngine:
         if path in self._fault.refuse:
             return JSONResponse({"detail": "Not Found"}, 404)
         body = json.loads(raw) if raw else {}
-        sent = json.dumps(self._fault.ask(path, dict(body))).encode() if raw else b""
+        content = json.dumps(self._fault.ask(path, dict(body))).encode() if raw else b""
         headers = {"authorization": request.headers.get("authorization", ""), "content-type": "application/json"}
         if body.get("stream"):
-            return StreamingResponse(self._events(path, body, sent, headers), media_type="text/event-stream")
-        answer = await self._http.request(request.method, path, content=sent, headers=headers)
+            return StreamingResponse(self._events(path, body, content, headers), media_type="text/event-stream")
+        answer = await self._http.request(request.method, path, content=content, headers=headers)
         if not answer.is_success or "json" not in answer.headers.get("content-type", ""):
             return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
         return JSONResponse(self._fault.answer(path, body, answer.json()))
 
-    async def _events(self, path: str, body: Json, sent: bytes, headers: dict[str, str]) -> AsyncIterator[bytes]:
-        async with self._http.stream("POST", path, content=sent, headers=headers) as answer:
+    async def _events(self, path: str, body: Json, content: bytes, headers: dict[str, str]) -> AsyncIterator[bytes]:
+        async with self._http.stream("POST", path, content=content, headers=headers) as answer:
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
                     event = self._fault.answer(path, body, json.loads(line[6:]))
@@ -119,17 +119,17 @@ def broken(engine: str, fault: Fault) -> Iterator[str]:
         yield server.url
 
 
-async def examined(
+async def run_one_check(
     check: Check, engine: str | None, reference: Reference | None = None, **settings: Any
 ) -> list[Finding]:
-    """The findings of one check on the engine at a URL, which serves the bundled model."""
-    chosen = {"model_name_or_path": str(MODEL_PATH), "engine": engine or "transformers"} | settings
-    target = Target(ServeSettings(**chosen))
+    """Run one check on the engine at a URL, which serves the bundled model."""
+    values = {"model_name_or_path": str(MODEL_PATH), "engine": engine or "transformers"} | settings
+    target = Target(ServeSettings(**values))
     if reference is not None:
         target.reference = reference  # type: ignore[misc]
     if engine is None:
-        return await asked(check, target)
+        return await run_check(check, target)
     async with EngineClient(engine, KEY, timeout=120) as client:
         target.client = client
-        await target.meet()
-        return await asked(check, target)
+        await target.connect()
+        return await run_check(check, target)

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from doctor_rig import Fault, Json, broken, examined
+from doctor_rig import Fault, Json, broken, run_one_check
 
 from clawrl_trl.doctor import adapters, logprobs, sampling, template, tokens
-from clawrl_trl.doctor.command import AFTER, Check
+from clawrl_trl.doctor.command import ENGINE_CHECKS, Check
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.policy_names import BASE_MODEL
 
 pytestmark = pytest.mark.xdist_group("doctor")
 
-CHECKS = {check.name: check for check in AFTER}
+CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
 def _choices(change: Callable[[Json], None], when: Callable[[Json], Any] = bool) -> Callable[[str, Json, Json], Json]:
@@ -111,7 +111,7 @@ FAULTS: dict[str, tuple[str, Fault, str, str]] = {
 async def test_a_fault_is_found(engine: str, reference: Reference, fault: str) -> None:
     name, how, status, says = FAULTS[fault]
     with broken(engine, how) as url:
-        found = await examined(CHECKS[name], url, reference)
+        found = await run_one_check(CHECKS[name], url, reference)
     assert (found[0].name, found[0].status) == (name, status), found
     assert says in found[0].detail
     assert found[0].fix or status == "ok"
@@ -120,7 +120,7 @@ async def test_a_fault_is_found(engine: str, reference: Reference, fault: str) -
 async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, reference: Reference) -> None:
     forgetful = Fault(refuse=("/v1/unload_lora_adapter",))
     with broken(engine, forgetful) as url:
-        swapped, unloaded = await examined(CHECKS["adapters"], url, reference)
+        swapped, unloaded = await run_one_check(CHECKS["adapters"], url, reference)
     assert swapped.status == "ok" and unloaded.status == "fail"
     assert "still answered" in unloaded.detail
 
@@ -128,38 +128,38 @@ async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, refe
 @pytest.mark.parametrize(
     "check",
     [
-        sampling.context_length,
-        tokens.text_ids,
-        tokens.tool_ids,
-        tokens.decoded_text,
-        sampling.defaults,
-        logprobs.mode,
-        logprobs.warm,
-        logprobs.cool,
-        logprobs.prompt_scores,
-        adapters.swap,
-        template.as_served,
+        sampling.check_context_length,
+        tokens.check_text_ids,
+        tokens.check_tool_call_ids,
+        tokens.check_decoded_text,
+        sampling.check_defaults,
+        logprobs.check_mode,
+        logprobs.check_at_temperature_1,
+        logprobs.check_at_temperature_half,
+        logprobs.check_prompt_logprobs,
+        adapters.check_adapters,
+        template.check_as_served,
     ],
 )
 async def test_a_sound_engine_passes(engine: str, reference: Reference, check: Any) -> None:
-    found = await examined(Check("Engine", "it", check), engine, reference, max_model_len=1024)
+    found = await run_one_check(Check("Engine", "it", check), engine, reference, max_model_len=1024)
     assert {one.status for one in found} == {"ok"}, found
 
 
 async def test_temperature_is_told_from_precision(engine: str, reference: Reference) -> None:
     """Raw log-probs of a cool sample are not taken for a mismatch of the engines."""
     with broken(engine, Fault(ask=_one_temperature)) as url:
-        (found,) = await examined(CHECKS["log-probs at T=0.5"], url, reference)
+        (found,) = await run_one_check(CHECKS["log-probs at T=0.5"], url, reference)
     assert found.status == "skipped" and "temperature 1" in found.detail
 
 
 async def test_a_context_shorter_than_the_settings_is_warned_of(engine: str) -> None:
-    (found,) = await examined(CHECKS["context length"], engine, max_model_len=4096)
+    (found,) = await run_one_check(CHECKS["context length"], engine, max_model_len=4096)
     assert found.status == "warn" and "--max_model_len 1024" in str(found.fix)
 
 
 async def test_the_llm_judge_is_measured_on_the_engine(engine: str) -> None:
     """The bundled model is no judge, and the doctor says so."""
     settings = {"judge": "llm", "judge_votes": 1, "judge_max_tokens": 16}
-    (found,) = await examined(CHECKS["llm judge"], engine, **settings)
+    (found,) = await run_one_check(CHECKS["llm judge"], engine, **settings)
     assert found.status in ("warn", "fail") and "votes valid" in found.detail

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 import pytest
-from doctor_rig import examined
+from doctor_rig import run_one_check
 
 from clawrl_trl.doctor import calibration
-from clawrl_trl.doctor.calibration import Case, Tally, best_margins
-from clawrl_trl.doctor.command import AFTER
+from clawrl_trl.doctor.calibration import Case, Tally, find_best_margins
+from clawrl_trl.doctor.command import ENGINE_CHECKS
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
-CHECKS = {check.name: check for check in AFTER}
+CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
 def _judgements(scores: Sequence[float | None]) -> list[Judgement]:
@@ -19,7 +19,7 @@ def _judgements(scores: Sequence[float | None]) -> list[Judgement]:
 
 
 async def test_the_shipped_rules_pass() -> None:
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "ok" and "threshold 0.3" in found.detail
 
 
@@ -31,40 +31,40 @@ async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPa
         return Judgement(found.judge, None if found.score is None else -found.score, detail=found.detail)
 
     monkeypatch.setattr(RulesJudge, "decide", swapped)
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "fail" and "wrong sign" in found.detail and found.fix
 
 
 async def test_a_judge_that_never_decides_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RulesJudge, "decide", lambda self, turn: Judgement("rules", None))
-    (found,) = await examined(CHECKS["rules judge"], None)
+    (found,) = await run_one_check(CHECKS["rules judge"], None)
     assert found.status == "warn" and "100% abstained" in found.detail
 
 
 async def test_the_llm_judge_is_not_asked_unless_set() -> None:
-    (found,) = await examined(CHECKS["llm judge"], None)
+    (found,) = await run_one_check(CHECKS["llm judge"], None)
     assert found.status == "skipped" and "--judge rules" in found.detail
 
 
 def test_shares() -> None:
-    turn = calibration.load()[0].turn
+    turn = calibration.load_cases()[0].turn
     cases = [Case(turn, label) for label in (1, 1, -1, -1)]
     tally = Tally.of(cases, _judgements([1, None, -1, 1]))
     assert (tally.accuracy, tally.abstained, tally.wrong) == (0.5, 0.25, 0.25)
 
 
 def test_the_best_threshold_lies_between_the_wrong_and_the_right() -> None:
-    turn = calibration.load()[0].turn
+    turn = calibration.load_cases()[0].turn
 
     def said(gap: float) -> Judgement:
         plus = (1 + gap) / 2
         return Judgement("test", 1, detail={"probabilities": [[1 - plus, 0.0, plus]]})
 
     cases = [Case(turn, 1), Case(turn, 1), Case(turn, -1)]
-    low, high = best_margins(cases, [said(0.8), said(0.6), said(0.25)])
+    low, high = find_best_margins(cases, [said(0.8), said(0.6), said(0.25)])
     assert low == pytest.approx(0.26) and high == pytest.approx(0.6)
 
 
 def test_the_set_is_balanced() -> None:
-    labels = [case.label for case in calibration.load()]
+    labels = [case.label for case in calibration.load_cases()]
     assert len(labels) >= 20 and abs(sum(labels)) <= 2

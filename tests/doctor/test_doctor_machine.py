@@ -9,19 +9,19 @@ from typing import Any
 
 import psutil
 import pytest
-from doctor_rig import examined
+from doctor_rig import run_one_check
 
 from clawrl_trl.config.serving import KEY_ENVIRONMENT
 from clawrl_trl.doctor import machine
-from clawrl_trl.doctor.command import BEFORE
+from clawrl_trl.doctor.command import MACHINE_CHECKS
 from clawrl_trl.doctor.finding import Finding
 
-CHECKS = {check.name: check for check in BEFORE}
+CHECKS = {check.name: check for check in MACHINE_CHECKS}
 Usage = namedtuple("Usage", "total used free")
 
 
 async def _asked(name: str, **settings: Any) -> Finding:
-    (found,) = await examined(CHECKS[name], None, **settings)
+    (found,) = await run_one_check(CHECKS[name], None, **settings)
     return found
 
 
@@ -36,7 +36,7 @@ async def test_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, 
 async def test_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: int, free: int, status: str) -> None:
     held = SimpleNamespace(total=total * 2**30, available=free * 2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: held)
-    monkeypatch.setattr(machine, "_card", lambda: None)
+    monkeypatch.setattr(machine, "_find_gpu", lambda: None)
     found = await _asked("memory", run=str(tmp_path))
     assert found.status == status and "training" in found.detail
 

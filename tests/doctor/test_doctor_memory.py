@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from clawrl_trl.doctor.memory import BYTES, GIB, PLANS, QWEN3, Plan, Shape, activations, estimate, tables
+from clawrl_trl.doctor.memory import BYTES, GIB, PLANS, QWEN3, Plan, Shape, estimate, estimate_activations, make_tables
 from clawrl_trl.tiny import MODEL_PATH
 
 NUMBERS: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ def test_activations_are_within_a_factor_of_two_of_what_is_saved(checkpointing: 
     )
     plan = Plan(trainer="float32", micro_tokens=tokens, checkpointing=checkpointing)
     inside = shape.inside * tokens * 4 if checkpointing else 0
-    assert 0.5 < activations(shape, plan) / (sum(saved.values()) + inside) < 2
+    assert 0.5 < estimate_activations(shape, plan) / (sum(saved.values()) + inside) < 2
 
 
 def test_four_bits_are_four_and_a_half() -> None:
@@ -104,5 +104,5 @@ def test_parts_add_up() -> None:
 
 def test_the_documentation_shows_these_tables() -> None:
     page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
-    for title, table in tables().items():
+    for title, table in make_tables().items():
         assert table in page, f"print the table anew: {title}"

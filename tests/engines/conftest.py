@@ -18,9 +18,9 @@ from engine_server import KEY, Server, start_engine, stop_engine  # noqa: E402
 
 @pytest.fixture(scope="session")
 def server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    given = os.environ.get("CLAWRL_TEST_ENGINE_URL")
-    if given:
-        yield Server(given, os.environ.get("CLAWRL_ENGINE_KEY", KEY), is_vllm=True)
+    url = os.environ.get("CLAWRL_TEST_ENGINE_URL")
+    if url:
+        yield Server(url, os.environ.get("CLAWRL_ENGINE_KEY", KEY), is_vllm=True)
         return
     run = tmp_path_factory.mktemp("engine-run")
     process, started = start_engine(run, model_name_or_path=str(model_folder / "base"), max_model_len=512)

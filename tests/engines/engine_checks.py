@@ -1,4 +1,4 @@
-"""What a plain transformers forward says about sampled tokens, and how streams are put back together."""
+"""Reference log-probabilities by a plain transformers forward, and the assembly of streams."""
 
 import json
 from collections.abc import Iterable
@@ -26,8 +26,8 @@ def reference_logits(model: Any, prompt_ids: list[int], output_ids: list[int]) -
 
 
 def logprobs_of(logits: Tensor, ids: list[int]) -> list[float]:
-    chosen: Tensor = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
-    return chosen.tolist()
+    logprobs: Tensor = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+    return logprobs.tolist()
 
 
 def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -56,18 +56,18 @@ def chat_from_chunks(parts: list[dict[str, Any]], index: int = 0) -> dict[str, A
     message: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": {}}
     choice: dict[str, Any] = {"message": message, "token_ids": [], "logprobs": {"content": []}}
     for part in parts:
-        for one in part["choices"]:
-            if one["index"] != index:
+        for delta_choice in part["choices"]:
+            if delta_choice["index"] != index:
                 continue
             for name in ("content", "reasoning"):
-                message[name] += one["delta"].get(name) or ""
-            for call in one["delta"].get("tool_calls") or []:
+                message[name] += delta_choice["delta"].get(name) or ""
+            for call in delta_choice["delta"].get("tool_calls") or []:
                 whole = message["tool_calls"].setdefault(call["index"], {"name": "", "arguments": ""})
                 for name, piece in call["function"].items():
                     whole[name] += piece or ""
-            choice["token_ids"] += one.get("token_ids") or []
-            choice["logprobs"]["content"] += (one.get("logprobs") or {}).get("content") or []
-            choice["finish_reason"] = one["finish_reason"]
+            choice["token_ids"] += delta_choice.get("token_ids") or []
+            choice["logprobs"]["content"] += (delta_choice.get("logprobs") or {}).get("content") or []
+            choice["finish_reason"] = delta_choice["finish_reason"]
     message["tool_calls"] = [{"function": call} for call in message["tool_calls"].values()]
     return chat_from_whole(choice)
 

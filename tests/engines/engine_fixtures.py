@@ -18,9 +18,11 @@ from transformers import AutoTokenizer
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the base model and its policies; made once for all test processes."""
-    given = os.environ.get("CLAWRL_TEST_ENGINE_MODELS")
+    chosen_folder = os.environ.get("CLAWRL_TEST_ENGINE_MODELS")
     recipe = hashlib.sha256(Path(engine_models.__file__).read_bytes()).hexdigest()[:12]
-    folder = Path(given) if given else tmp_path_factory.getbasetemp().parent / f"engine-models-{recipe}"
+    folder = (
+        Path(chosen_folder) if chosen_folder else tmp_path_factory.getbasetemp().parent / f"engine-models-{recipe}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done").exists():

@@ -35,9 +35,9 @@ def test_loading_listing_and_unloading(server: Server, model_folder: Path) -> No
     with server.http() as http:
         assert load(http, "fresh", model_folder / "one").is_success
         for folder in ("one", "two"):
-            taken = load(http, "fresh", model_folder / folder)
-            assert taken.status_code == 400
-            assert "already been loaded" in taken.json()["error"]["message"]
+            refusal = load(http, "fresh", model_folder / folder)
+            assert refusal.status_code == 400
+            assert "already been loaded" in refusal.json()["error"]["message"]
         assert "fresh" in names(http)
         assert unload(http, "fresh").is_success
         assert unload(http, "fresh").status_code == 404
@@ -60,7 +60,7 @@ def assert_sampled_from(model: Any, reply: dict[str, Any]) -> None:
     expected = logprobs_of(
         reference_logits(model, reply["prompt_token_ids"], choice["token_ids"]), choice["token_ids"]
     )
-    assert [one["logprob"] for one in choice["logprobs"]["content"]] == pytest.approx(expected, abs=1e-3)
+    assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == pytest.approx(expected, abs=1e-3)
 
 
 async def test_the_base_stays_the_base_beside_as_many_adapters_as_there_is_room_for(
@@ -74,8 +74,8 @@ async def test_the_base_stays_the_base_beside_as_many_adapters_as_there_is_room_
         for name in names:
             load_body = {"lora_name": name, "lora_path": str(model_folder / "one")}
             (await http.post("/v1/load_lora_adapter", json=load_body)).raise_for_status()
-        asked = [http.post(CHAT, json={**body, "model": name}) for name in ["base", *names, "base"]]
-        replies = await asyncio.gather(*asked, *(http.post("/v1/completions", json=scored) for _ in range(3)))
+        requests = [http.post(CHAT, json={**body, "model": name}) for name in ["base", *names, "base"]]
+        replies = await asyncio.gather(*requests, *(http.post("/v1/completions", json=scored) for _ in range(3)))
         for name in names:
             (await http.post("/v1/unload_lora_adapter", json={"lora_name": name})).raise_for_status()
     base = reference_model(model_folder / "base")
@@ -122,7 +122,7 @@ def test_a_damaged_folder_is_refused_and_harms_nothing(
         assert refused.json()["error"]["message"]
         assert "damaged" not in names(http)
         after = [http.post(CHAT, json={**body, "model": name}).json()["choices"] for name in ("base", "policy-v1")]
-    assert [one[0]["token_ids"] for one in after] == [one[0]["token_ids"] for one in before]
+    assert [choices[0]["token_ids"] for choices in after] == [choices[0]["token_ids"] for choices in before]
 
 
 async def test_updates_under_load_fail_no_request(server: Server, model_folder: Path) -> None:

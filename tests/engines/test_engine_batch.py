@@ -8,9 +8,9 @@ import torch
 from engine_checks import logprobs_of, reference_logits, reference_model
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.context import embedded_context
+from clawrl_trl.engines.context import choose_embedded_context
 from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
-from clawrl_trl.engines.embedded.engine import Engine, served_context
+from clawrl_trl.engines.embedded.engine import Engine, choose_context
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.errors import UserError
@@ -25,7 +25,7 @@ def start(
     engine: Engine, lengths: list[int], chunk: int, tokens: int = 30
 ) -> tuple[list[Generation], DecodeBatch, list[Update]]:
     generations = [
-        engine.generation(
+        engine.make_generation(
             engine.policies.base,
             [(11 * place + length) % 300 for place in range(length)],
             SamplingBody(seed=length, ignore_eos=True),
@@ -72,9 +72,9 @@ def test_rows_that_join_and_leave_keep_their_own_numbers(engine: Engine, model_f
 
 def test_a_window_limits_the_context() -> None:
     window = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["sliding_attention"])
-    assert embedded_context(window, 2048, itemsize=4, free=0) == 1024
+    assert choose_embedded_context(window, 2048, itemsize=4, free=0) == 1024
     unused = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["full_attention"])
-    assert embedded_context(unused, 2048, itemsize=4, free=0) == 2048
+    assert choose_embedded_context(unused, 2048, itemsize=4, free=0) == 2048
     linear = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(layer_types=["linear_attention"]))
     with pytest.raises(UserError, match="linear_attention"):
-        served_context(SimpleNamespace(config=linear), 2048)
+        choose_context(SimpleNamespace(config=linear), 2048)

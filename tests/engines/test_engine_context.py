@@ -14,7 +14,13 @@ from gateway_rig import publish, running, serves
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.engines.context import cached_token, embedded_context, find_shortage, own_context, vllm_context
+from clawrl_trl.engines.context import (
+    choose_embedded_context,
+    choose_vllm_context,
+    count_cached_numbers,
+    find_shortage,
+    read_own_context,
+)
 from clawrl_trl.engines.vllm.server import Server
 from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.serving.connection import connection_help, describe_model
@@ -35,10 +41,10 @@ def decoder(**config: Any) -> SimpleNamespace:
 
 
 def test_a_models_own_limit_is_read_wherever_it_stands(tmp_path: Path) -> None:
-    assert own_context(named(tmp_path / "plain", max_position_embeddings=40960)) == 40960
-    assert own_context(named(tmp_path / "vision", text_config={"max_position_embeddings": 262144})) == 262144
-    assert own_context(named(tmp_path / "silent", model_type="mamba")) is None
-    assert own_context(str(MODEL_PATH)) == 8192
+    assert read_own_context(named(tmp_path / "plain", max_position_embeddings=40960)) == 40960
+    assert read_own_context(named(tmp_path / "vision", text_config={"max_position_embeddings": 262144})) == 262144
+    assert read_own_context(named(tmp_path / "silent", model_type="mamba")) is None
+    assert read_own_context(str(MODEL_PATH)) == 8192
 
 
 @pytest.mark.parametrize(
@@ -57,23 +63,23 @@ def test_what_vllm_is_asked_for(
 ) -> None:
     model = named(tmp_path / "model", **({"max_position_embeddings": own} if own else {}))
     settings = ServeSettings(run=str(tmp_path), engine="vllm", max_model_len=asked)
-    assert vllm_context(settings, model, fit_memory=fit_memory) == value
+    assert choose_vllm_context(settings, model, fit_memory=fit_memory) == value
     command = Server(settings, model, fit_memory=fit_memory).command(1)
     assert command[command.index("--max-model-len") + 1] == value
 
 
 def test_the_embedded_engine_takes_what_model_and_memory_allow() -> None:
     long = decoder(max_position_embeddings=40960)
-    assert cached_token(long) == 2 * 36 * 8 * 128
-    assert embedded_context(long, None, itemsize=2, free=PLENTY) == 32768
-    assert embedded_context(long, 40000, itemsize=2, free=PLENTY) == 40000
-    assert embedded_context(long, 100_000, itemsize=2, free=PLENTY) == 40960
-    assert embedded_context(decoder(max_position_embeddings=8192), None, itemsize=2, free=PLENTY) == 8192
+    assert count_cached_numbers(long) == 2 * 36 * 8 * 128
+    assert choose_embedded_context(long, None, itemsize=2, free=PLENTY) == 32768
+    assert choose_embedded_context(long, 40000, itemsize=2, free=PLENTY) == 40000
+    assert choose_embedded_context(long, 100_000, itemsize=2, free=PLENTY) == 40960
+    assert choose_embedded_context(decoder(max_position_embeddings=8192), None, itemsize=2, free=PLENTY) == 8192
     # 3 GiB hold 10,922 tokens of 144 KiB in their half
-    assert embedded_context(long, None, itemsize=2, free=3 * 2**30) == 10240
-    assert embedded_context(long, 20_000, itemsize=2, free=3 * 2**30) == 20_000
+    assert choose_embedded_context(long, None, itemsize=2, free=3 * 2**30) == 10240
+    assert choose_embedded_context(long, 20_000, itemsize=2, free=3 * 2**30) == 20_000
     windowed = decoder(max_position_embeddings=131072, sliding_window=4096, layer_types=["sliding_attention"])
-    assert embedded_context(windowed, None, itemsize=2, free=PLENTY) == 4096
+    assert choose_embedded_context(windowed, None, itemsize=2, free=PLENTY) == 4096
 
 
 @pytest.mark.parametrize(("context", "short"), [(4096, True), (16383, True), (16384, False), (None, False)])
@@ -109,7 +115,7 @@ def test_clients_are_told_what_the_engine_takes(tmp_path: Path, asked: int | Non
         stop_engine(process)
 
 
-def test_the_last_known_context_is_told_while_the_engine_is_away(tmp_path: Path) -> None:
+def test_the_last_knread_own_context_is_told_while_the_engine_is_away(tmp_path: Path) -> None:
     process, engine = start_engine(tmp_path / "engine", model_name_or_path=str(MODEL_PATH))
     try:
         with running(tmp_path / "run", engine_client=EngineClient(engine.base_url, engine.key)) as rig:
@@ -133,13 +139,13 @@ def test_a_cache_too_small_is_told_from_other_ends(tmp_path: Path) -> None:
     path = tmp_path / "vllm.log"
     path.write_text(TOO_SMALL)
     log = ServerLog(path)
-    assert not log.cache_too_small(), "of an earlier start"
+    assert not log.has_cache_too_small(), "of an earlier start"
     with path.open("a") as file:
         file.write("ValueError: something else\n")
-    assert not log.cache_too_small()
+    assert not log.has_cache_too_small()
     with path.open("a") as file:
         file.write(TOO_SMALL)
-    assert log.cache_too_small()
+    assert log.has_cache_too_small()
 
 
 def test_the_start_says_which_model_a_remote_engine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class Asked:
         self.generations = [self._make(engine, tokens) for tokens in lengths]
 
     def _make(self, engine: Engine, tokens: int) -> Generation:
-        made = engine.generation(
+        made = engine.make_generation(
             engine.policies.base,
             [5, 6, 7],
             SamplingBody(seed=1, ignore_eos=True),

@@ -12,8 +12,8 @@ from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.errors import RequestError
-from clawrl_trl.engines.embedded.posted import _validated
 from clawrl_trl.engines.embedded.protocol import ChatBody, CompletionBody, SamplingBody
+from clawrl_trl.engines.embedded.request_body import _validate
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -62,7 +62,7 @@ def engine(model_folder: Path) -> Engine:
 
 def generation(engine: Engine, ids: list[int]) -> None:
     body = SamplingBody()
-    engine.generation(
+    engine.make_generation(
         engine.policies.base, ids, body, max_tokens=1, top_logprobs=None, deliver=lambda update: None, chat=False
     )
 
@@ -108,5 +108,5 @@ def test_the_first_wrong_item_ends_the_check(model: Any) -> None:
 
 
 def test_a_whole_body_is_read() -> None:
-    body = _validated(ChatBody, b'{"messages": [{"role": "user", "content": "hello"}], "n": 2}')
+    body = _validate(ChatBody, b'{"messages": [{"role": "user", "content": "hello"}], "n": 2}')
     assert body.n == 2 and body.messages == HELLO

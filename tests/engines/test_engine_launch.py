@@ -8,7 +8,7 @@ import pytest
 
 from clawrl_trl.config.serving import ENVIRONMENT, ServeSettings
 from clawrl_trl.engines import launch
-from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, deal, narrow_trainer
+from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, assign_devices, narrow_trainer
 from clawrl_trl.engines.vllm import server as vllm
 from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.errors import UserError
@@ -91,25 +91,25 @@ def test_devices_are_dealt_in_order(counts: tuple[int, int, int], visible: str |
     actor, rollout, prm = counts
     settings = ServeSettings(actor_gpus=actor, rollout_gpus=rollout, prm_gpus=prm)
     environment = {VISIBLE: visible} if visible else {}
-    assert deal(settings, environment) == expected
+    assert assign_devices(settings, environment) == expected
     narrow_trainer(settings, environment)
     assert environment.get(VISIBLE) == (expected.trainer or visible)
-    assert deal(settings, environment) == expected, "what the trainer starts must be dealt the same"
+    assert assign_devices(settings, environment) == expected, "what the trainer starts must be dealt the same"
     assert (ALL in environment) == (expected != Devices())
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUT_GPUS", "2")
     with pytest.raises(UserError, match="ACTOR_GPUS"):
-        deal(ServeSettings(), {})
+        assign_devices(ServeSettings(), {})
     with pytest.raises(UserError, match="3 devices, 2 are visible"):
-        deal(ServeSettings(actor_gpus=1), {VISIBLE: "0,1"})
+        assign_devices(ServeSettings(actor_gpus=1), {VISIBLE: "0,1"})
     with pytest.raises(UserError, match="vllm_tensor_parallel_size"):
         ServeSettings(actor_gpus=1, vllm_tensor_parallel_size=4)
 
 
 def test_a_gpu_server_takes_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "on_cpu", lambda: False)
+    monkeypatch.setattr(vllm, "is_cpu_build", lambda: False)
     beside = options(vllm.Server.of_run(ServeSettings(run=str(tmp_path), engine="vllm"), str(tmp_path)).command(1))
     assert (beside["--gpu-memory-utilization"], beside["--dtype"]) == ("0.45", "auto")
     settings = ServeSettings(
@@ -145,20 +145,20 @@ def test_a_servers_log_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "vllm.log"
     path.write_text("ValueError: of an earlier start\n")
     log = ServerLog(path)
-    assert (log.doing(), log.cause()) == ("", "")
+    assert (log.newest_activity(), log.find_cause()) == ("", "")
     with path.open("a") as file:
         file.write(START)
-    assert log.doing() == "Loading weights took 0.01 seconds"
+    assert log.newest_activity() == "Loading weights took 0.01 seconds"
     with path.open("a") as file:
         file.write(FAILURE)
-    assert log.cause() == "ValueError: No available memory for the cache blocks."
+    assert log.find_cause() == "ValueError: No available memory for the cache blocks."
     with path.open("a") as file:
         file.write("api_server.py: error: unrecognized arguments: --nonsense\n")
-    assert log.cause().endswith("--nonsense")
+    assert log.find_cause().endswith("--nonsense")
     with path.open("a") as file:
         file.write("pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, too long\n")
-    assert log.cause() == "Value error, too long"
-    assert ServerLog(tmp_path / "none").cause() == ""
+    assert log.find_cause() == "Value error, too long"
+    assert ServerLog(tmp_path / "none").find_cause() == ""
 
 
 def test_launching_needs_no_torch() -> None:

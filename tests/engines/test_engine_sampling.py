@@ -35,7 +35,7 @@ def plain(row: Drawer, logits: torch.Tensor) -> torch.Tensor:
         values[token] *= 1 / one.repetition_penalty if values[token] > 0 else one.repetition_penalty
     for token in set(row.output_ids):
         values[token] -= one.frequency_penalty * row.output_ids.count(token) + one.presence_penalty
-    if one.greedy:
+    if one.is_greedy:
         return torch.tensor(values, dtype=torch.float64).log_softmax(-1)
     heated = torch.tensor(values, dtype=torch.float64) / one.temperature
     shares = heated.softmax(-1)
@@ -75,11 +75,11 @@ def test_each_row_has_its_own_distribution(rows: list[tuple[Sampling, list[int],
     expected = torch.stack([plain(row, one) for row, one in zip(drawers, logits, strict=True)])
     drawn = sampler.draw(logits)
     for place, row in enumerate(drawers):
-        assert drawn.logprobs[place] == pytest.approx(expected[place, drawn.tokens[place]].item(), abs=1e-4)
+        assert drawn.logprobs[place] == pytest.approx(expected[place, drawn.ids[place]].item(), abs=1e-4)
         assert math.isfinite(drawn.logprobs[place])
         assert len(drawn.alternatives[place]) == (row.sampling.top_logprobs or 0)
-        if row.sampling.greedy:
-            assert expected[place, drawn.tokens[place]] == pytest.approx(expected[place].max().item(), abs=1e-6)
+        if row.sampling.is_greedy:
+            assert expected[place, drawn.ids[place]] == pytest.approx(expected[place].max().item(), abs=1e-6)
 
 
 def test_penalties_follow_what_was_drawn() -> None:
@@ -87,7 +87,7 @@ def test_penalties_follow_what_was_drawn() -> None:
     sampler = Sampler([row], VOCABULARY, CPU)
     logits = torch.zeros(1, VOCABULARY)
     logits[0, 4], logits[0, 9] = 3.0, 2.5
-    drawn = [sampler.draw(logits).tokens[0] for _ in range(3)]
+    drawn = [sampler.draw(logits).ids[0] for _ in range(3)]
     assert drawn == [4, 9, 0]
 
 
@@ -95,7 +95,7 @@ def test_frequencies_are_the_distribution() -> None:
     row = Drawer(Sampling(temperature=0.7, top_p=0.9))
     sampler = Sampler([row], VOCABULARY, CPU)
     logits = torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(1))
-    draws = torch.tensor([sampler.draw(logits).tokens[0] for _ in range(6000)])
+    draws = torch.tensor([sampler.draw(logits).ids[0] for _ in range(6000)])
     shares = torch.bincount(draws, minlength=VOCABULARY) / len(draws)
     expected = plain(row, logits[0]).exp()
     assert shares[expected == 0].sum() == 0

@@ -51,7 +51,7 @@ class NoTokenizer:
 
 
 def read(template: dict[str, Any] | None, pieces: list[str], tools: Any = TOOLS, prompt: str = PROMPT) -> Delta:
-    reader = ChatFormat(NoTokenizer(), template).reader(prompt, tools)
+    reader = ChatFormat(NoTokenizer(), template).make_reader(prompt, tools)
     total = Delta()
     for piece in pieces:
         total.add(reader.feed(piece))

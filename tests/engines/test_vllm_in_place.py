@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from transformers import Qwen3Config
 
+from clawrl_trl.engines.vllm.compat import ApiServer
 from clawrl_trl.engines.vllm.policy import ModelHolder, PolicyInPlace, Refusal
 from clawrl_trl.engines.vllm.version_notes import RunningRequests
 
@@ -88,9 +89,13 @@ def state_of(engine: FakeEngine) -> Any:
     return SimpleNamespace(engine_client=engine, openai_serving_models=models)
 
 
+def holder_of(engine: FakeEngine) -> ModelHolder:
+    return ModelHolder(ApiServer(state_of(engine)))
+
+
 async def test_freeze_load_go_on(engine: FakeEngine, tmp_path: Path) -> None:
     state = state_of(engine)
-    holder = ModelHolder(state)
+    holder = ModelHolder(ApiServer(state))
     names = state.openai_serving_models.base_model_paths
     two = model_folder(tmp_path / "two")
     await holder.load("policy-v2", two)
@@ -103,14 +108,14 @@ async def test_freeze_load_go_on(engine: FakeEngine, tmp_path: Path) -> None:
 
 
 async def test_another_runs_policy_of_the_same_name_is_exchanged(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = ModelHolder(state_of(engine))
+    holder = holder_of(engine)
     for run in ("theirs", "ours"):
         await holder.load("policy-v1", model_folder(tmp_path / run))
     assert engine.told == ["pause", "theirs", "resume", "pause", "ours", "resume"]
 
 
 async def test_what_fails_half_way_is_undone(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = ModelHolder(state_of(engine))
+    holder = holder_of(engine)
     await holder.load("policy-v1", model_folder(tmp_path / "one"))
     engine.broken = {"two"}
     with pytest.raises(Refusal, match="a tensor does not fit"):
@@ -125,7 +130,7 @@ async def test_what_cannot_be_undone_ends_the_server(
     monkeypatch.setattr(signal, "raise_signal", ended.append)
     engine.broken = {"first", "one"}
     with pytest.raises(RuntimeError, match="a tensor does not fit"):
-        await ModelHolder(state_of(engine)).load("policy-v1", model_folder(tmp_path / "one"))
+        await holder_of(engine).load("policy-v1", model_folder(tmp_path / "one"))
     assert ended == [signal.SIGTERM] and "resume" not in engine.told
 
 
@@ -144,10 +149,10 @@ async def test_refused_before_anything_is_frozen(
     Qwen3Config(**{"vocab_size": 48, "hidden_size": 32, "num_hidden_layers": 2, **changes}).save_pretrained(folder)
     save_file({"weight": torch.zeros(2, 2)}, folder / "model.safetensors")
     with pytest.raises(Refusal, match=reason):
-        await ModelHolder(state_of(engine)).load(name, folder)
+        await holder_of(engine).load(name, folder)
     for missing in (None, tmp_path / "nowhere"):
         with pytest.raises(Refusal):
-            await ModelHolder(state_of(engine)).load("policy-v1", missing)
+            await holder_of(engine).load("policy-v1", missing)
     assert engine.told == []
 
 
@@ -169,7 +174,7 @@ async def test_weights_are_looked_at_before_anything_is_frozen(
         path.write_bytes(path.read_bytes()[:-4])
     else:
         save_file(weights, path)
-    holder = ModelHolder(state_of(engine))
+    holder = holder_of(engine)
     if reason is None:  # another name for what the first model has: vLLM knows best
         await holder.load("policy-v1", folder)
         return
@@ -179,9 +184,9 @@ async def test_weights_are_looked_at_before_anything_is_frozen(
 
 
 async def test_each_request_is_told_where_the_new_version_begins(engine: FakeEngine, tmp_path: Path) -> None:
-    holder = ModelHolder(state_of(engine))
-    flights = holder.flights
-    chat, several, adapted, nobody = (flights.begin() for _ in range(4))
+    holder = holder_of(engine)
+    running = holder.running
+    chat, several, adapted, nobody = (running.begin() for _ in range(4))
     asked = {
         "chat": request(f"chatcmpl-{chat}", tokens=7),
         "first of the second prompt": request(f"cmpl-{several}-1", index=0, n=2, tokens=3),
@@ -193,36 +198,36 @@ async def test_each_request_is_told_where_the_new_version_begins(engine: FakeEng
     for name, state in asked.items():
         engine.output_processor.add_request(SimpleNamespace(request_id=name, state=state))
     await holder.load("policy-v1", model_folder(tmp_path / "one"))
-    assert flights.take(chat) == [(0, 0, 0), (0, 7, 1)]
-    assert flights.take(several) == [(2, 0, 0), (3, 0, 0), (2, 3, 1), (3, 4, 1)]
-    assert flights.take(adapted) == [(0, 0, 9), (0, 5, -1)]
-    assert flights.take(nobody) == []
-    late = flights.begin()
+    assert running.take(chat) == [(0, 0, 0), (0, 7, 1)]
+    assert running.take(several) == [(2, 0, 0), (3, 0, 0), (2, 3, 1), (3, 4, 1)]
+    assert running.take(adapted) == [(0, 0, 9), (0, 5, -1)]
+    assert running.take(nobody) == []
+    late = running.begin()
     engine.output_processor.add_request(SimpleNamespace(request_id="late", state=request(f"chatcmpl-{late}")))
-    assert flights.take(late) == [(0, 0, 1)]
+    assert running.take(late) == [(0, 0, 1)]
 
 
 async def test_a_request_under_a_grammar_is_told(engine: FakeEngine) -> None:
-    flights = ModelHolder(state_of(engine)).flights
-    strict, free = flights.begin(), flights.begin()
-    for flight, grammar in ((strict, object()), (free, None)):
+    running = holder_of(engine).running
+    strict, free = running.begin(), running.begin()
+    for request_id, grammar in ((strict, object()), (free, None)):
         asked = SimpleNamespace(
-            request_id=flight,
-            state=request(f"chatcmpl-{flight}"),
+            request_id=request_id,
+            state=request(f"chatcmpl-{request_id}"),
             sampling_params=SimpleNamespace(structured_outputs=grammar),
         )
         engine.output_processor.add_request(asked)
-    assert flights.constrained(strict) and not flights.constrained(free)
-    flights.end(strict)
-    assert not flights.constrained(strict)
+    assert running.is_constrained(strict) and not running.is_constrained(free)
+    running.end(strict)
+    assert not running.is_constrained(strict)
 
 
 async def test_what_was_sampled_before_the_freeze_is_counted_first(engine: FakeEngine, tmp_path: Path) -> None:
     """Outputs may still be on their way through the server's own queue when the scheduler stands still."""
-    holder = ModelHolder(state_of(engine))
-    flight = holder.flights.begin()
+    holder = holder_of(engine)
+    request_id = holder.running.begin()
     counted = [2]
-    state = request(f"chatcmpl-{flight}")
+    state = request(f"chatcmpl-{request_id}")
     state.detokenizer = SimpleNamespace(num_output_tokens=lambda: counted[0])
     engine.output_processor.add_request(SimpleNamespace(request_id="one", state=state))
     queue: asyncio.Queue[int] = engine.engine_core.outputs_queue
@@ -239,40 +244,40 @@ async def test_what_was_sampled_before_the_freeze_is_counted_first(engine: FakeE
     counting = asyncio.create_task(count())
     await holder.load("policy-v1", model_folder(tmp_path / "one"))
     counting.cancel()
-    assert holder.flights.take(flight)[-1] == (0, 4, 1)
+    assert holder.running.take(request_id)[-1] == (0, 4, 1)
 
 
 def served(reply: Callable[[Request, RunningRequests], Awaitable[Response]], engine: FakeEngine) -> TestClient:
     """The middleware around a route that adds notes as the server would."""
 
     async def route(asked: Request) -> Response:
-        return await reply(asked, flights())
+        return await reply(asked, running())
 
     app: Any = Starlette(routes=[Route("/v1/chat/completions", route, methods=["POST"])])
     app.state = state_of(engine)
     app.add_api_route = lambda *args, **kwargs: None
     app.add_middleware(PolicyInPlace)
 
-    def flights() -> RunningRequests:
+    def running() -> RunningRequests:
         layer = app.middleware_stack
         while not isinstance(layer, PolicyInPlace):
             layer = layer.app
         assert layer._holder is not None
-        return layer._holder.flights
+        return layer._holder.running
 
     return TestClient(app)
 
 
 def test_a_stream_has_notes_as_events_and_a_whole_reply_as_a_header(engine: FakeEngine) -> None:
-    async def reply(asked: Request, flights: RunningRequests) -> Response:
+    async def reply(asked: Request, running: RunningRequests) -> Response:
         state = request(f"chatcmpl-{asked.headers['x-request-id']}")
-        flights.note(state, 0, 4)
+        running.note(state, 0, 4)
         if not (await asked.json()).get("stream"):
             return JSONResponse({"choices": []})
 
         async def events() -> Any:
             yield b"data: 1\n\n"
-            flights.note(state, 1, 5)
+            running.note(state, 1, 5)
             yield b"data: 2\n\n"
             yield b"data: [DONE]\n\n"
 
@@ -294,7 +299,7 @@ def test_a_stream_has_notes_as_events_and_a_whole_reply_as_a_header(engine: Fake
 
 
 def test_who_does_not_ask_hears_nothing_of_versions(engine: FakeEngine) -> None:
-    async def reply(asked: Request, flights: RunningRequests) -> Response:
+    async def reply(asked: Request, running: RunningRequests) -> Response:
         return JSONResponse({"id": asked.headers["x-request-id"]})
 
     with served(reply, engine) as http:

@@ -74,7 +74,7 @@ class TinyVL(ScriptedEngine):
                 "fullatt_block_indexes": [1],
             },
             video_token_id=self._id("<|video_pad|>"),
-            **{f"{name}_token_id": one for name, one in ids.items()},
+            **{f"{name}_token_id": token_id for name, token_id in ids.items()},
         )
         torch.manual_seed(0)
         return Qwen2_5_VLForConditionalGeneration(config).eval()
@@ -92,7 +92,9 @@ class TinyVL(ScriptedEngine):
             if part["type"] == "image_url"
         ]
         images = [np.array(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))) for url in urls]
-        prepared = self.prepare(images=[Image.fromarray(one) for one in images], return_tensors="pt") if images else {}
+        prepared = (
+            self.prepare(images=[Image.fromarray(pixels) for pixels in images], return_tensors="pt") if images else {}
+        )
         text = self.tokenizer.apply_chat_template(
             body["messages"], tools=body.get("tools"), tokenize=False, add_generation_prompt=True
         )
@@ -101,19 +103,19 @@ class TinyVL(ScriptedEngine):
         prompt = self.tokenizer.encode(text.replace("<>", PAD), add_special_tokens=False)
         written = {point: self.tokenizer.encode(_call(point), add_special_tokens=False) for point in POINTS}
         scored = {point: self._logprobs(prompt, ids, prepared) for point, ids in written.items()}
-        point = max(POINTS, key=lambda one: sum(scored[one]) / len(scored[one]))
+        point = max(POINTS, key=lambda name: sum(scored[name]) / len(scored[name]))
         return Seen(images, prepared.get("pixel_values"), prompt, point), written[point], scored[point]
 
     @torch.no_grad()
     def _logprobs(self, prompt: list[int], ids: list[int], prepared: Any) -> list[float]:
         tokens = torch.tensor([[*prompt, *ids]])
-        said = self.model(
+        output = self.model(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
             mm_token_type_ids=(tokens == self._id(PAD)).int(),
             **prepared,
         )
-        log_probs = said.logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        log_probs = output.logits[0, len(prompt) - 1 : -1].log_softmax(-1)
         return [float(row[token]) for row, token in zip(log_probs, ids, strict=True)]
 
 
@@ -127,7 +129,7 @@ async def seeing(engine: ScriptedEngine, body: dict[str, Any]) -> Response:
     assert isinstance(engine, TinyVL) and body["stream"]
     seen, ids, logprobs = engine.look(body)
     engine.seen.append(seen)
-    words = tuple(engine.tokenizer.decode([one]) for one in ids)
+    words = tuple(engine.tokenizer.decode([token_id]) for token_id in ids)
     events = []
     for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
         event = chunk(body, words, place)

@@ -140,10 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _create(self, wish: dict[str, Any]) -> tuple[int, Any]:
         name = f"{wish.get('organization') or OWNER}/{wish['name']}"
-        known = name in self.server.repositories
-        if not known:
+        exists = name in self.server.repositories
+        if not exists:
             self.server.repositories[name] = Repository(private=wish.get("visibility") == "private")
-        return (409 if known else 200), {"url": f"{self.server.url}/{name}"}
+        return (409 if exists else 200), {"url": f"{self.server.url}/{name}"}
 
     def _batch(self, wish: dict[str, Any]) -> dict[str, Any]:
         def upload(item: dict[str, Any]) -> dict[str, Any]:

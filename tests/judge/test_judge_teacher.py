@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
-from clawrl_trl.engines.calls import with_thoughts
+from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge.hints import append_hint
 from clawrl_trl.judge.teacher import ATTEMPTS, HintTeacher, NoTeacher, TeacherScores, is_plainly_sampled
@@ -78,7 +78,7 @@ async def test_earlier_thoughts_are_rendered_as_the_gateway_sent_them(script: Sc
         {"role": "assistant", "content": "12", "reasoning_content": "Add them."},
         {"role": "user", "content": "And 5 plus 8?"},
     ]
-    sent = with_thoughts(messages)
+    sent = rename_reasoning(messages)
     turn = stored(ledger, messages=messages, provenance=["owner", "assistant", "owner"], prompt_ids=render(sent))
     assert render(sent) != render(messages)
     taught = await teach(script, turn)

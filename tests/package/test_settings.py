@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.config.serving import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
-from clawrl_trl.doctor.command import parse
+from clawrl_trl.doctor.command import parse_arguments
 from clawrl_trl.errors import UserError
 from clawrl_trl.serving.attach import _flags
 from clawrl_trl.serving.serve import check_bind
@@ -100,10 +100,10 @@ def test_settings_survive_the_run_folder(tmp_path: Path) -> None:
 
 def test_the_doctor_examines_the_settings_of_a_run(tmp_path: Path) -> None:
     ServeSettings(run=str(tmp_path), judge_votes=7).save()
-    settings, as_json = parse(["--run", str(tmp_path), "--json"])
+    settings, as_json = parse_arguments(["--run", str(tmp_path), "--json"])
     assert (settings.run, settings.judge_votes, as_json) == (str(tmp_path), 7, True)
     with pytest.raises(UserError, match="holds no run"):
-        parse(["--run", str(tmp_path / "none")])
+        parse_arguments(["--run", str(tmp_path / "none")])
 
 
 def test_an_open_bind_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

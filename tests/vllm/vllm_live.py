@@ -41,7 +41,9 @@ def serve_policy(live: LiveRun, folder: Path, version: int) -> None:
         policies.promote(tx, version)
     ledger.close()
     with live.client() as client:
-        wait_for(lambda: f"policy-v{version}" in [one.id for one in client.models.list()], 60, "the gateway's switch")
+        wait_for(
+            lambda: f"policy-v{version}" in [model.id for model in client.models.list()], 60, "the gateway's switch"
+        )
 
 
 def launcher(live: LiveRun) -> psutil.Process | None:
@@ -55,7 +57,7 @@ def launcher(live: LiveRun) -> psutil.Process | None:
 
 def server_process(live: LiveRun) -> psutil.Process:
     """vLLM's front end."""
-    found = launcher(live)
-    assert found is not None
-    (server,) = found.children()
+    process = launcher(live)
+    assert process is not None
+    (server,) = process.children()
     return server

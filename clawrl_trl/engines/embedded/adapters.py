@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from clawrl_trl.engines.embedded.cache import use_grouped_attention
+from clawrl_trl.engines.embedded.compat import attention_name
 
 BASE = "base"
 
@@ -67,18 +68,18 @@ class LoadedPolicy:
 
     def mask(self, visible: Tensor) -> Tensor:
         """A 4D mask (true where a query sees a key) in the form this model's attention takes."""
-        if "sdpa" in self.model.config._attn_implementation:
+        if "sdpa" in attention_name(self.model):
             return visible
         hidden = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
         return hidden.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
 
     def stop_reason(self, token_id: int) -> int | None:
-        """vLLM's `stop_reason`: the stop token, or nothing when it is the model's own end of text."""
+        """Return vLLM's `stop_reason`: the stop token, or nothing when it is the model's own end of text."""
         return None if token_id in self.eos_ids else token_id
 
 
 def load_base(path: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A causal language model ready to serve, in evaluation mode and without gradients."""
+    """Load a causal language model ready to serve, in evaluation mode and without gradients."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval().requires_grad_(False)
     use_grouped_attention(model)
     return model
@@ -110,6 +111,7 @@ class LoadedPolicies:
         """
         with self._loading:
             if self.get(name) is not None:
+                # The clients tell this refusal from others by "already", as in vLLM's.
                 raise AdapterError(f"The lora adapter '{name}' has already been loaded.")
             policy = self._read(name, path)
             with self._lock:
@@ -129,13 +131,13 @@ class LoadedPolicies:
     def _read(self, name: str, path: str) -> LoadedPolicy:
         folder = Path(path)
         if (folder / "adapter_config.json").is_file():
-            read = self._adapter
+            load_model = self._adapter
         elif (folder / "config.json").is_file():
-            read = self._full_model
+            load_model = self._full_model
         else:
             raise AdapterError(f"Loading lora {name} failed: no adapter_config.json or config.json in {path}")
         try:
-            model = read(folder)
+            model = load_model(folder)
         except AdapterError as error:
             raise AdapterError(f"Loading lora {name} failed: {error}") from error
         except Exception as error:  # a foreign folder can fail in any way, and must not take the engine with it
@@ -150,13 +152,14 @@ class LoadedPolicies:
         weights = load_file(folder / SAFETENSORS_WEIGHTS_NAME)
         _check_finite(weights.items())
         stored = set(weights)
-        model = PeftModel.from_pretrained(_sharing_copy(self.base.model), str(folder), config=config)
+        # PEFT puts its layers into the tree it is given, so the base model's own tree must not be it.
+        model = PeftModel.from_pretrained(_copy_sharing_tensors(self.base.model), str(folder), config=config)
         expected = set(get_peft_model_state_dict(model, save_embedding_layers=False))
         if surplus := sorted(stored - expected):
             raise AdapterError(f"{len(surplus)} of its tensors fit no module of the base model, e.g. {surplus[0]}")
         if missing := sorted(expected - stored):
             raise AdapterError(f"{len(missing)} tensors are missing, e.g. {missing[0]}")
-        return _merged(model) if self._may_merge(config) else model.get_base_model()
+        return _merge(model) if self._may_merge(config) else model.get_base_model()
 
     def _may_merge(self, config: PeftConfig) -> bool:
         base = self.base.model
@@ -178,14 +181,16 @@ class LoadedPolicies:
         return model
 
 
-def _sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the module tree whose parameters and buffers are the original's own tensors."""
+def _copy_sharing_tensors(model: PreTrainedModel) -> PreTrainedModel:
+    """Copy the module tree, with the original's own tensors as parameters and buffers."""
+    # deepcopy takes what its memo already holds for a copy.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
-def _merged(model: PeftModel) -> PreTrainedModel:
-    """The adapter folded into weights of its own: a plain model that decodes as fast as the base."""
+def _merge(model: PeftModel) -> PreTrainedModel:
+    """Fold the adapter into weights of its own: a plain model that decodes as fast as the base."""
+    # Merging adds to weights in place, and until here they are the base model's own tensors.
     for module in model.modules():
         if isinstance(module, BaseTunerLayer):
             layer = module.get_base_layer()

@@ -9,19 +9,18 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clawrl_trl.engines.calls import EMBEDDED
+from clawrl_trl.engines.calls import EMBEDDED, Json
 from clawrl_trl.engines.embedded import errors
 from clawrl_trl.engines.embedded.adapters import LoadedPolicy
-from clawrl_trl.engines.embedded.engine import Engine, Mailbox
+from clawrl_trl.engines.embedded.engine import Engine, UpdateQueue
 from clawrl_trl.engines.embedded.errors import RequestError, error_object
 from clawrl_trl.engines.embedded.generation import Generation, Update
-from clawrl_trl.engines.embedded.posted import posted
 from clawrl_trl.engines.embedded.protocol import (
     ChatBody,
     CompletionBody,
@@ -30,7 +29,8 @@ from clawrl_trl.engines.embedded.protocol import (
     TokenizeBody,
     UnloadBody,
 )
-from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Json, Piece, ReplyFailed
+from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Piece, ReplyFailed
+from clawrl_trl.engines.embedded.request_body import body_reader
 from clawrl_trl.http.body import run_beside
 
 router = APIRouter()
@@ -57,7 +57,7 @@ def create_app(engine: Engine, key: str | None) -> FastAPI:
     app = FastAPI(title="clawrl-trl embedded engine", lifespan=lifespan, openapi_url=None)
     app.state.engine = engine
     app.state.key = key
-    app.include_router(router, dependencies=[Depends(_authorised)])
+    app.include_router(router, dependencies=[Depends(_check_key)])
     app.add_api_route("/health", _health)
     errors.register(app)
     return app
@@ -68,10 +68,10 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
-async def _authorised(request: Request) -> None:
+async def _check_key(request: Request) -> None:
     key: str | None = request.app.state.key
-    given = request.headers.get("authorization", "")
-    if key is not None and not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+    authorization = request.headers.get("authorization", "")
+    if key is not None and not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
         raise RequestError("Missing or wrong API key.", status=401)
 
 
@@ -83,10 +83,10 @@ async def _health(request: Request) -> Response:
 async def models(request: Request) -> Json:
     """The base model and every loaded policy."""
     engine = _engine(request)
-    return {"object": "list", "data": [_card(one, engine) for one in engine.policies.all()]}
+    return {"object": "list", "data": [_describe_model(policy, engine) for policy in engine.policies.all()]}
 
 
-def _card(policy: LoadedPolicy, engine: Engine) -> Json:
+def _describe_model(policy: LoadedPolicy, engine: Engine) -> Json:
     base = policy is engine.policies.base
     return {
         "id": policy.name,
@@ -113,7 +113,7 @@ async def metrics(request: Request) -> PlainTextResponse:
 
 @router.post("/v1/load_lora_adapter")
 async def load_lora_adapter(
-    request: Request, body: Annotated[LoadBody, Depends(posted(LoadBody))]
+    request: Request, body: Annotated[LoadBody, Depends(body_reader(LoadBody))]
 ) -> PlainTextResponse:
     """Load a policy folder under a name."""
     await _engine(request).load_policy(body.lora_name, body.lora_path)
@@ -122,7 +122,7 @@ async def load_lora_adapter(
 
 @router.post("/v1/unload_lora_adapter")
 async def unload_lora_adapter(
-    request: Request, body: Annotated[UnloadBody, Depends(posted(UnloadBody))]
+    request: Request, body: Annotated[UnloadBody, Depends(body_reader(UnloadBody))]
 ) -> PlainTextResponse:
     """Forget a policy; requests that run on it finish."""
     await _engine(request).unload_policy(body.lora_name)
@@ -130,15 +130,15 @@ async def unload_lora_adapter(
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request, body: Annotated[TokenizeBody, Depends(posted(TokenizeBody))]) -> Response:
+async def tokenize(request: Request, body: Annotated[TokenizeBody, Depends(body_reader(TokenizeBody))]) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
     engine = _engine(request)
-    engine.policy(body.model)
-    return await run_beside(_characters(body), lambda: _tokenized(engine, body))
+    engine.find_policy(body.model)
+    return await run_beside(_count_characters(body), lambda: _tokenize_body(engine, body))
 
 
-def _tokenized(engine: Engine, body: TokenizeBody) -> Response:
-    engine.check_characters(_characters(body), times=MAX_CONTEXTS)
+def _tokenize_body(engine: Engine, body: TokenizeBody) -> Response:
+    engine.check_characters(_count_characters(body), times=MAX_CONTEXTS)
     if body.messages is None:
         tokens = engine.vocabulary.encode(body.prompt or "", special=body.add_special_tokens is not False)
     else:
@@ -146,51 +146,53 @@ def _tokenized(engine: Engine, body: TokenizeBody) -> Response:
         text = _render(engine, body, body.messages, add_generation_prompt, times=MAX_CONTEXTS)
         tokens = engine.vocabulary.encode(text, special=bool(body.add_special_tokens))
     answer = {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": None}
-    return Response(_encoded(answer), media_type="application/json")
+    return Response(_encode(answer), media_type="application/json")
 
 
 @router.post("/detokenize")
-async def detokenize(request: Request, body: Annotated[DetokenizeBody, Depends(posted(DetokenizeBody))]) -> Json:
+async def detokenize(request: Request, body: Annotated[DetokenizeBody, Depends(body_reader(DetokenizeBody))]) -> Json:
     """The text of token ids."""
     engine = _engine(request)
-    engine.policy(body.model)
+    engine.find_policy(body.model)
     if len(body.tokens) > MAX_CONTEXTS * engine.max_model_len:
         raise RequestError(f"{len(body.tokens)} tokens are too many.", param="tokens")
     return {"prompt": await run_beside(len(body.tokens), lambda: engine.vocabulary.decode(body.tokens))}
 
 
 @router.post("/v1/chat/completions")
-async def chat_completions(request: Request, body: Annotated[ChatBody, Depends(posted(ChatBody))]) -> Response:
+async def chat_completions(request: Request, body: Annotated[ChatBody, Depends(body_reader(ChatBody))]) -> Response:
     """Continue a conversation."""
     engine = _engine(request)
-    policy = engine.policy(body.model)
-    mailbox = Mailbox(eager=body.stream)
-    writer = await run_beside(_characters(body), lambda: _chat_writer(engine, policy, body, mailbox))
-    return await _answer(request, writer, mailbox)
+    policy = engine.find_policy(body.model)
+    queue = UpdateQueue(eager=body.stream)
+    writer = await run_beside(_count_characters(body), lambda: _chat_writer(engine, policy, body, queue))
+    return await _run_request(request, writer, queue)
 
 
-def _chat_writer(engine: Engine, policy: LoadedPolicy, body: ChatBody, mailbox: Mailbox) -> ChatWriter:
+def _chat_writer(engine: Engine, policy: LoadedPolicy, body: ChatBody, queue: UpdateQueue) -> ChatWriter:
     prompt = _render(engine, body, body.messages, body.add_generation_prompt)
-    generation = engine.generation(
+    generation = engine.make_generation(
         policy,
         engine.vocabulary.encode(prompt, special=False),
         body,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        deliver=mailbox.put,
+        deliver=queue.put,
         chat=True,
     )
     tools = None if body.tool_choice == "none" else body.tools
-    readers = [engine.chat.reader(prompt, tools) for _ in range(body.n)]
+    readers = [engine.chat.make_reader(prompt, tools) for _ in range(body.n)]
     return ChatWriter(body, body.model or policy.name, engine.vocabulary, generation, readers)
 
 
 def _render(
     engine: Engine, body: ChatBody | TokenizeBody, messages: list[Json], generation_prompt: bool, times: int = 1
 ) -> str:
-    """The prompt text, refused before and after rendering if it can't fit."""
+    """Render the prompt text; refused before and after rendering if it can't fit."""
     # A template may leave out what the assistant said or thought before, but nothing that it was told.
-    engine.check_characters(sum(_length(one) for one in messages if one.get("role") != "assistant"), times=times)
+    engine.check_characters(
+        sum(_count_text(message) for message in messages if message.get("role") != "assistant"), times=times
+    )
     text = engine.chat.render(
         messages,
         body.tools,
@@ -202,16 +204,16 @@ def _render(
     return text
 
 
-def _characters(body: ChatBody | CompletionBody | TokenizeBody) -> int:
-    """Length of what a request says, in characters or token ids."""
+def _count_characters(body: ChatBody | CompletionBody | TokenizeBody) -> int:
+    """Count the characters, or token ids, of a request's messages or prompts."""
     if isinstance(body, CompletionBody):
         return sum(map(len, body.prompts()))
     if isinstance(body, TokenizeBody) and body.messages is None:
         return len(body.prompt or "")
-    return sum(map(_length, body.messages or ())) + len(str(body.tools or ""))
+    return sum(map(_count_text, body.messages or ())) + len(str(body.tools or ""))
 
 
-def _length(message: Json) -> int:
+def _count_text(message: Json) -> int:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = (part.get("text") for part in parts)
@@ -219,26 +221,28 @@ def _length(message: Json) -> int:
 
 
 @router.post("/v1/completions")
-async def completions(request: Request, body: Annotated[CompletionBody, Depends(posted(CompletionBody))]) -> Response:
+async def completions(
+    request: Request, body: Annotated[CompletionBody, Depends(body_reader(CompletionBody))]
+) -> Response:
     """Continue one or several prompts, given as text or token ids."""
     engine = _engine(request)
-    policy = engine.policy(body.model)
-    mailbox = Mailbox(eager=body.stream)
-    writer = await run_beside(_characters(body), lambda: _completion_writer(engine, policy, body, mailbox))
-    return await _answer(request, writer, mailbox)
+    policy = engine.find_policy(body.model)
+    queue = UpdateQueue(eager=body.stream)
+    writer = await run_beside(_count_characters(body), lambda: _completion_writer(engine, policy, body, queue))
+    return await _run_request(request, writer, queue)
 
 
 def _completion_writer(
-    engine: Engine, policy: LoadedPolicy, body: CompletionBody, mailbox: Mailbox
+    engine: Engine, policy: LoadedPolicy, body: CompletionBody, queue: UpdateQueue
 ) -> CompletionWriter:
     generations = [
-        engine.generation(
+        engine.make_generation(
             policy,
             _prompt_ids(engine, body, prompt),
             body,
             max_tokens=body.max_tokens,
             top_logprobs=body.logprobs,
-            deliver=mailbox.put,
+            deliver=queue.put,
             chat=False,
         )
         for prompt in body.prompts()
@@ -253,24 +257,25 @@ def _prompt_ids(engine: Engine, body: CompletionBody, prompt: str | list[int]) -
     return engine.vocabulary.encode(prompt, special=body.add_special_tokens)
 
 
-async def _answer(request: Request, writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> Response:
+async def _run_request(request: Request, writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> Response:
     scheduler = _engine(request).scheduler
     if not scheduler.alive:
         raise RequestError("The engine has stopped decoding.", status=503)
     scheduler.submit(writer.generations)
     if writer.body.stream:
-        return EventStream(writer, mailbox)
+        return EventStream(writer, queue)
     try:
-        return await _unless_gone(request, _whole(writer, mailbox))
+        return await _run_unless_gone(request, _collect_reply(writer, queue))
     finally:
+        # Rows whose client has gone would keep their places in the batch.
         _release(writer.generations)
 
 
 class EventStream(StreamingResponse):
     """Streams a request's chunks as server-sent events; however it ends, its generations are released."""
 
-    def __init__(self, writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> None:
-        super().__init__(_events(writer, mailbox), media_type="text/event-stream")
+    def __init__(self, writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> None:
+        super().__init__(_stream_events(writer, queue), media_type="text/event-stream")
         self._generations = writer.generations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -280,43 +285,46 @@ class EventStream(StreamingResponse):
             _release(self._generations)
 
 
-async def _updates(writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> AsyncIterator[dict[int, Piece]]:
+async def _read_pieces(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[dict[int, Piece]]:
     remaining = len(writer.generations) * writer.body.n
     while remaining:
-        pieces = writer.read(await mailbox.take())
+        pieces = writer.read(await queue.take())
         remaining -= sum(piece.finish_reason is not None for piece in pieces.values())
         yield pieces
 
 
-async def _whole(writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> Response:
+async def _collect_reply(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> Response:
     updates: list[Update] = []
     remaining = len(writer.generations) * writer.body.n
     while remaining:
-        new = await mailbox.take()
+        new = await queue.take()
         updates += new
         remaining -= sum(update.finish_reason is not None for update in new)
-    return await asyncio.to_thread(_written, writer, updates)
+    # In a thread: writing a long reply with log-probs would hold up the tokens of all others.
+    return await asyncio.to_thread(_write_reply, writer, updates)
 
 
-def _written(writer: ChatWriter | CompletionWriter, updates: list[Update]) -> Response:
+def _write_reply(writer: ChatWriter | CompletionWriter, updates: list[Update]) -> Response:
     pieces = writer.read(updates)
-    return Response(_encoded(writer.whole([pieces[index] for index in sorted(pieces)])), media_type="application/json")
+    return Response(
+        _encode(writer.write_reply([pieces[index] for index in sorted(pieces)])), media_type="application/json"
+    )
 
 
-async def _events(writer: ChatWriter | CompletionWriter, mailbox: Mailbox) -> AsyncIterator[bytes]:
-    begun = False
+async def _stream_events(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[bytes]:
+    has_begun = False
     try:
-        async for pieces in _updates(writer, mailbox):
-            chunks = [writer.chunk(index, piece) for index, piece in pieces.items()]
-            if isinstance(writer, ChatWriter) and not begun:
-                chunks.insert(0, writer.first_chunk())
-            begun = True
-            yield b"".join(_event(chunk) for chunk in chunks if chunk is not None)
+        async for pieces in _read_pieces(writer, queue):
+            chunks = [writer.write_chunk(index, piece) for index, piece in pieces.items()]
+            if isinstance(writer, ChatWriter) and not has_begun:
+                chunks.insert(0, writer.write_first_chunk())
+            has_begun = True
+            yield b"".join(_encode_event(chunk) for chunk in chunks if chunk is not None)
         options = writer.body.stream_options
         if options is not None and options.include_usage:
-            yield _event(writer.usage_chunk())
+            yield _encode_event(writer.write_usage_chunk())
     except ReplyFailed as failure:
-        yield _event(error_object(str(failure), 500))
+        yield _encode_event(error_object(str(failure), 500))
     yield b"data: [DONE]\n\n"
 
 
@@ -325,12 +333,13 @@ def _release(generations: list[Generation]) -> None:
         generation.cancelled = True
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The result of the work, or nothing at all when the client hangs up first."""
+async def _run_unless_gone(request: Request, work: Coroutine[object, None, Response]) -> Response:
+    """Return the result of the work, or an empty answer when the client hangs up first."""
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_disconnected(request))
+    leaving = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        # Nobody reads it: 499 is nginx's status for a client that closed the connection.
         return working.result() if working.done() else Response(status_code=499)
     finally:
         working.cancel()
@@ -338,14 +347,15 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _encoded(content: Json) -> bytes:
+def _encode(content: Json) -> bytes:
+    # "replace": what a client sent comes back in it, and may hold half a surrogate pair.
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def _event(content: Json) -> bytes:
-    return b"data: " + _encoded(content) + b"\n\n"
+def _encode_event(content: Json) -> bytes:
+    return b"data: " + _encode(content) + b"\n\n"

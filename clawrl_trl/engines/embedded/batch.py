@@ -13,20 +13,20 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from clawrl_trl.engines.embedded.adapters import LoadedPolicy
-from clawrl_trl.engines.embedded.cache import joined, new_cache, selected
+from clawrl_trl.engines.embedded.cache import concatenate_caches, new_cache, select_rows
 from clawrl_trl.engines.embedded.generation import Generation, PromptScores, Row, Update
 from clawrl_trl.engines.embedded.sampling import Sampler
 
 
 def accept_drawn(rows: Sequence[Row], sampler: Sampler, logits: Tensor) -> list[Update]:
-    """Draw one token per row and let each row take its own."""
-    drawn = sampler.draw(logits)
-    columns = zip(rows, drawn.tokens, drawn.logprobs, drawn.alternatives, strict=True)
+    """Draw one token per row from `logits` (`[rows, vocabulary]`) and let each row take its own."""
+    tokens = sampler.draw(logits)
+    columns = zip(rows, tokens.ids, tokens.logprobs, tokens.alternatives, strict=True)
     return [row.accept(token, logprob, alternatives) for row, token, logprob, alternatives in columns]
 
 
 @dataclass(frozen=True, eq=False)
-class Started:
+class PrefillResult:
     """Result of a finished prefill: the rows' first updates, and the rows that go on as a batch of their own."""
 
     updates: list[Update]
@@ -40,24 +40,28 @@ class Prefill:
         self.generations = generations
         self._policy = generations[0].policy
         self._device = self._policy.model.device
-        lengths = [len(one.prompt_ids) for one in generations]
+        lengths = [len(generation.prompt_ids) for generation in generations]
         self._width = max(lengths)
         self._columns = max(chunk // len(generations), 1)
         self._done = 0
-        padded = [[0] * (self._width - len(one.prompt_ids)) + one.prompt_ids for one in generations]
+        padded = [
+            [0] * (self._width - len(generation.prompt_ids)) + generation.prompt_ids for generation in generations
+        ]
         self._ids = torch.tensor(padded, device=self._device)
         self._starts = self._width - torch.tensor(lengths, device=self._device)
         self._cache = new_cache(self._policy.layers)
-        self._scored = [index for index, one in enumerate(generations) if one.prompt_logprobs is not None]
+        self._scored = [
+            index for index, generation in enumerate(generations) if generation.prompt_logprobs is not None
+        ]
         for index in self._scored:
             generations[index].prompt_scores = PromptScores()
 
     @property
     def cancelled(self) -> bool:
         """True if nobody waits for any of these prompts any more."""
-        return all(one.cancelled for one in self.generations)
+        return all(generation.cancelled for generation in self.generations)
 
-    def step(self) -> Started | None:
+    def step(self) -> PrefillResult | None:
         """Run one chunk. Returns what starts when the last chunk is done, `None` before."""
         begin, end = self._done, min(self._done + self._columns, self._width)
         output = self._policy.model(
@@ -66,7 +70,7 @@ class Prefill:
             position_ids=self._positions(begin, end),
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=0 if self._scored else 1,
+            logits_to_keep=0 if self._scored else 1,  # 0 keeps all
         )
         self._done = end
         for index in self._scored:
@@ -78,10 +82,11 @@ class Prefill:
 
     def _mask(self, begin: int, end: int) -> Tensor | None:
         if begin == 0 and not self._starts.any():
-            return None
+            return None  # prompts of one length in one chunk: the model's own causal mask is cheaper
         queries = torch.arange(begin, end, device=self._device)[None, :, None]
         keys = torch.arange(end, device=self._device)[None, None, :]
         real = keys >= self._starts[:, None, None]
+        # A padded query sees itself: a row of the mask without any key would make NaNs.
         return self._policy.mask(((keys <= queries) & (real | (keys == queries)))[:, None])
 
     def _score(self, index: int, begin: int, logits: Tensor) -> None:
@@ -91,9 +96,9 @@ class Prefill:
         if scores is None or count is None or first >= last:
             return
         logprobs = torch.log_softmax(logits[first - begin : last - begin].float(), dim=-1)
-        chosen = logprobs.gather(1, self._ids[index, first + 1 : last + 1, None])
-        scores.logprobs.extend(chosen[:, 0].tolist())
-        scores.ranks.extend(((logprobs > chosen).sum(-1) + 1).tolist())
+        token_logprobs = logprobs.gather(1, self._ids[index, first + 1 : last + 1, None])
+        scores.logprobs.extend(token_logprobs[:, 0].tolist())
+        scores.ranks.extend(((logprobs > token_logprobs).sum(-1) + 1).tolist())
         if count:
             values, ids = logprobs.topk(min(count, logprobs.shape[1]), dim=-1)
             pairs = zip(ids.tolist(), values.tolist(), strict=True)
@@ -101,31 +106,32 @@ class Prefill:
         else:
             scores.alternatives.extend([[] for _ in range(last - first)])
 
-    def _start(self, logits: Tensor) -> Started:
+    def _start(self, logits: Tensor) -> PrefillResult:
         rows: list[Row] = []
         sources: list[int] = []
         ended: list[Update] = []
         for source, generation in enumerate(self.generations):
             if generation.sampling.max_tokens == 0:
                 ended += [
-                    Update(generation=generation, index=row.index, finish_reason="length") for row in generation.rows()
+                    Update(generation=generation, index=row.index, finish_reason="length")
+                    for row in generation.make_rows()
                 ]
             elif not generation.cancelled:
-                rows += generation.rows()
+                rows += generation.make_rows()
                 sources += [source] * generation.choices
         if not rows:
-            return Started(ended, None)
+            return PrefillResult(ended, None)  # all were scored alone, or cancelled meanwhile
         source_index = torch.tensor(sources, device=self._device)
         sampler = Sampler(rows, logits.shape[-1], self._device)
         updates = accept_drawn(rows, sampler, logits[source_index])
         going = [index for index, update in enumerate(updates) if update.finish_reason is None]
         if not going:
-            return Started(ended + updates, None)
+            return PrefillResult(ended + updates, None)
         keep = source_index[going]
         drop = int(self._starts[keep].min())
-        cache = selected(self._cache, keep, drop)
+        cache = select_rows(self._cache, keep, drop)
         batch = DecodeBatch(self._policy, [rows[index] for index in going], cache, self._starts[keep] - drop)
-        return Started(ended + updates, batch)
+        return PrefillResult(ended + updates, batch)
 
 
 class DecodeBatch:
@@ -141,45 +147,46 @@ class DecodeBatch:
         self._model = policy.model
         self._cache = cache
         self._starts = starts
-        self._members_changed()
+        self._rebuild_tensors()
 
-    def _members_changed(self) -> None:
+    def _rebuild_tensors(self) -> None:
         device = self._starts.device
         length = self._cache.get_seq_length()
         self._tokens = torch.tensor([[row.output_ids[-1]] for row in self.rows], device=device)
         self._positions = (length - self._starts)[:, None]
         self._sampler = Sampler(self.rows, self.policy.vocab_size, device)
         self._padded = bool(self._starts.any())
-        self._masks = self._room_for_masks(length)
+        self._masks = self._make_masks(length)
 
-    def _room_for_masks(self, length: int) -> Tensor:
+    def _make_masks(self, length: int) -> Tensor:
+        # With room to grow, so that a step slices a mask instead of building one.
         columns = torch.arange(length + 512, device=self._starts.device)
         return self.policy.mask((columns >= self._starts[:, None])[:, None, None])
 
-    def join(self, other: "DecodeBatch") -> None:
+    def join(self, joining: "DecodeBatch") -> None:
         """Take over the rows of another batch of the same policy."""
-        mine, theirs = self._cache.get_seq_length(), other._cache.get_seq_length()
-        longest = max(mine, theirs)
-        self._starts = torch.cat([self._starts + longest - mine, other._starts + longest - theirs])
-        self._cache = joined(self._cache, other._cache)
-        self.rows = self.rows + other.rows
-        self._members_changed()
+        own_length, their_length = self._cache.get_seq_length(), joining._cache.get_seq_length()
+        longest = max(own_length, their_length)
+        self._starts = torch.cat([self._starts + longest - own_length, joining._starts + longest - their_length])
+        self._cache = concatenate_caches(self._cache, joining._cache)
+        self.rows = self.rows + joining.rows
+        self._rebuild_tensors()
 
     def keep(self, going: list[int]) -> None:
         """Drop all rows but these; at least one must stay."""
         index = torch.tensor(going, device=self._starts.device)
         starts = self._starts[index]
         drop = int(starts.min())
-        self._cache = selected(self._cache, index, drop)
+        self._cache = select_rows(self._cache, index, drop)
         self._starts = starts - drop
         self.rows = [self.rows[place] for place in going]
-        self._members_changed()
+        self._rebuild_tensors()
 
     def step(self) -> list[Update]:
         """Decode one token for every row. Finished rows stay until `keep` is called."""
         end = self._cache.get_seq_length() + 1
         if end > self._masks.shape[-1]:
-            self._masks = self._room_for_masks(end)
+            self._masks = self._make_masks(end)
         output = self._model(
             input_ids=self._tokens,
             attention_mask=self._masks[..., :end] if self._padded else None,

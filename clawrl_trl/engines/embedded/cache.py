@@ -16,6 +16,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from clawrl_trl.engines.embedded.compat import attention_name
+
 ROOM = 256
 """Columns allocated beyond the ones in use when a buffer is full."""
 
@@ -27,61 +29,65 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._key_room: Tensor | None = None
-        self._value_room: Tensor | None = None
+        self._key_buffer: Tensor | None = None
+        self._value_buffer: Tensor | None = None
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
         """Hold these keys and values from now on; the next update copies them into a fresh buffer."""
         self.dtype, self.device = keys.dtype, keys.device
         self.keys, self.values = keys, values
-        self._key_room = self._value_room = None
+        self._key_buffer = self._value_buffer = None
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Append the new columns; returns all keys and values so far."""
         if not self.is_initialized:
             self.replace(key_states[:, :, :0], value_states[:, :, :0])
         length = self.keys.shape[-2]
         end = length + key_states.shape[-2]
-        if self._key_room is None or self._value_room is None or end > self._key_room.shape[-2]:
-            self._key_room = _with_room(self.keys, end + ROOM)
-            self._value_room = _with_room(self.values, end + ROOM)
-        self._key_room[:, :, length:end] = key_states
-        self._value_room[:, :, length:end] = value_states
-        self.keys, self.values = self._key_room[:, :, :end], self._value_room[:, :, :end]
+        if self._key_buffer is None or self._value_buffer is None or end > self._key_buffer.shape[-2]:
+            self._key_buffer = _enlarge(self.keys, end + ROOM)
+            self._value_buffer = _enlarge(self.values, end + ROOM)
+        self._key_buffer[:, :, length:end] = key_states
+        self._value_buffer[:, :, length:end] = value_states
+        self.keys, self.values = self._key_buffer[:, :, :end], self._value_buffer[:, :, :end]
         return self.keys, self.values
 
 
-def _with_room(held: Tensor, columns: int) -> Tensor:
-    room = held.new_empty(*held.shape[:2], columns, held.shape[3])
-    room[:, :, : held.shape[2]] = held
-    return room
+def _enlarge(states: Tensor, columns: int) -> Tensor:
+    buffer = states.new_empty(*states.shape[:2], columns, states.shape[3])
+    buffer[:, :, : states.shape[2]] = states
+    return buffer
 
 
 def new_cache(layers: int) -> Cache:
-    """An empty cache for a model of so many layers."""
+    """Make an empty cache for a model of so many layers."""
     return Cache(layers=[GrowingLayer() for _ in range(layers)])
 
 
-def joined(first: Cache, second: Cache) -> Cache:
-    """One cache that holds the rows of both, the shorter one padded on the left."""
+def concatenate_caches(first: Cache, second: Cache) -> Cache:
+    """Put the rows of two caches into one, the shorter ones padded on the left."""
     length = max(first.get_seq_length(), second.get_seq_length())
     cache = new_cache(len(first.layers))
-    for layer, one, other in zip(cache.layers, first.layers, second.layers, strict=True):
-        layer.replace(_stacked(one.keys, other.keys, length), _stacked(one.values, other.values, length))
+    for layer, upper, lower in zip(cache.layers, first.layers, second.layers, strict=True):
+        layer.replace(
+            _pad_and_stack(upper.keys, lower.keys, length), _pad_and_stack(upper.values, lower.values, length)
+        )
     return cache
 
 
-def _stacked(one: Tensor, other: Tensor, length: int) -> Tensor:
-    padded = [functional.pad(held, (0, 0, length - held.shape[-2], 0)) for held in (one, other)]
+def _pad_and_stack(upper: Tensor, lower: Tensor, length: int) -> Tensor:
+    padded = [functional.pad(states, (0, 0, length - states.shape[-2], 0)) for states in (upper, lower)]
     return torch.cat(padded)
 
 
-def selected(cache: Cache, rows: Tensor, columns_to_drop: int) -> Cache:
-    """The given rows (`[kept]` int64, repeats allowed), without the leading columns that nobody needs any more."""
+def select_rows(cache: Cache, rows: Tensor, columns_to_drop: int) -> Cache:
+    """Copy the given rows (`[rows]` int64, repeats allowed), without the leading columns that none of them needs."""
     result = new_cache(len(cache.layers))
-    for layer, held in zip(result.layers, cache.layers, strict=True):
-        layer.replace(held.keys[:, :, columns_to_drop:][rows], held.values[:, :, columns_to_drop:][rows])
+    for target, source in zip(result.layers, cache.layers, strict=True):
+        target.replace(source.keys[:, :, columns_to_drop:][rows], source.values[:, :, columns_to_drop:][rows])
     return result
 
 
@@ -105,10 +111,11 @@ def grouped_attention(
 
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+# For an attention without a mask function transformers makes no mask at all.
 AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
     """Let a model that attends through SDPA attend through `grouped_attention` instead."""
-    if model.config._attn_implementation == "sdpa":
+    if attention_name(model) == "sdpa":
         model.set_attn_implementation(GROUPED_ATTENTION)

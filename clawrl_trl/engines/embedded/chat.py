@@ -1,4 +1,4 @@
-"""Chat messages to prompts, and sampled text back to messages.
+"""Rendering of chat messages to prompts, and parsing of sampled text to messages.
 
 Rendering is the tokenizer's chat template; parsing is transformers' streamable response parser, driven by the
 response template that the tokenizer ships or that TRL or transformers know for its family. One parser serves streamed
@@ -7,15 +7,16 @@ and plain replies: a plain message is the sum of the deltas of its stream, so th
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from jinja2 import TemplateError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.chat_parsing import ResponseParser
 
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.chat_template import find_variables
 from clawrl_trl.engines.embedded.deadline import OutOfTimeError, call_within
 
@@ -71,7 +72,7 @@ class ChatFormat:
     """
 
     def __init__(
-        self, tokenizer: Any, response_template: dict[str, Any] | None, limit_s: float = RENDER_LIMIT_S
+        self, tokenizer: PreTrainedTokenizerBase, response_template: Json | None, limit_s: float = RENDER_LIMIT_S
     ) -> None:
         self._tokenizer = tokenizer
         self._template = response_template
@@ -81,7 +82,7 @@ class ChatFormat:
     def delimiters(self) -> str:
         """Every text that the response template may look for outside plain content."""
         fields = (self._template or {}).get("fields", {}).items()
-        return json.dumps([one for name, one in fields if name != CONTENT_FIELD]).replace("\\", "")
+        return json.dumps([field for name, field in fields if name != CONTENT_FIELD]).replace("\\", "")
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -90,14 +91,14 @@ class ChatFormat:
 
     def render(
         self,
-        messages: Sequence[dict[str, Any]],
-        tools: list[dict[str, Any]] | None = None,
+        messages: Sequence[Json],
+        tools: list[Json] | None = None,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        template_arguments: dict[str, Any] | None = None,
+        template_arguments: Json | None = None,
     ) -> str:
-        """The prompt text of a conversation.
+        """Render the prompt text of a conversation.
 
         Raises:
             PromptError: If there is no chat template, it has no such variable, refuses these messages, or takes too
@@ -109,11 +110,11 @@ class ChatFormat:
                 "model's folder. /v1/completions takes plain prompts."
             )
         self._check_arguments(template_arguments or {})
-        plain = [self._normalised(message) for message in messages]
+        normalised = [self._normalise(message) for message in messages]
 
         def apply() -> str:
             text: str = self._tokenizer.apply_chat_template(
-                plain,
+                normalised,
                 tools=tools or None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
@@ -129,35 +130,36 @@ class ChatFormat:
         except TEMPLATE_FAULTS as error:
             raise PromptError(f"The chat template can't render these messages: {error}") from error
 
-    def _check_arguments(self, arguments: dict[str, Any]) -> None:
+    def _check_arguments(self, arguments: Json) -> None:
         for name in arguments:
             if name not in self.variables:
                 accepted = ", ".join(sorted(self.variables))
                 raise PromptError(f"chat_template_kwargs.{name[:100]}: the model's template has only {accepted}.")
 
-    def _normalised(self, message: dict[str, Any]) -> dict[str, Any]:
-        plain = {key: value for key, value in message.items() if value is not None}
-        plain["content"] = _flat(message.get("content"))
-        if plain.get("role") == "developer" and "developer" not in str(self._tokenizer.chat_template):
-            plain["role"] = "system"
-        reasoning = plain.get("reasoning_content") or plain.get("reasoning")
+    def _normalise(self, message: Json) -> Json:
+        normalised = {key: value for key, value in message.items() if value is not None}
+        normalised["content"] = _join_content(message.get("content"))
+        # Templates that know no developer refuse the role or drop the message.
+        if normalised.get("role") == "developer" and "developer" not in str(self._tokenizer.chat_template):
+            normalised["role"] = "system"
+        reasoning = normalised.get("reasoning_content") or normalised.get("reasoning")
         if isinstance(reasoning, str):
-            plain["reasoning_content"] = reasoning
-        if plain.get("tool_calls"):
-            plain["tool_calls"] = [_call_for_template(call) for call in plain["tool_calls"]]
-        return plain
+            normalised["reasoning_content"] = reasoning
+        if normalised.get("tool_calls"):
+            normalised["tool_calls"] = [_call_for_template(call) for call in normalised["tool_calls"]]
+        return normalised
 
-    def reader(self, prompt: str, tools: list[dict[str, Any]] | None) -> "ReplyReader":
-        """A reader for one reply to this prompt; without tools, the text of a call is content."""
+    def make_reader(self, prompt: str, tools: list[Json] | None) -> "ReplyReader":
+        """Make a reader for one reply to this prompt; without tools, the text of a call is content."""
         template = self._template
         if template is not None and not tools:
-            fields = {name: one for name, one in template["fields"].items() if name != TOOLS_FIELD}
+            fields = {name: field for name, field in template["fields"].items() if name != TOOLS_FIELD}
             template = {**template, "fields": fields}
         return ReplyReader(template, prompt, tools)
 
 
-def _flat(content: Any) -> str:
-    """Message content as one text: parts are joined by line breaks, nothing is empty text."""
+def _join_content(content: str | list[Json] | None) -> str:
+    """Join message content to one text: parts by line breaks; no content is empty text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -173,7 +175,7 @@ def _flat(content: Any) -> str:
     return "\n".join(texts)
 
 
-def _call_for_template(call: dict[str, Any]) -> dict[str, Any]:
+def _call_for_template(call: Json) -> Json:
     function = dict(call.get("function") or {})
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -193,9 +195,9 @@ class ReplyReader:
     can't take along what came before it.
     """
 
-    def __init__(self, template: dict[str, Any] | None, prompt: str, tools: list[dict[str, Any]] | None) -> None:
+    def __init__(self, template: Json | None, prompt: str, tools: list[Json] | None) -> None:
         self._parser = None if template is None else ResponseParser(template, prefix=prompt, tools=tools)
-        self._open_call = _open_pattern(template)
+        self._open_call = _compile_open_pattern(template)
         self._raw = ""
         self._region_end = 0
         self._call_start = 0
@@ -215,14 +217,14 @@ class ReplyReader:
         return delta
 
     def finish(self) -> Delta:
-        """The reply is over: what was held back."""
+        """End the reply; returns what was held back."""
         delta = Delta()
         if self._parser is not None:
             self._parse(lambda _: self._parser.finalize()[1] if self._parser else [], "", delta)
         delta.content += self._held["content"]
         return delta
 
-    def _parse(self, step: Any, text: str, delta: Delta) -> None:
+    def _parse(self, step: Callable[[str], Iterable[Json]], text: str, delta: Delta) -> None:
         try:
             events = step(text)
         except (ValueError, TypeError, KeyError):
@@ -232,7 +234,7 @@ class ReplyReader:
             if self._parser is not None:
                 self._handle(event, delta)
 
-    def _handle(self, event: dict[str, Any], delta: Delta) -> None:
+    def _handle(self, event: Json, delta: Delta) -> None:
         name, kind = event["field"], event["type"]
         if name == TOOLS_FIELD:
             self._handle_call(event, delta)
@@ -242,23 +244,23 @@ class ReplyReader:
             self._add_reasoning(event["text"], delta)
         elif kind == "region_close" and name in REASONING_FIELDS:
             self._held["reasoning"] = ""
-            self._part_over()
+            self._end_part()
 
-    def _part_over(self) -> None:
+    def _end_part(self) -> None:
         self._after_part = True
         self._region_end = max(len(self._raw) - 1, 0)
 
-    def _handle_call(self, event: dict[str, Any], delta: Delta) -> None:
+    def _handle_call(self, event: Json, delta: Delta) -> None:
         if event["type"] == "region_open":
-            starts = [found.start() for found in self._open_call.finditer(self._raw, self._region_end)]
+            starts = [match.start() for match in self._open_call.finditer(self._raw, self._region_end)]
             self._call_start = starts[0] if starts else self._region_end
         elif event["type"] == "region_close":
-            call = _valid_call(event["value"])
+            call = _read_call(event["value"])
             if call is None:
                 self._give_up(delta)
                 return
             self._held["content"] = ""
-            self._part_over()
+            self._end_part()
             delta.tool_calls.append(call)
 
     def _add_content(self, text: str, delta: Delta) -> None:
@@ -269,35 +271,36 @@ class ReplyReader:
         self._emit_plain(delta)
 
     def _emit_plain(self, delta: Delta) -> None:
-        held = self._held["content"]
-        certain = held.rstrip()
+        # White space at the end may turn out to be the seam before a call.
+        pending = self._held["content"]
+        certain = pending.rstrip()
         delta.content += certain
-        self._held["content"] = held[len(certain) :]
+        self._held["content"] = pending[len(certain) :]
 
     def _add_reasoning(self, text: str, delta: Delta) -> None:
         if not self._reasoning_begun:
             text = text.lstrip()
             self._reasoning_begun = bool(text)
-        held = self._held["reasoning"] + text
-        certain = held.rstrip()
+        pending = self._held["reasoning"] + text
+        certain = pending.rstrip()
         delta.reasoning += certain
-        self._held["reasoning"] = held[len(certain) :]
+        self._held["reasoning"] = pending[len(certain) :]
 
     def _give_up(self, delta: Delta) -> None:
-        """A call turned out to be none: from its beginning on, everything is plain content."""
+        """Stop parsing at a call that turned out to be none: from its beginning on, everything is plain content."""
         self._parser = None
         self._add_content(self._raw[self._call_start :], delta)
 
 
-def _open_pattern(template: dict[str, Any] | None) -> re.Pattern[str]:
+def _compile_open_pattern(template: Json | None) -> re.Pattern[str]:
     call = (template or {}).get("fields", {}).get(TOOLS_FIELD, {})
     literals = call.get("open", [])
     literals = [literals] if isinstance(literals, str) else literals
     return re.compile(call.get("open_pattern") or "|".join(map(re.escape, literals)) or r"(?!)", re.DOTALL)
 
 
-def _valid_call(value: Any) -> ParsedToolCall | None:
-    """The call in OpenAI's form, or `None` if its shape is not one that a client could run."""
+def _read_call(value: object) -> ParsedToolCall | None:
+    """Convert a parsed call to OpenAI's form; `None` if a client could not run it."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return None
@@ -316,7 +319,7 @@ def _valid_call(value: Any) -> ParsedToolCall | None:
     )
 
 
-def find_response_template(tokenizer: Any, model: Any) -> dict[str, Any] | None:
+def find_response_template(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Json | None:
     """The response template of a model family: the tokenizer's own, else TRL's for its chat template, else
     transformers' for its architecture, else `None`. TRL is imported only when the tokenizer ships none."""
     own = getattr(tokenizer, "response_template", None)
@@ -327,5 +330,5 @@ def find_response_template(tokenizer: Any, model: Any) -> dict[str, Any] | None:
 
     with suppress(ValueError):  # a chat template that TRL doesn't know
         add_response_schema(tokenizer)
-    found: dict[str, Any] | None = get_response_template(tokenizer, model)
-    return found
+    template: Json | None = get_response_template(tokenizer, model)
+    return template

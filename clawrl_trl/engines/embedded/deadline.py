@@ -20,12 +20,12 @@ class OutOfTimeError(Exception):
     """The code took longer than it may."""
 
 
-class _GivenUp(BaseException):
+class _Abandoned(BaseException):
     """Raised inside a thread whose result nobody waits for any more."""
 
 
 def call_within(limit_s: float, function: Callable[[], T]) -> T:
-    """The result of a function, or its exception.
+    """Return the result of a function, or raise its exception.
 
     Args:
         limit_s (`float`): Longest time it may take, seconds.
@@ -38,7 +38,7 @@ def call_within(limit_s: float, function: Callable[[], T]) -> T:
     call.start()
     call.join(limit_s)
     if call.is_alive():
-        call.give_up()
+        call.abandon()
         call.join(LAST_WAIT_S)
         raise OutOfTimeError
     if call.error is not None:
@@ -63,11 +63,11 @@ class _Call(threading.Thread, Generic[T]):
                 self.error = error
             with self._ending:
                 self._over = True
-        except _GivenUp:
+        except _Abandoned:
             self.error = OutOfTimeError()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         # The lock keeps the thread alive in between, so that its number can't be another thread's by then.
         with self._ending:
             if not self._over and self.ident is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_GivenUp))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_Abandoned))

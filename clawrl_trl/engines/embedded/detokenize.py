@@ -1,14 +1,14 @@
-"""From token ids to text, one token at a time.
+"""Incremental decoding of token ids to text.
 
 Text is released only when it can't change any more: a character's bytes are complete, and it can't be the beginning
 of a stop string. So what was streamed is always a prefix of the final text, and a stop string never leaks.
 """
 
 from functools import lru_cache
-from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedTokenizerBase
 
 CONTEXT = 6
 """Prompt tokens a decoder sees first, so that the spacing at the seam comes out right."""
@@ -22,7 +22,7 @@ class Vocabulary:
         delimiters (`str`): Text in which the special tokens that a reply parser needs to see occur.
     """
 
-    def __init__(self, tokenizer: Any, delimiters: str = "") -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, delimiters: str = "") -> None:
         self.tokenizer = tokenizer
         self.backend: Tokenizer = tokenizer.backend_tokenizer
         special = {index: str(token) for index, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -114,16 +114,17 @@ class Detokenizer:
         if self.stopped is not None:
             return ""
         text = self._held + text
-        found = min(((text.find(one), one) for one in self._stop if one in text), default=None)
-        if found is not None:
-            self._held, self.stopped = "", found[1]
-            return text[: found[0] + (len(found[1]) if self._include_stop else 0)]
-        keep = len(text) - _pending(text, self._stop)
-        self._held = text[keep:]
-        return text[:keep]
+        matches = [(text.find(stop), stop) for stop in self._stop if stop in text]
+        if matches:
+            place, self.stopped = min(matches)
+            self._held = ""
+            return text[: place + (len(self.stopped) if self._include_stop else 0)]
+        certain = len(text) - _count_pending(text, self._stop)
+        self._held = text[certain:]
+        return text[:certain]
 
 
-def _pending(text: str, stop: tuple[str, ...]) -> int:
+def _count_pending(text: str, stops: tuple[str, ...]) -> int:
     """Length of the longest end of `text` that begins a stop string."""
-    longest = min(len(text), max(map(len, stop)) - 1)
-    return next((size for size in range(longest, 0, -1) if any(one.startswith(text[-size:]) for one in stop)), 0)
+    longest = min(len(text), max(map(len, stops)) - 1)
+    return next((size for size in range(longest, 0, -1) if any(stop.startswith(text[-size:]) for stop in stops)), 0)

@@ -6,17 +6,16 @@ Routes only translate between this and JSON.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import psutil
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.context import embedded_context
+from clawrl_trl.engines.context import choose_embedded_context
 from clawrl_trl.engines.embedded.adapters import BASE, AdapterError, LoadedPolicies, LoadedPolicy, load_base
 from clawrl_trl.engines.embedded.chat import ChatFormat, find_response_template
 from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
@@ -29,7 +28,7 @@ from clawrl_trl.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-class Mailbox:
+class UpdateQueue:
     """Queue of the updates of one request, in the event loop.
 
     Args:
@@ -96,11 +95,11 @@ class Engine:
             chat=chat,
             policies=LoadedPolicies(base),
             scheduler=Scheduler(settings.max_running, settings.max_waiting),
-            max_model_len=served_context(model, settings.max_model_len),
+            max_model_len=choose_context(model, settings.max_model_len),
         )
 
-    def policy(self, name: str | None) -> LoadedPolicy:
-        """The policy a request names; the base model when it names none.
+    def find_policy(self, name: str | None) -> LoadedPolicy:
+        """Find the policy a request names; the base model when it names none.
 
         Raises:
             RequestError: 404 if no such policy is loaded.
@@ -110,7 +109,7 @@ class Engine:
             raise RequestError(f"The model `{name}` does not exist.", status=404, param="model")
         return policy
 
-    def generation(
+    def make_generation(
         self,
         policy: LoadedPolicy,
         prompt_ids: list[int],
@@ -121,20 +120,21 @@ class Engine:
         deliver: Callable[[Update], None],
         chat: bool,
     ) -> Generation:
-        """One prompt of a request, ready to submit. `max_tokens` is cut to what the context leaves room for.
+        """Make one prompt of a request ready to submit. `max_tokens` is cut to what the context leaves room for.
 
         Raises:
             RequestError: If the prompt is empty, too long, or holds ids outside the vocabulary.
         """
         self._check_prompt(prompt_ids, policy, max_tokens)
         room = self.max_model_len - len(prompt_ids)
-        sampling = body.sampling(
+        sampling = body.to_sampling(
             max_tokens=room if max_tokens is None else min(max_tokens, room),
             eos_ids=policy.eos_ids,
             top_logprobs=top_logprobs,
         )
         self._check_ids(sampling.logit_bias, policy, "logit_bias")
         self._check_ids(sampling.stop_token_ids, policy, "stop_token_ids")
+        # A chat's parser needs to see the special tokens that its template names.
         hidden = self.vocabulary.silent_ids if chat else self.vocabulary.special_ids
         new_text = partial(
             Detokenizer,
@@ -157,9 +157,10 @@ class Engine:
     def _check_prompt(self, prompt_ids: list[int], policy: LoadedPolicy, max_tokens: int | None) -> None:
         if not prompt_ids:
             raise RequestError("The prompt cannot be empty.", param="prompt")
+        # A reply takes at least one token; scoring (`max_tokens` 0) takes none.
         longest = self.max_model_len - (0 if max_tokens == 0 else 1)
         if len(prompt_ids) > longest:
-            raise self._too_long(str(len(prompt_ids)))
+            raise self._context_error(str(len(prompt_ids)))
         self._check_ids(prompt_ids, policy, "prompt")
 
     def check_characters(self, characters: int, *, times: int = 1) -> None:
@@ -174,9 +175,9 @@ class Engine:
         """
         least = -(-characters // self.vocabulary.characters_per_token)
         if least > times * self.max_model_len:
-            raise self._too_long(f"at least {least}")
+            raise self._context_error(f"at least {least}")
 
-    def _too_long(self, tokens: str) -> RequestError:
+    def _context_error(self, tokens: str) -> RequestError:
         return RequestError(
             f"This model's maximum context length is {self.max_model_len} tokens. However, your request has "
             f"{tokens} input tokens. Please reduce the length of the input messages.",
@@ -184,7 +185,7 @@ class Engine:
         )
 
     @staticmethod
-    def _check_ids(ids: Any, policy: LoadedPolicy, param: str) -> None:
+    def _check_ids(ids: Collection[int], policy: LoadedPolicy, param: str) -> None:
         wrong = next(
             (token for token in (min(ids, default=0), max(ids, default=0)) if not _is_id(token, policy)), None
         )
@@ -216,41 +217,41 @@ class Engine:
 
     async def warm_up(self) -> None:
         """Run one short request, so that the first real one doesn't pay for lazy initialisation."""
-        mailbox = Mailbox(eager=False)
-        generation = self.generation(
+        queue = UpdateQueue(eager=False)
+        generation = self.make_generation(
             self.policies.base,
             [0, 1],
             SamplingBody(seed=0, ignore_eos=True),
             max_tokens=2,
             top_logprobs=None,
-            deliver=mailbox.put,
+            deliver=queue.put,
             chat=False,
         )
         self.scheduler.submit([generation])
-        await mailbox.take()
+        await queue.take()
 
 
 def _is_id(token: int, policy: LoadedPolicy) -> bool:
     return 0 <= token < policy.vocab_size
 
 
-def served_context(model: Any, wanted: int | None) -> int:
-    """The longest context served.
+def choose_context(model: PreTrainedModel, requested: int | None) -> int:
+    """Choose the longest context to serve, in tokens.
 
     Raises:
         UserError: If the model has layers whose state the engine's cache does not hold.
     """
     config = model.config.get_text_config(decoder=True)
-    if other := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        raise UserError(f"The embedded engine can't serve layers of type {other.pop()}: use --engine vllm.")
+    if unserved := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        raise UserError(f"The embedded engine can't serve layers of type {unserved.pop()}: use --engine vllm.")
     free = torch.cuda.mem_get_info()[0] if model.device.type == "cuda" else psutil.virtual_memory().available
-    context = embedded_context(config, wanted, itemsize=model.dtype.itemsize, free=free)
-    if wanted is None:
+    context = choose_embedded_context(config, requested, itemsize=model.dtype.itemsize, free=free)
+    if requested is None:
         logger.info("serving a context of %d tokens", context)
     return context
 
 
-def _eos_ids(config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:
+def _eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     configured = getattr(config, "eos_token_id", None)
     listed: Sequence[int] = (
         configured if isinstance(configured, list) else [configured] if configured is not None else []

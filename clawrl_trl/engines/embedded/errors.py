@@ -1,12 +1,12 @@
 """Errors in OpenAI's shape: `{"error": {message, type, param, code}}` with the right status."""
 
 import json
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.embedded.chat import PromptError
 from clawrl_trl.engines.embedded.replies import ReplyFailed
 from clawrl_trl.engines.embedded.scheduler import QueueFull
@@ -36,7 +36,7 @@ class RequestError(Exception):
         self.param = param
 
 
-def error_object(message: str, status: int, param: str | None = None) -> dict[str, Any]:
+def error_object(message: str, status: int, param: str | None = None) -> Json:
     """The whole body of an error."""
     kind = TYPES.get(status, "BadRequestError")
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}

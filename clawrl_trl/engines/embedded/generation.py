@@ -66,8 +66,8 @@ class Generation:
     prompt_scores: PromptScores | None = None
     cancelled: bool = False
 
-    def rows(self) -> list["Row"]:
-        """Fresh rows, one per choice; with a seed, choice i draws with seed + i."""
+    def make_rows(self) -> list["Row"]:
+        """Make fresh rows, one per choice; with a seed, choice i draws with seed + i."""
         seed = self.sampling.seed
         return [
             Row(self, index, random.Random(None if seed is None else seed + index)) for index in range(self.choices)
@@ -98,7 +98,7 @@ class Row:
 
     def accept(self, token_id: int, logprob: float, alternatives: list[tuple[int, float]]) -> Update:
         """Take the drawn token; the update says whether it was the last one."""
-        if logprob != logprob:
+        if logprob != logprob:  # NaN: whatever token came with it was not sampled
             return self.fail(f"the policy '{self.generation.policy.name}' produced logits that are not numbers")
         self.output_ids.append(token_id)
         text, finish_reason, stop_reason = self._advance(token_id)
@@ -115,16 +115,17 @@ class Row:
 
     def _advance(self, token_id: int) -> tuple[str, str | None, str | int | None]:
         sampling, text = self.sampling, self._text
+        # `output_ids` holds the stop token already, so more than `min_tokens` of them leave that many before it.
         if token_id in sampling.stop_token_ids and len(self.output_ids) > sampling.min_tokens:
             rest = text.flush()
             return rest, "stop", text.stopped or self.generation.policy.stop_reason(token_id)
         released = text.push(token_id)
         if text.stopped is not None:
             return released, "stop", text.stopped
-        loops = sampling.loops(self.output_ids)
-        if loops or len(self.output_ids) >= sampling.max_tokens:
+        has_loop = sampling.has_loop(self.output_ids)
+        if has_loop or len(self.output_ids) >= sampling.max_tokens:
             released += text.flush()
-            cut = "repetition" if loops else "length"
+            cut = "repetition" if has_loop else "length"
             return released, "stop" if text.stopped is not None else cut, text.stopped
         return released, None, None
 

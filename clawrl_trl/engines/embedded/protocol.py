@@ -5,10 +5,11 @@ by name rather than ignored: a reply that only looks as if it obeyed a schema wo
 is no number) and numbers are bounded by what float32 arithmetic on logits bears.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.engines.embedded.sampling import Sampling
 from clawrl_trl.http.limits import MAX_CHOICES
@@ -75,6 +76,7 @@ class SamplingBody(Body):
     stream_options: EngineStreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    # vLLM takes 0 and -1 for off.
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -86,6 +88,7 @@ class SamplingBody(Body):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: Count = 0
+    # Not strict: the keys of a JSON object are strings.
     logit_bias: dict[Annotated[TokenId, Field(strict=False)], Bias] | None = None
     repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
@@ -93,19 +96,19 @@ class SamplingBody(Body):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     request_id: str | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: Json | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, body: Any) -> Any:
-        asked = [name for name in UNSUPPORTED if isinstance(body, dict) and body.get(name)]
-        if asked:
-            raise ValueError(f"{asked[0]} is not supported by the embedded engine, use --engine vllm")
+    def _supported(cls, body: object) -> object:
+        unsupported = [name for name in UNSUPPORTED if isinstance(body, dict) and body.get(name)]
+        if unsupported:
+            raise ValueError(f"{unsupported[0]} is not supported by the embedded engine, use --engine vllm")
         return body
 
     @field_validator("response_format")
     @classmethod
-    def _free_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _free_text(cls, value: Json | None) -> Json | None:
         if value is not None and value.get("type") != "text":
             raise ValueError("the embedded engine can't constrain replies, use --engine vllm for response_format")
         return value
@@ -123,8 +126,8 @@ class SamplingBody(Body):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def sampling(self, *, max_tokens: int, eos_ids: frozenset[int], top_logprobs: int | None) -> Sampling:
-        """The engine's form of these settings."""
+    def to_sampling(self, *, max_tokens: int, eos_ids: frozenset[int], top_logprobs: int | None) -> Sampling:
+        """Convert these settings to the engine's form."""
         stop_ids = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else eos_ids)
         loops = self.repetition_detection or RepetitionDetection()
         return Sampling(
@@ -149,8 +152,8 @@ class SamplingBody(Body):
 class ConversationBody(Body):
     """Messages and how to render them."""
 
-    messages: Annotated[Items[dict[str, Any]], Field(min_length=1)]
-    tools: Items[dict[str, Any]] | None = None
+    messages: Annotated[Items[Json], Field(min_length=1)]
+    tools: Items[Json] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: Refused = None
@@ -158,7 +161,7 @@ class ConversationBody(Body):
 
     @field_validator("messages")
     @classmethod
-    def _shaped(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _shaped(cls, messages: list[Json]) -> list[Json]:
         for index, message in enumerate(messages):
             content = message.get("content")
             if not isinstance(message.get("role"), str):
@@ -175,7 +178,7 @@ class ConversationBody(Body):
 
     @field_validator("tools")
     @classmethod
-    def _functions(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    def _functions(cls, tools: list[Json] | None) -> list[Json] | None:
         for index, tool in enumerate(tools or []):
             function = tool.get("function")
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -190,12 +193,12 @@ class ChatBody(SamplingBody, ConversationBody):
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Json | None = None
     include_reasoning: bool = True
 
     @field_validator("tool_choice")
     @classmethod
-    def _not_forced(cls, value: Any) -> Any:
+    def _not_forced(cls, value: object) -> object:
         if value == "required" or isinstance(value, dict):
             raise ValueError("the embedded engine can't force a tool call, use 'auto' or --engine vllm")
         return value
@@ -221,7 +224,7 @@ class CompletionBody(SamplingBody):
             return [self.prompt]
         if not self.prompt or isinstance(self.prompt[0], int):
             return [[token for token in self.prompt if isinstance(token, int)]]
-        return [one for one in self.prompt if not isinstance(one, int)]
+        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
 
 class TokenizeBody(Body):
@@ -229,8 +232,8 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Items[dict[str, Any]] | None = None
-    tools: Items[dict[str, Any]] | None = None
+    messages: Items[Json] | None = None
+    tools: Items[Json] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool | None = None
@@ -242,6 +245,7 @@ class TokenizeBody(Body):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         if self.messages is not None:
+            # Made for its checks alone.
             ConversationBody(messages=self.messages, tools=self.tools)
         return self
 

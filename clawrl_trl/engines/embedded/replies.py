@@ -9,8 +9,8 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.embedded.chat import Delta, ParsedToolCall, ReplyReader
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.generation import Generation, Update
@@ -18,8 +18,6 @@ from clawrl_trl.engines.embedded.protocol import ChatBody, CompletionBody, Sampl
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON doesn't have; vLLM's value."""
-
-Json = dict[str, Any]
 
 
 @dataclass
@@ -101,8 +99,8 @@ class Writer:
         return reason
 
     def usage(self) -> Json:
-        """OpenAI's token counts of the whole request so far."""
-        prompt = sum(len(one.prompt_ids) for one in self.generations)
+        """Return OpenAI's token counts of the whole request so far."""
+        prompt = sum(len(generation.prompt_ids) for generation in self.generations)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self.sampled,
@@ -110,8 +108,8 @@ class Writer:
             "prompt_tokens_details": None,
         }
 
-    def usage_chunk(self) -> Json:
-        """The chunk without choices that ends a stream when usage was asked for."""
+    def write_usage_chunk(self) -> Json:
+        """Write the chunk without choices that ends a stream when usage was asked for."""
         return self._envelope(self.chunk_name) | {"choices": [], "usage": self.usage()}
 
     def _envelope(self, name: str) -> Json:
@@ -124,16 +122,16 @@ class Writer:
         scores = generation.prompt_scores
         if scores is None:
             return None
-        listed: list[Json | None] = [None]
+        entries: list[Json | None] = [None]  # the first token has none
         rows = zip(generation.prompt_ids[1:], scores.logprobs, scores.ranks, scores.alternatives, strict=True)
         for token_id, logprob, rank, alternatives in rows:
-            entry = {str(token_id): self._scored(token_id, logprob, rank)}
-            for place, (other, value) in enumerate(alternatives, 1):
-                entry.setdefault(str(other), self._scored(other, value, place))
-            listed.append(entry)
-        return listed
+            entry = {str(token_id): self._describe_score(token_id, logprob, rank)}
+            for place, (alternative, value) in enumerate(alternatives, 1):
+                entry.setdefault(str(alternative), self._describe_score(alternative, value, place))
+            entries.append(entry)
+        return entries
 
-    def _scored(self, token_id: int, logprob: float, rank: int) -> Json:
+    def _describe_score(self, token_id: int, logprob: float, rank: int) -> Json:
         return {
             "logprob": max(logprob, LOWEST),
             "rank": rank,
@@ -173,8 +171,8 @@ class ChatWriter(Writer):
     def _finish_reason(self, index: int, reason: str) -> str:
         return "tool_calls" if reason == "stop" and self._calls[index] else reason
 
-    def first_chunk(self) -> Json:
-        """The chunk that opens all choices; it names the role and the prompt's tokens."""
+    def write_first_chunk(self) -> Json:
+        """Write the chunk that opens all choices; it names the role and the prompt's tokens."""
         delta = {"role": "assistant", "content": ""}
         choices = [
             {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} for index in range(self.body.n)
@@ -184,10 +182,10 @@ class ChatWriter(Writer):
             chunk["prompt_token_ids"] = self.generations[0].prompt_ids
         return chunk
 
-    def chunk(self, index: int, piece: Piece) -> Json | None:
-        """One choice's gain as a chunk, or `None` if the client would learn nothing from it."""
-        told = self.body.return_token_ids or self.body.logprobs
-        if not piece.delta and piece.finish_reason is None and not told:
+    def write_chunk(self, index: int, piece: Piece) -> Json | None:
+        """Write one choice's gain as a chunk; `None` if the client would learn nothing from it."""
+        has_token_data = self.body.return_token_ids or self.body.logprobs
+        if not piece.delta and piece.finish_reason is None and not has_token_data:
             return None
         before = self._calls[index] - len(piece.delta.tool_calls)
         delta: Json = {}
@@ -197,13 +195,13 @@ class ChatWriter(Writer):
             delta["content"] = piece.delta.content
         if piece.delta.tool_calls:
             calls = enumerate(piece.delta.tool_calls, before)
-            delta["tool_calls"] = [{"index": place, **_tool_call(call)} for place, call in calls]
+            delta["tool_calls"] = [{"index": place, **_describe_call(call)} for place, call in calls]
         return self._envelope(self.chunk_name) | {"choices": [self._choice(index, piece) | {"delta": delta}]}
 
-    def whole(self, pieces: list[Piece]) -> Json:
-        """The finished object."""
+    def write_reply(self, pieces: list[Piece]) -> Json:
+        """Write the finished object."""
         choices = [
-            self._choice(index, piece) | {"message": _message(piece.delta)} for index, piece in enumerate(pieces)
+            self._choice(index, piece) | {"message": _make_message(piece.delta)} for index, piece in enumerate(pieces)
         ]
         reply = self._envelope(self.object_name) | {
             "choices": choices,
@@ -229,7 +227,8 @@ class ChatWriter(Writer):
         rows = zip(tokens.ids, tokens.logprobs, tokens.alternatives, strict=True)
         return {
             "content": [
-                self._entry(token_id, logprob) | {"top_logprobs": [self._entry(*other) for other in alternatives]}
+                self._entry(token_id, logprob)
+                | {"top_logprobs": [self._entry(*alternative) for alternative in alternatives]}
                 for token_id, logprob, alternatives in rows
             ]
         }
@@ -251,10 +250,10 @@ class CompletionWriter(Writer):
         self._offsets = [0] * (len(generations) * body.n)
         self._begun: set[int] = set()
 
-    def chunk(self, index: int, piece: Piece) -> Json | None:
-        """One choice's gain as a chunk, or `None` if the client would learn nothing from it."""
-        told = self.body.return_token_ids or self.body.logprobs is not None
-        if not piece.delta and piece.finish_reason is None and not told:
+    def write_chunk(self, index: int, piece: Piece) -> Json | None:
+        """Write one choice's gain as a chunk; `None` if the client would learn nothing from it."""
+        has_token_data = self.body.return_token_ids or self.body.logprobs is not None
+        if not piece.delta and piece.finish_reason is None and not has_token_data:
             return None
         chunk = self._envelope(self.chunk_name) | {
             "choices": [self._choice(index, piece, first=index not in self._begun)]
@@ -264,8 +263,8 @@ class CompletionWriter(Writer):
         self._begun.add(index)
         return chunk
 
-    def whole(self, pieces: list[Piece]) -> Json:
-        """The finished object."""
+    def write_reply(self, pieces: list[Piece]) -> Json:
+        """Write the finished object."""
         choices = [self._choice(index, piece, first=True) for index, piece in enumerate(pieces)]
         reply = self._envelope(self.object_name) | {"choices": choices, "usage": self.usage()}
         if self.body.return_token_ids and len(self.generations) == 1:
@@ -298,8 +297,8 @@ class CompletionWriter(Writer):
         rows = zip(tokens.ids, tokens.logprobs, tokens.alternatives, strict=True)
         tops = [
             {self._token(token_id): max(logprob, LOWEST)}
-            | {self._token(one): max(value, LOWEST) for one, value in others}
-            for token_id, logprob, others in rows
+            | {self._token(alternative): max(value, LOWEST) for alternative, value in alternatives}
+            for token_id, logprob, alternatives in rows
         ]
         return {
             "text_offset": offsets,
@@ -309,7 +308,8 @@ class CompletionWriter(Writer):
         }
 
 
-def _message(delta: Delta) -> Json:
+def _make_message(delta: Delta) -> Json:
+    # OpenAI's protocol has null, not empty text, beside calls; an empty reply stays text.
     silent = not delta.content and bool(delta.tool_calls or delta.reasoning)
     message: Json = {
         "role": "assistant",
@@ -318,10 +318,10 @@ def _message(delta: Delta) -> Json:
         "reasoning": delta.reasoning or None,
     }
     if delta.tool_calls:
-        message["tool_calls"] = [_tool_call(call) for call in delta.tool_calls]
+        message["tool_calls"] = [_describe_call(call) for call in delta.tool_calls]
     return message
 
 
-def _tool_call(call: ParsedToolCall) -> Json:
+def _describe_call(call: ParsedToolCall) -> Json:
     identity = f"call_{uuid.uuid4().hex[:24]}"
     return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -1,4 +1,4 @@
-"""Drawing the next token, and the log-probability it was drawn with.
+"""SampledRow the next token, and the log-probability it was drawn with.
 
 The log-probabilities returned are those of the distribution sampled from: after bias, penalties, temperature and
 truncation, in float32. Training divides by them, so this file is where they must be right. A greedy row
@@ -54,31 +54,31 @@ class Sampling:
     loop_sizes: range = range(0)
     loop_count: int = 2
 
-    def loops(self, output_ids: list[int]) -> bool:
+    def has_loop(self, output_ids: list[int]) -> bool:
         """Return whether a reply ends with a pattern that stands `loop_count` times in a row."""
         for size in self.loop_sizes:
             span = size * self.loop_count
             if span > len(output_ids):
-                return False
+                return False  # sizes ascend, so no longer one fits either
             if output_ids[-span:-size] == output_ids[size - span :]:
                 return True
         return False
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         return self.temperature < 1e-5
 
     @property
     def truncates(self) -> bool:
-        return not self.greedy and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+        return not self.is_greedy and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
     @property
     def penalises(self) -> bool:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
 
 
-class Drawing(Protocol):
-    """Protocol of a row as the sampler sees it."""
+class SampledRow(Protocol):
+    """A reply being decoded, as far as the sampler reads it."""
 
     @property
     def sampling(self) -> Sampling: ...
@@ -91,10 +91,10 @@ class Drawing(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTokens:
     """One drawn token per row: ids, their log-probabilities, and the likeliest alternatives asked for."""
 
-    tokens: list[int]
+    ids: list[int]
     logprobs: list[float]
     alternatives: list[list[tuple[int, float]]]
 
@@ -106,32 +106,38 @@ class Sampler:
     however many rows there are, and features nobody asked for cost nothing.
     """
 
-    def __init__(self, rows: Sequence[Drawing], vocab_size: int, device: torch.device) -> None:
+    def __init__(self, rows: Sequence[SampledRow], vocab_size: int, device: torch.device) -> None:
         self._rows = rows
         settings = [row.sampling for row in rows]
         self._device = device
-        self._temperature = self._column([1.0 if one.greedy else one.temperature for one in settings])
-        self._heated = any(not one.greedy and one.temperature != 1 for one in settings)
-        self._greedy = [one.greedy for one in settings]
+        self._temperature = self._column(
+            [1.0 if sampling.is_greedy else sampling.temperature for sampling in settings]
+        )
+        self._heated = any(not sampling.is_greedy and sampling.temperature != 1 for sampling in settings)
+        self._greedy = [sampling.is_greedy for sampling in settings]
         self._greedy_mask = torch.tensor(self._greedy, device=device)
         self._biased = [
             (
                 index,
-                torch.tensor(list(one.logit_bias), device=device),
-                self._column(list(one.logit_bias.values()))[:, 0],
+                torch.tensor(list(sampling.logit_bias), device=device),
+                self._column(list(sampling.logit_bias.values()))[:, 0],
             )
-            for index, one in enumerate(settings)
-            if one.logit_bias
+            for index, sampling in enumerate(settings)
+            if sampling.logit_bias
         ]
-        self._unfinished = [index for index, one in enumerate(settings) if one.min_tokens and one.stop_token_ids]
-        self._truncated = _Truncation(settings, device) if any(one.truncates for one in settings) else None
-        self._penalties = _Penalties(rows, vocab_size, device) if any(one.penalises for one in settings) else None
-        self._alternatives = max((one.top_logprobs or 0 for one in settings), default=0)
+        self._unfinished = [
+            index for index, sampling in enumerate(settings) if sampling.min_tokens and sampling.stop_token_ids
+        ]
+        self._truncated = _Truncation(settings, device) if any(sampling.truncates for sampling in settings) else None
+        self._penalties = (
+            _Penalties(rows, vocab_size, device) if any(sampling.penalises for sampling in settings) else None
+        )
+        self._alternatives = max((sampling.top_logprobs or 0 for sampling in settings), default=0)
 
     def _column(self, values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device)[:, None]
 
-    def draw(self, logits: Tensor) -> Drawn:
+    def draw(self, logits: Tensor) -> DrawnTokens:
         """Draw one token per row.
 
         Args:
@@ -139,11 +145,11 @@ class Sampler:
         """
         logprobs = self.logprobs(logits)
         tokens = self._choose(logprobs)
-        chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+        token_logprobs = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         ids: list[int] = tokens.tolist()
         if self._penalties is not None:
             self._penalties.count(tokens)
-        return Drawn(ids, chosen, self._likeliest(logprobs))
+        return DrawnTokens(ids, token_logprobs, self._likeliest(logprobs))
 
     def logprobs(self, logits: Tensor) -> Tensor:
         """The distribution to draw from: float32 log-probabilities, `[rows, vocabulary]`."""
@@ -165,12 +171,14 @@ class Sampler:
     def _choose(self, logprobs: Tensor) -> Tensor:
         if all(self._greedy):
             return logprobs.argmax(-1)
+        # In float64: over a large vocabulary the rounding of float32 sums would move every boundary.
         below = logprobs.exp().cumsum(-1, dtype=torch.float64)
         total = below[:, -1:]
         uniform = [
             0.0 if greedy else row.random.random() for row, greedy in zip(self._rows, self._greedy, strict=True)
         ]
         target = torch.tensor(uniform, dtype=torch.float64, device=self._device)[:, None] * total
+        # A draw that rounds up to the total itself would fall behind the last token.
         target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
         tokens = torch.searchsorted(below, target, right=True)[:, 0].clamp_(max=logprobs.shape[1] - 1)
         if any(self._greedy):
@@ -182,19 +190,23 @@ class Sampler:
             return [[] for _ in self._rows]
         values, ids = logprobs.topk(min(self._alternatives, logprobs.shape[1]), dim=-1)
         pairs = [list(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
-        return [found[: row.sampling.top_logprobs or 0] for found, row in zip(pairs, self._rows, strict=True)]
+        return [
+            alternatives[: row.sampling.top_logprobs or 0] for alternatives, row in zip(pairs, self._rows, strict=True)
+        ]
 
 
 class _Truncation:
     """min-p, top-k and top-p, for the rows that ask for one of them."""
 
     def __init__(self, settings: list[Sampling], device: torch.device) -> None:
-        asked = [index for index, one in enumerate(settings) if one.truncates]
-        self._index = torch.tensor(asked, device=device)
-        column = [settings[index] for index in asked]
-        self._min_p = torch.tensor([one.min_p for one in column], device=device)[:, None]
-        self._top_k = torch.tensor([one.top_k for one in column], device=device)[:, None]
-        self._top_p = torch.tensor([one.top_p for one in column], dtype=torch.float32, device=device)[:, None]
+        indices = [index for index, sampling in enumerate(settings) if sampling.truncates]
+        self._index = torch.tensor(indices, device=device)
+        truncating = [settings[index] for index in indices]
+        self._min_p = torch.tensor([sampling.min_p for sampling in truncating], device=device)[:, None]
+        self._top_k = torch.tensor([sampling.top_k for sampling in truncating], device=device)[:, None]
+        self._top_p = torch.tensor([sampling.top_p for sampling in truncating], dtype=torch.float32, device=device)[
+            :, None
+        ]
 
     def apply(self, logits: Tensor) -> None:
         part = logits[self._index]
@@ -214,16 +226,16 @@ class _Truncation:
 class _Penalties:
     """Presence, frequency and repetition penalties, for the rows that ask for one of them."""
 
-    def __init__(self, rows: Sequence[Drawing], vocab_size: int, device: torch.device) -> None:
-        asked = [index for index, row in enumerate(rows) if row.sampling.penalises]
-        self._index = torch.tensor(asked, device=device)
-        chosen = [rows[index] for index in asked]
-        self._counts = torch.stack([_counts(row.output_ids, vocab_size, device) for row in chosen])
-        self._seen = torch.stack([_counts(row.prompt_ids, vocab_size, device) for row in chosen]) > 0
+    def __init__(self, rows: Sequence[SampledRow], vocab_size: int, device: torch.device) -> None:
+        indices = [index for index, row in enumerate(rows) if row.sampling.penalises]
+        self._index = torch.tensor(indices, device=device)
+        penalised = [rows[index] for index in indices]
+        self._counts = torch.stack([_counts(row.output_ids, vocab_size, device) for row in penalised])
+        self._seen = torch.stack([_counts(row.prompt_ids, vocab_size, device) for row in penalised]) > 0
         self._seen |= self._counts > 0
 
         def column(name: str) -> Tensor:
-            values = [getattr(row.sampling, name) for row in chosen]
+            values = [getattr(row.sampling, name) for row in penalised]
             return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
 
         self._presence, self._frequency = column("presence_penalty"), column("frequency_penalty")
@@ -237,9 +249,9 @@ class _Penalties:
         logits[self._index] = part
 
     def count(self, tokens: Tensor) -> None:
-        drawn = tokens[self._index][:, None]
-        self._counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=self._counts.dtype))
-        self._seen.scatter_(1, drawn, True)
+        ids = tokens[self._index][:, None]
+        self._counts.scatter_add_(1, ids, torch.ones_like(ids, dtype=self._counts.dtype))
+        self._seen.scatter_(1, ids, True)
 
 
 def _counts(ids: list[int], vocab_size: int, device: torch.device) -> Tensor:

@@ -87,7 +87,7 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Rows that hold a place: decoding, or about to after their prefill."""
-        starting = sum(one.choices for one in self._prefill.generations) if self._prefill else 0
+        starting = sum(generation.choices for generation in self._prefill.generations) if self._prefill else 0
         return starting + sum(len(batch.rows) for batch in list(self._batches.values()))
 
     def _run(self) -> None:
@@ -122,8 +122,8 @@ class Scheduler:
         if self._prefill is not None and self._prefill.cancelled:
             self._prefill = None
         with self._wake:
-            if any(one.cancelled for one in self._waiting):
-                self._waiting = deque(one for one in self._waiting if not one.cancelled)
+            if any(generation.cancelled for generation in self._waiting):
+                self._waiting = deque(generation for generation in self._waiting if not generation.cancelled)
         return updates
 
     def _keep(self, policy: LoadedPolicy, going: list[int]) -> list[Update]:
@@ -144,27 +144,28 @@ class Scheduler:
         if self._prefill is not None or not self._waiting:
             return []
         running = self.running
-        chosen: list[Generation] = []
+        admitted: list[Generation] = []
         with self._wake:
-            while self._waiting and len(chosen) < PREFILL_ROWS and self._fits(self._waiting[0], chosen, running):
-                chosen.append(self._waiting.popleft())
-        if not chosen:
+            while self._waiting and len(admitted) < PREFILL_ROWS and self._fits(self._waiting[0], admitted, running):
+                admitted.append(self._waiting.popleft())
+        if not admitted:
             return []
         try:
-            self._prefill = Prefill(chosen, PREFILL_TOKENS)
+            self._prefill = Prefill(admitted, PREFILL_TOKENS)
         except Exception as error:
             logger.exception("a prefill could not begin")
-            return _failed(chosen, error)
+            return _fail_generations(admitted, error)
         return []
 
-    def _fits(self, candidate: Generation, chosen: list[Generation], running: int) -> bool:
-        rows = running + sum(one.choices for one in chosen)
+    def _fits(self, candidate: Generation, admitted: list[Generation], running: int) -> bool:
+        rows = running + sum(generation.choices for generation in admitted)
         if rows and rows + candidate.choices > self._max_running:
-            return False
-        if not chosen:
+            return False  # one with more choices than may run goes alone
+        if not admitted:
             return True
-        lengths = [len(one.prompt_ids) for one in (*chosen, candidate)]
-        return candidate.policy is chosen[0].policy and max(lengths) * len(lengths) <= max(
+        # Prompts are padded to the longest: beside a chunk's worth, a quarter of padding at most.
+        lengths = [len(generation.prompt_ids) for generation in (*admitted, candidate)]
+        return candidate.policy is admitted[0].policy and max(lengths) * len(lengths) <= max(
             PREFILL_TOKENS, 1.25 * sum(lengths)
         )
 
@@ -185,15 +186,15 @@ class Scheduler:
         if prefill is None:
             return []
         try:
-            started = prefill.step()
+            result = prefill.step()
         except Exception as error:
             logger.exception("prefill failed")
             self._prefill = None
-            return _failed(prefill.generations, error)
-        if started is None:
+            return _fail_generations(prefill.generations, error)
+        if result is None:
             return []
         self._prefill = None
-        return started.updates + (self._join(started.batch) if started.batch is not None else [])
+        return result.updates + (self._join(result.batch) if result.batch is not None else [])
 
     def _join(self, batch: DecodeBatch) -> list[Update]:
         present = self._batches.setdefault(batch.policy, batch)
@@ -210,31 +211,31 @@ class Scheduler:
     def _fail(self, policy: LoadedPolicy, rows: Sequence[Row], error: Exception) -> list[Update]:
         """End a batch that can't go on."""
         del self._batches[policy]
-        return [row.fail(_reason(error)) for row in rows]
+        return [row.fail(_describe(error)) for row in rows]
 
     def _fail_all(self, error: Exception) -> list[Update]:
         """End everything that is under way."""
-        ended = [row.fail(_reason(error)) for batch in self._batches.values() for row in batch.rows]
-        for one in self._prefill.generations if self._prefill is not None else ():
-            ended += one.fail(_reason(error))
+        updates = [row.fail(_describe(error)) for batch in self._batches.values() for row in batch.rows]
+        for generation in self._prefill.generations if self._prefill is not None else ():
+            updates += generation.fail(_describe(error))
         self._batches, self._prefill = {}, None
-        return ended
+        return updates
 
     def _deliver(self, updates: list[Update]) -> None:
         if updates and self._loop is not None:
             with suppress(RuntimeError):  # the event loop has been closed: nobody is left to tell
-                self._loop.call_soon_threadsafe(_hand_over, updates)
+                self._loop.call_soon_threadsafe(_deliver_in_loop, updates)
 
 
-def _failed(generations: Sequence[Generation], error: Exception) -> list[Update]:
+def _fail_generations(generations: Sequence[Generation], error: Exception) -> list[Update]:
     """The last updates of generations whose prefill failed."""
-    return [update for one in generations for update in one.fail(_reason(error))]
+    return [update for generation in generations for update in generation.fail(_describe(error))]
 
 
-def _hand_over(updates: list[Update]) -> None:
+def _deliver_in_loop(updates: list[Update]) -> None:
     for update in updates:
         update.generation.deliver(update)
 
 
-def _reason(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]

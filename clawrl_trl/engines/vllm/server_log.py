@@ -11,7 +11,7 @@ from pathlib import Path
 TAIL_BYTES = 400_000
 LONGEST = 160
 
-_SAID = re.compile(r"INFO \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] (.*)")
+_INFO = re.compile(r"INFO \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] (.*)")
 _PREFIX = re.compile(r"^(\(\w+ pid=\d+\) )?((INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ?)?")
 _ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception|Interrupt)|[\w.]+: error|error): \S")
 _COUNTED = re.compile(r"\d+ validation errors? for ")
@@ -31,24 +31,24 @@ class ServerLog:
         self.path = path
         self._begin = path.stat().st_size if path.exists() else 0
 
-    def doing(self) -> str:
-        """The newest thing the server said it does, cut to a line; empty before it has said any."""
-        found = [match[1] for line in self._lines() if (match := _SAID.search(line))]
-        return found[-1].strip()[:LONGEST] if found else ""
+    def newest_activity(self) -> str:
+        """Return the newest INFO message, cut to a line; empty before there is one."""
+        messages = [match[1] for line in self._lines() if (match := _INFO.search(line))]
+        return messages[-1].strip()[:LONGEST] if messages else ""
 
-    def cause(self) -> str:
-        """Why the server ended, as far as its log tells; empty if it tells nothing."""
+    def find_cause(self) -> str:
+        """Find the error that ended the server; empty if the log holds none."""
         lines = [_PREFIX.sub("", line).strip() for line in self._lines()]
-        found = [place for place, line in enumerate(lines) if _ERROR.match(line)]
-        first_hand = [place for place in found if not any(words in lines[place] for words in _SECOND_HAND)]
-        if not found:
+        errors = [place for place, line in enumerate(lines) if _ERROR.match(line)]
+        first_hand = [place for place in errors if not any(words in lines[place] for words in _SECOND_HAND)]
+        if not errors:
             return ""
-        place = (first_hand or found)[-1]
+        place = (first_hand or errors)[-1]
         # pydantic says in the next line what it is that is wrong
-        said = lines[place + 1] if _COUNTED.search(lines[place]) and place + 1 < len(lines) else lines[place]
-        return said[: 3 * LONGEST]
+        message = lines[place + 1] if _COUNTED.search(lines[place]) and place + 1 < len(lines) else lines[place]
+        return message[: 3 * LONGEST]
 
-    def cache_too_small(self) -> bool:
+    def has_cache_too_small(self) -> bool:
         """Return whether the server ended because its KV cache can't hold one conversation of the longest context."""
         return any(_CACHE_TOO_SMALL in line for line in self._lines())
 

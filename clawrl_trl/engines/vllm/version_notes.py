@@ -7,17 +7,13 @@ says as well whether the reply is constrained, in a whole reply as a header.
 """
 
 import json
-import re
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from starlette.types import Message, Send
 
 from clawrl_trl.engines.calls import VERSIONS_HEADER
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-
-_REQUEST = re.compile(r"(chatcmpl|cmpl)-(?P<flight>[0-9a-f]{32})(-(?P<prompt>\d+))?")
+from clawrl_trl.engines.vllm.compat import RequestState, find_choice
 
 
 class VersionNote(NamedTuple):
@@ -29,62 +25,66 @@ class VersionNote(NamedTuple):
 
 
 class RunningRequests:
-    """The requests under way whose client wants to know the versions of their tokens."""
+    """The requests under way whose client wants to know the versions of their tokens, by the id they were given."""
 
     def __init__(self) -> None:
         self._notes: dict[str, list[VersionNote]] = {}
         self._constrained: set[str] = set()
 
     def begin(self) -> str:
-        """A fresh request id that `note` recognises inside vLLM's own."""
-        flight = uuid.uuid4().hex
-        self._notes[flight] = []
-        return flight
+        """Return a fresh request id that `note` recognises inside vLLM's own."""
+        request_id = uuid.uuid4().hex
+        self._notes[request_id] = []
+        return request_id
 
-    def end(self, flight: str) -> None:
+    def end(self, request_id: str) -> None:
         """Forget a request."""
-        del self._notes[flight]
-        self._constrained.discard(flight)
+        del self._notes[request_id]
+        self._constrained.discard(request_id)
 
-    def note(self, request: Any, start: int, version: int) -> None:
+    def note(self, request: RequestState, start: int, version: int) -> None:
         """Note a version for one of vLLM's requests, if it is one of these."""
-        match = _REQUEST.fullmatch(request.external_req_id)
-        if match is not None and match["flight"] in self._notes:
-            per_prompt = 1 if request.parent_req is None else request.parent_req.sampling_params.n
-            choice = int(match["prompt"] or 0) * per_prompt + request.request_index
-            self._notes[match["flight"]].append(VersionNote(choice, start, version))
+        place = self._find(request)
+        if place is not None:
+            request_id, choice = place
+            self._notes[request_id].append(VersionNote(choice, start, version))
 
-    def constrain(self, request: Any) -> None:
+    def note_constraint(self, request: RequestState) -> None:
         """Note that one of vLLM's requests, if it is one of these, is sampled under a grammar."""
-        match = _REQUEST.fullmatch(request.external_req_id)
-        if match is not None and match["flight"] in self._notes:
-            self._constrained.add(match["flight"])
+        place = self._find(request)
+        if place is not None:
+            self._constrained.add(place[0])
 
-    def constrained(self, flight: str) -> bool:
+    def is_constrained(self, request_id: str) -> bool:
         """Return whether any reply to a request is sampled under a grammar."""
-        return flight in self._constrained
+        return request_id in self._constrained
 
-    def take(self, flight: str) -> list[VersionNote]:
-        """The notes since the last call."""
-        notes, self._notes[flight] = self._notes[flight], []
+    def take(self, request_id: str) -> list[VersionNote]:
+        """Return the notes since the last call."""
+        notes, self._notes[request_id] = self._notes[request_id], []
         return notes
 
+    def _find(self, request: RequestState) -> tuple[str, int] | None:
+        place = find_choice(request)
+        return place if place is not None and place[0] in self._notes else None
 
-def noting(send: Send, flights: RunningRequests, flight: str) -> Send:
-    """`send` with the notes on board: as an event of their own in a stream, as a header of a whole reply."""
+
+def add_version_notes(send: Send, running: RunningRequests, request_id: str) -> Send:
+    """Wrap `send` so that it adds the notes: as events of their own in a stream, as a header of a whole reply."""
     streams = False
 
-    async def noted(message: Message) -> None:
+    async def send_with_notes(message: Message) -> None:
         nonlocal streams
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
             streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
             if not streams:
-                header = json.dumps(flights.take(flight)).encode()
+                header = json.dumps(running.take(request_id)).encode()
                 message["headers"] = [*headers, (VERSIONS_HEADER.encode(), header)]
-        elif streams and message.get("body") and (notes := flights.take(flight)):
-            event = {"policy_versions": notes, "constrained": flights.constrained(flight), "choices": []}
+        elif streams and message.get("body") and (notes := running.take(request_id)):
+            # Before the tokens they are about, so that a reader knows the version when it reads a token.
+            event = {"policy_versions": notes, "constrained": running.is_constrained(request_id), "choices": []}
             message["body"] = b"data: " + json.dumps(event).encode() + b"\n\n" + message["body"]
         await send(message)
 
-    return noted
+    return send_with_notes

@@ -4,12 +4,11 @@ vLLM imports this module in every worker before it builds the model there (`--wo
 `WorkerExtension` a base class of its worker; its methods can then be called with `/collective_rpc`.
 """
 
-from vllm.platforms import current_platform
-
-from clawrl_trl.engines.vllm import lora_cpu
+from clawrl_trl.engines.vllm import compat, lora_cpu
 from clawrl_trl.engines.vllm.worker_extension import PolicyLoader
 
-if current_platform.is_cpu():
+compat.check_reload()
+if compat.is_on_cpu():
     lora_cpu.install()
 
 

@@ -9,9 +9,14 @@ therefore sent by name.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from safetensors import safe_open
+
+from clawrl_trl.engines.vllm.compat import abandon_reload, has_tied_embeddings, reload_weights, worker_model
+
+if TYPE_CHECKING:
+    import torch
 
 HEAD = "lm_head.weight"
 """The output layer, which a checkpoint with tied embeddings need not hold."""
@@ -22,56 +27,37 @@ _EMBEDDINGS = ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "e
 class PolicyLoader:
     """Mixed into vLLM's worker; `self` is the worker."""
 
-    model_config: Any
-    model_runner: Any
-    reload_weights: Any
-
     def load_policy(self, folder: str) -> None:
         """Replace the weights of the model by those in a folder.
 
         Args:
             folder (`str`): A model in safetensors, of the shape of the one that is served.
         """
-        modules = (name for name, _ in self.model_runner.get_model().named_modules())
+        modules = (name for name, _ in worker_model(self).named_modules())
         has_head = any(name.split(".")[-1] == "lm_head" for name in modules)
-        tied = has_head and bool(self.model_config.hf_text_config.tie_word_embeddings)
+        tied = has_head and has_tied_embeddings(self)
         try:
-            self.reload_weights(weights_iterator=checkpoint(Path(folder), tied=tied))
+            reload_weights(self, read_checkpoint(Path(folder), tied=tied))
         except BaseException:
-            _give_up_loading(self.model_runner.get_model(), self.model_config)
+            abandon_reload(self)
             raise
 
 
-def _give_up_loading(model: Any, config: Any) -> None:
-    """End a reload that failed half-way, so that another one can begin.
-
-    Layers that were complete keep their new weights, the others have their old ones back: the model is good for
-    nothing but to be loaded again.
-    """
-    from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, get_layerwise_info
-
-    for layer in model.modules():
-        half = get_layerwise_info(layer)
-        half.loaded_weights.clear()
-        half.load_numel = 0
-    finalize_layerwise_reload(model, config)
-
-
-def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a model's folder by name.
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shape of every tensor in a model's folder, by name.
 
     Raises:
         SafetensorError: If a file is damaged.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as weights:
-            found |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
-    return found
+            shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+    return shapes
 
 
-def checkpoint(folder: Path, *, tied: bool) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a model's folder by name, layer by layer.
+def read_checkpoint(folder: Path, *, tied: bool) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Read every tensor of a model's folder, with its name, layer by layer.
 
     Args:
         folder (`Path`): Holds `*.safetensors`.
@@ -80,18 +66,19 @@ def checkpoint(folder: Path, *, tied: bool) -> Iterator[tuple[str, Any]]:
     Raises:
         FileNotFoundError: If the folder holds no weights.
     """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
         raise FileNotFoundError(f"{folder} holds no *.safetensors")
-    head_there = False
+    has_head = False
     embeddings = None
-    for path in files:
+    for path in paths:
         with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118
                 tensor = weights.get_tensor(name)
-                head_there = head_there or name == HEAD
+                has_head = has_head or name == HEAD
                 if name.endswith(_EMBEDDINGS):
                     embeddings = tensor
                 yield name, tensor
-    if tied and not head_there and embeddings is not None:
+    # vLLM loads a tensor into the layer of its name alone, and would leave the output layer as it was.
+    if tied and not has_head and embeddings is not None:
         yield HEAD, embeddings

@@ -1,4 +1,4 @@
-"""Bodies of the engine's requests: read, parsed and validated within bounds, beside the event loop."""
+"""Reading of request bodies: received, parsed and validated within bounds, beside the event loop."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -18,8 +18,8 @@ MAX_BODY_BYTES = 64 * 2**20
 """More than any text that fits a context: the gateway's own bound on bodies is a setting."""
 
 
-def posted(model: type[B]) -> Callable[[Request], Awaitable[B]]:
-    """Return a dependency that reads a request's body as `model`.
+def body_reader(model: type[B]) -> Callable[[Request], Awaitable[B]]:
+    """Make a FastAPI dependency that reads a request's body as `model`.
 
     Raises:
         RequestError: For too much, too slow, too many entries, or no JSON.
@@ -33,12 +33,13 @@ def posted(model: type[B]) -> Callable[[Request], Awaitable[B]]:
             raise RequestError(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.", status=413) from None
         except TimeoutError:
             raise RequestError("The body took too long to arrive.", status=408) from None
-        return await run_beside(len(raw), lambda: _validated(model, raw))
+        return await run_beside(len(raw), lambda: _validate(model, raw))
 
     return read
 
 
-def _validated(model: type[B], raw: bytes) -> B:
+def _validate(model: type[B], raw: bytes) -> B:
+    # Before decoding: the decoder lets no other thread run, whatever is in the body.
     if reason := excess_of_bytes(raw):
         raise RequestError(reason)
     try:
@@ -50,4 +51,5 @@ def _validated(model: type[B], raw: bytes) -> B:
     try:
         return model.model_validate(body)
     except ValidationError as error:
+        # The first error alone: a large body may have one for each of its entries.
         raise RequestValidationError(error.errors(include_url=False, include_input=False)[:1]) from None
