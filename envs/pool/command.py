@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from clawrl_trl.envs.catalogue import environment_names, setting, task_folder
+from clawrl_trl.envs.catalogue import find_task_folder, get_environment, list_environments
 from clawrl_trl.envs.pool.pool import EnvPool
 from clawrl_trl.envs.pool.server import make_app
 from clawrl_trl.errors import UserError
@@ -26,8 +26,8 @@ def main(argv: Sequence[str]) -> int:
     keys = Keys(chat=tuple(key for key in os.environ.get(KEY, "").split(",") if key.strip()))
     if not keys.chat and not is_loopback(given.host):
         raise UserError(f"--host {given.host} would lend a sandbox to anybody: set a key first, in {KEY}.")
-    source = task_folder(given.tasks, given.env, Path("examples/tasks"))
-    make_env, count = setting(given.env).maker(
+    source = find_task_folder(given.tasks, given.env, Path("examples/tasks"))
+    make_env, count = get_environment(given.env).make_factory(
         source, given.split, difficulty=given.difficulty, max_steps=given.max_steps
     )
     pool = EnvPool(make_env, given.size, idle_s=given.idle_s, call_s=given.call_s)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("clawrl env-server", description="Lend environments over HTTP.")
     add = parser.add_argument
-    add("--env", required=True, choices=environment_names(), help="environment")
+    add("--env", required=True, choices=list_environments(), help="environment")
     add("--tasks", help="task set: a path, or a name in examples/tasks; default: the environment's name")
     add("--split", default="train", help="split of the task set (default: %(default)s)")
     add("--difficulty", type=int, help="only tasks of this difficulty")
