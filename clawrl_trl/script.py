@@ -154,15 +154,15 @@ class ScriptArguments:
         Raises:
             UserError: If the method needs a teacher that there is not, or the hints would teach nobody.
         """
-        from clawrl_trl.envs.catalogue import SETTINGS, setting
+        from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, get_environment
 
         assert self.env is not None
         if self.method not in TEACHING:
             if self.env_hints:
                 raise UserError(f"--env_hints has no effect with --method {self.method}: use --method combine or opd.")
             return ()
-        if not setting(self.env).hints:
-            known = ", ".join(name for name, one in SETTINGS.items() if one.hints)
+        if not get_environment(self.env).hints:
+            known = ", ".join(name for name, one in BUILTIN_ENVIRONMENTS.items() if one.hints)
             raise UserError(
                 f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({known} has): "
                 "use --method binary."

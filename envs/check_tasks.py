@@ -1,7 +1,7 @@
 """Check of task sets: every oracle must succeed, and doing nothing must fail.
 
 Each kind of task is recognised by its form, and played in its own environment, so that what is checked is what an
-agent meets. `clawrl tasks check PATH` prints what comes of it.
+agent meets. `clawrl tasks check PATH` prints the results.
 """
 
 import json
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from clawrl_trl.envs.base.agent import AgentEnv, WorldBroken
 from clawrl_trl.errors import UserError
 
 
 @dataclass(frozen=True)
-class Checked:
+class TaskCheck:
     """Result of checking one task.
 
     Attributes:
@@ -43,7 +43,7 @@ class Checked:
         return self.solved == 1.0 and self.untouched < 1.0
 
 
-def check_tasks(path: str | Path) -> Iterator[Checked]:
+def check_tasks(path: str | Path) -> Iterator[TaskCheck]:
     """Check the tasks at a path.
 
     Args:
@@ -52,68 +52,57 @@ def check_tasks(path: str | Path) -> Iterator[Checked]:
     Raises:
         UserError: If there is no task, or one can't be read.
     """
-    places = list(task_sets(Path(path)))
-    if not places:
+    task_sets = list(find_task_sets(Path(path)))
+    if not task_sets:
         raise UserError(f"There are no tasks at {path}: name a task set (JSONL), or a folder with some.")
-    for kind, place in places:
+    for kind, place in task_sets:
         yield from _CHECKS[kind](place)
 
 
-def task_sets(path: Path) -> Iterator[tuple[str, Path]]:
-    """The task sets at a path, each with its kind: `terminal`, `gui`, `toolcall` or `swe`."""
+def find_task_sets(path: Path) -> Iterator[tuple[str, Path]]:
+    """Find the task sets at a path, each with its kind: `terminal`, `gui`, `toolcall` or `swe`."""
     if path.is_file():
-        kind = _kind_of_file(path) if path.suffix == ".jsonl" else None
+        kind = _recognise_file(path) if path.suffix == ".jsonl" else None
         if kind is not None:
             yield kind, path
-    elif (kind := _kind_of_folder(path)) is not None:
+    elif (kind := _recognise_folder(path)) is not None:
         yield kind, path
     elif path.is_dir():
-        kinds = {one: _kind_of_folder(one) for one in sorted(path.iterdir())}
+        kinds = {child: _recognise_folder(child) for child in sorted(path.iterdir())}
+        # A folder of task folders is one set of each kind in it: its reader goes through the children itself.
         yield from ((kind, path) for kind in sorted({kind for kind in kinds.values() if kind}))
-        for one, kind in kinds.items():
+        for child, kind in kinds.items():
             if kind is None:
-                yield from task_sets(one)
+                yield from find_task_sets(child)
 
 
-def _kind_of_folder(folder: Path) -> str | None:
+def _recognise_folder(folder: Path) -> str | None:
     if (folder / "instruction.md").is_file() or (folder / "task.yaml").is_file():
         return "terminal"
     return "gui" if (folder / "task.json").is_file() else None
 
 
-def _kind_of_file(file: Path) -> str | None:
+def _recognise_file(file: Path) -> str | None:
     with file.open() as lines:
         first = next((line for line in lines if line.strip()), "")
     try:
         row = json.loads(first)
     except ValueError:
         return None
-    marks = {"instance_id": "swe", "question": "toolcall", "page": "gui", "files": "terminal"}
-    return next((kind for mark, kind in marks.items() if isinstance(row, dict) and mark in row), None)
+    kinds_by_field = {"instance_id": "swe", "question": "toolcall", "page": "gui", "files": "terminal"}
+    return next((kind for field, kind in kinds_by_field.items() if isinstance(row, dict) and field in row), None)
 
 
-def _terminal(path: Path) -> Iterator[Checked]:
-    from clawrl_trl.envs.sandbox.sandbox import default_backend
-    from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
-    from clawrl_trl.envs.terminal.task_world import TaskWorld
+class _Result(NamedTuple):
+    """Outcome of one played episode, and why its world broke."""
 
-    default_backend()
-
-    def outcome(task: TaskFolder, solve: bool) -> tuple[float, str]:
-        try:
-            with TaskWorld(task) as world:
-                world.set_up()
-                if solve:
-                    world.solve()
-                return world.verify().outcome, ""
-        except WorldBroken as error:
-            return float("nan"), str(error)
-
-    for task in load_tasks(path):
-        yield _checked(task.id, path, outcome(task, True), outcome(task, False))
+    outcome: float
+    reason: str
 
 
-class _Solvable(Protocol):
+class _SolvableTask(Protocol):
+    """A task that knows the actions of its oracle, and actions that end it with nothing done."""
+
     @property
     def id(self) -> str: ...
 
@@ -122,35 +111,56 @@ class _Solvable(Protocol):
     def noop(self) -> list[str]: ...
 
 
-def _played(env: AgentEnv[Any], tasks: Sequence[_Solvable], path: Path) -> Iterator[Checked]:
-    """Check tasks that know the actions of their oracles."""
+def _check_terminal(path: Path) -> Iterator[TaskCheck]:
+    from clawrl_trl.envs.sandbox.sandbox import default_backend
+    from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
+    from clawrl_trl.envs.terminal.task_world import TaskWorld
+
+    default_backend()  # raises: without a sandbox every task would be reported as broken
+
+    def run_world(task: TaskFolder, solve: bool) -> _Result:
+        try:
+            with TaskWorld(task) as world:
+                world.set_up()
+                if solve:
+                    world.solve()
+                return _Result(world.verify().outcome, "")
+        except WorldBroken as error:
+            return _Result(float("nan"), str(error))
+
+    for task in load_tasks(path):
+        yield _make_check(task.id, path, run_world(task, True), run_world(task, False))
+
+
+def _check_by_playing(env: AgentEnv[Any], tasks: Sequence[_SolvableTask], path: Path) -> Iterator[TaskCheck]:
     with closing(env):
         for index, task in enumerate(tasks):
             solved, untouched = (_play(env, index, actions) for actions in (task.oracle(), task.noop()))
-            yield _checked(task.id, path, solved, untouched)
+            yield _make_check(task.id, path, solved, untouched)
 
 
-def _play(env: AgentEnv[Any], index: int, actions: Sequence[str]) -> tuple[float, str]:
+def _play(env: AgentEnv[Any], index: int, actions: Sequence[str]) -> _Result:
     state = _reset(env, index)
     for action in actions:
         if not state["done"].item():
             state = env.step(state.set("action", action))["next"]
-    return _end_of(state)
+    return _read_result(state)
 
 
-def _reset(env: AgentEnv[Any], index: int) -> Any:
+def _reset(env: AgentEnv[Any], index: int) -> TensorDictBase:
     return env.reset(TensorDict({"next_task": torch.tensor([index])}, batch_size=()))
 
 
-def _end_of(state: Any) -> tuple[float, str]:
-    return state["outcome"].item(), state["reason"] or ("" if state["done"].item() else "the oracle did not end")
+def _read_result(state: TensorDictBase) -> _Result:
+    reason = state["reason"] or ("" if state["done"].item() else "the oracle did not end")
+    return _Result(state["outcome"].item(), reason)
 
 
-def _checked(name: str, path: Path, solved: tuple[float, str], untouched: tuple[float, str]) -> Checked:
-    return Checked(name, str(path), solved[0], untouched[0], solved[1] or untouched[1])
+def _make_check(name: str, path: Path, solved: _Result, untouched: _Result) -> TaskCheck:
+    return TaskCheck(name, str(path), solved.outcome, untouched.outcome, solved.reason or untouched.reason)
 
 
-def _toolcall(path: Path) -> Iterator[Checked]:
+def _check_toolcall(path: Path) -> Iterator[TaskCheck]:
     from clawrl_trl.envs.toolcall.env import ToolCallEnv
     from clawrl_trl.envs.toolcall.tasks import read_tool_tasks
 
@@ -158,36 +168,36 @@ def _toolcall(path: Path) -> Iterator[Checked]:
     if not tools.is_file():
         raise UserError(f"The tools of {path} are not known: put their TOOLS_CONFIG beside it, named tools.json.")
     tasks = read_tool_tasks(path)
-    yield from _played(ToolCallEnv(tasks, tools=tools), tasks, path)
+    yield from _check_by_playing(ToolCallEnv(tasks, tools=tools), tasks, path)
 
 
-def _swe(path: Path) -> Iterator[Checked]:
+def _check_swe(path: Path) -> Iterator[TaskCheck]:
     from clawrl_trl.envs.swe.env import SWEEnv
     from clawrl_trl.envs.swe.tasks import read_swe_tasks
 
     tasks = read_swe_tasks(path)
-    yield from _played(SWEEnv(tasks), tasks, path)
+    yield from _check_by_playing(SWEEnv(tasks), tasks, path)
 
 
-def _gui(path: Path) -> Iterator[Checked]:
+def _check_gui(path: Path) -> Iterator[TaskCheck]:
     from clawrl_trl.envs.gui.env import GUIEnv
     from clawrl_trl.envs.gui.oracle import act, solve
     from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 
-    by_size: dict[Any, list[WebTask]] = defaultdict(list)
+    by_size: dict[tuple[int, ...], list[WebTask]] = defaultdict(list)
     for task in read_tasks(path):
         by_size[tuple(task.size)].append(task)
-    for tasks in by_size.values():
+    for tasks in by_size.values():  # an environment has one screen size
         with closing(GUIEnv(tasks)) as env:
             for index, task in enumerate(tasks):
-                solved = _end_of(solve(env, _reset(env, index)))
-                untouched = _end_of(act(env, _reset(env, index), {"action": "terminate"}))
-                yield _checked(task.id, path, solved, untouched)
+                solved = _read_result(solve(env, _reset(env, index)))
+                untouched = _read_result(act(env, _reset(env, index), {"action": "terminate"}))
+                yield _make_check(task.id, path, solved, untouched)
 
 
-_CHECKS: dict[str, Callable[[Path], Iterator[Checked]]] = {
-    "gui": _gui,
-    "swe": _swe,
-    "terminal": _terminal,
-    "toolcall": _toolcall,
+_CHECKS: dict[str, Callable[[Path], Iterator[TaskCheck]]] = {
+    "gui": _check_gui,
+    "swe": _check_swe,
+    "terminal": _check_terminal,
+    "toolcall": _check_toolcall,
 }

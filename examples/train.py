@@ -22,7 +22,7 @@ from typing import Any
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
-from clawrl_trl.envs.catalogue import setting, task_folder
+from clawrl_trl.envs.catalogue import find_task_folder, get_environment
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.runs.measured_run import TaughtRun, print_table
 from clawrl_trl.envs.runs.persona_run import Lesson, PersonaRun
@@ -60,10 +60,10 @@ def practice(script: ScriptArguments, config: Any) -> Practice:
         UserError: If there is no such environment or task set, or the method needs a teacher that it doesn't have.
     """
     assert script.env is not None
-    setting(script.env)
+    get_environment(script.env)
     return Practice(
         env=script.env,
-        tasks=task_folder(script.tasks, script.env, SHIPPED_TASKS),
+        tasks=find_task_folder(script.tasks, script.env, SHIPPED_TASKS),
         difficulty=script.difficulty,
         episodes=script.episodes,
         num_generations=script.num_generations,

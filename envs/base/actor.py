@@ -1,11 +1,10 @@
-"""The actor that puts a gateway's model behind a TorchRL policy.
+"""A TorchRL policy that acts by asking a gateway's model.
 
 It speaks to the gateway as any client would, through the official `openai` package: one request per message,
-the whole conversation each time, the session in a header. It is the one place of the environments that meets
-the network. The client's own retries are off, so that every failed request is seen and counted; a failed
-request becomes an empty action, which the world takes as "no reply arrived", and the actor waits until the
-gateway is back before it returns. Its reply also tells where asking again is of no use. Only what a person must
-remedy (a refused key, an unknown model, a gateway that stays away) is raised.
+the whole conversation each time, the session in a header. The client's own retries are off, so that every failed
+request is counted; a failed request becomes an empty action, which the world takes as "no reply arrived", and the
+policy waits until the gateway is back before it returns. Its reply says where a repetition would be refused too.
+Only what a person must remedy (a refused key, an unknown model, a gateway that stays away) is raised.
 """
 
 import importlib
@@ -18,18 +17,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 logger = logging.getLogger(__name__)
 
 Generate = Callable[..., ChatCompletion]
-"""`generate(client, model, messages, **sampling)`: asks the gateway for one reply; the session is in `client`."""
+"""`generate(client, model, messages, **sampling)`: asks for one reply; `client` carries the session's header."""
 
 POLL_SECONDS = 0.25
 TRANSPORT_ERRORS: tuple[type[Exception], ...] = (
@@ -41,7 +44,7 @@ _REMEDIES: Mapping[type[openai.APIStatusError], str] = {
     openai.PermissionDeniedError: "the gateway at {url} refuses the key: set CLAWRL_API_KEY to its chat key.",
     openai.NotFoundError: "the gateway at {url} knows no model {model!r}: see {url}/models.",
 }
-_PASSING = (408, 409, 425, 429)
+_RETRYABLE_STATUSES = (408, 409, 425, 429)
 """Refusals of a request that may be served later."""
 _TOO_LONG = re.compile(r"maximum (?:context|model) length")
 """How vLLM, and the embedded engine after it, say that a conversation is longer than the context; there is no code."""
@@ -68,14 +71,14 @@ class ModelReply:
     policy_version: int | None = None
     ttft_s: float | None = None
     total_s: float = 0.0
-    message: dict[str, Any] = field(default_factory=dict)
+    message: Json = field(default_factory=dict)
     turn_id: str | None = None
     refusal: str = ""
     too_long: bool = False
 
     @property
     def action(self) -> str:
-        """The reply as the action of a tool environment: the message as JSON; empty when there is none."""
+        """The reply as the action of a tool environment: the message as JSON, empty when there is none."""
         return json.dumps(self.message, ensure_ascii=False) if self.message else ""
 
 
@@ -124,20 +127,20 @@ class GatewayPolicy:
         self.requests = 0
         self.failures = 0
         self.stopped = threading.Event()
-        self._locate = base_url if callable(base_url) else lambda: base_url
+        self._locate_gateway = base_url if callable(base_url) else lambda: base_url
         self._rng = random.Random(f"stream-{seed}")
         self._lock = threading.Lock()
-        self._seen = threading.local()
+        self._last_response = threading.local()  # the client calls the hook on the thread that made the request
         self._http = openai.DefaultHttpxClient(event_hooks={"response": [self._note_headers]}, timeout=timeout)
         self.client = openai.OpenAI(
             api_key=api_key or "none",
-            base_url=self._url(),
+            base_url=self._find_url(),
             max_retries=0,
             timeout=timeout,
             http_client=self._http,
         )
 
-    def __call__(self, tensordict: Any) -> Any:
+    def __call__(self, tensordict: "TensorDictBase") -> "TensorDictBase":
         """Answer the last message of `conversation`."""
         import torch
 
@@ -155,10 +158,10 @@ class GatewayPolicy:
 
     def reply(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Json],
         *,
         session_id: str,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Json] | None = None,
         group: str | None = None,
         **sampling: Any,
     ) -> ModelReply:
@@ -177,29 +180,29 @@ class GatewayPolicy:
         with self._lock:
             self.requests += 1
             streamed = self._rng.random() < self.stream_share and not tools
-        self._seen.version = self._seen.turn_id = None
+        self._last_response.version = self._last_response.turn_id = None
         headers = {"X-Session-Id": session_id, **({"X-Group-Id": group} if group else {}), **self.headers}
         client = self.client.with_options(default_headers=headers)
         started = time.perf_counter()
         try:
-            wanted = {**self.sampling, **sampling, **({"tools": list(tools)} if tools else {})}
-            message, first = self._ask(client, list(messages), streamed, wanted)
+            parameters = {**self.sampling, **sampling, **({"tools": list(tools)} if tools else {})}
+            message, first_token_at = self._request_reply(client, list(messages), streamed, parameters)
         except tuple(_REMEDIES) as error:
             remedy = _REMEDIES[type(error)].format(url=self.client.base_url, model=self.model)
             raise UserError(remedy) from error
         except TRANSPORT_ERRORS as error:
             self.count_failure(error)
-            refusal, too_long = _refusal(error)
-            spent = time.perf_counter() - started
-            return ModelReply("", failed=True, total_s=spent, refusal=refusal, too_long=too_long)
+            refusal, too_long = _read_refusal(error)
+            elapsed = time.perf_counter() - started
+            return ModelReply("", failed=True, total_s=elapsed, refusal=refusal, too_long=too_long)
         total = time.perf_counter() - started
         text = message.get("content") or ""
-        ttft = None if first is None else first - started
-        return ModelReply(text, False, self._seen.version, ttft, total, message, self._seen.turn_id)
+        ttft = None if first_token_at is None else first_token_at - started
+        return ModelReply(text, False, self._last_response.version, ttft, total, message, self._last_response.turn_id)
 
-    def _ask(
+    def _request_reply(
         self, client: openai.OpenAI, messages: list[Any], streamed: bool, sampling: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], float | None]:
+    ) -> tuple[Json, float | None]:
         if self.generate is not None:
             completion = self.generate(client, self.model, messages, **sampling)
             return completion.choices[0].message.model_dump(exclude_none=True), None
@@ -207,7 +210,7 @@ class GatewayPolicy:
             answer = client.chat.completions.create(model=self.model, messages=messages, **sampling)
             return answer.choices[0].message.model_dump(exclude_none=True), None
         stream = client.chat.completions.create(model=self.model, messages=messages, stream=True, **sampling)
-        return _read(stream)
+        return _read_stream(stream)
 
     def count_failure(self, error: Exception) -> None:
         """Count a failed request and, if the gateway is away, wait until it is back.
@@ -229,21 +232,21 @@ class GatewayPolicy:
         """
         deadline = time.monotonic() + self.patience
         while not self.stopped.is_set():
-            self.client.base_url = self._url()
-            state = self._state()
-            if state is None:
+            self.client.base_url = self._find_url()  # a gateway that restarts may come back on another port
+            trouble = self._find_trouble()
+            if trouble is None:
                 return
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"the gateway at {self._url()} {state}, for {self.patience:.0f} s now: "
+                    f"the gateway at {self._find_url()} {trouble}, for {self.patience:.0f} s now: "
                     "start it with 'clawrl serve', or see its logs."
                 )
             self.stopped.wait(POLL_SECONDS)
 
-    def _state(self) -> str | None:
-        """Return what is wrong with the gateway at present, or `None`."""
+    def _find_trouble(self) -> str | None:
+        """Return what is wrong with the gateway at present; `None` if it is ready."""
         try:
-            status = httpx.get(f"{self._url().removesuffix('/v1')}/readyz", timeout=5).status_code
+            status = httpx.get(f"{self._find_url().removesuffix('/v1')}/readyz", timeout=5).status_code
         except httpx.HTTPError:
             return "does not answer"
         return "is not ready" if status >= 500 else None
@@ -252,42 +255,46 @@ class GatewayPolicy:
         """Close the connections."""
         self._http.close()
 
-    def _url(self) -> str:
-        url = self._locate()
+    def _find_url(self) -> str:
+        url = self._locate_gateway()
         if url is None:
             return str(self.client.base_url)
         return url.rstrip("/").removesuffix("/v1") + "/v1"
 
-    def _note_headers(self, response: Any) -> None:
+    def _note_headers(self, response: httpx.Response) -> None:
         version = response.headers.get("x-clawrl-policy-version", "")
-        self._seen.version = int(version) if version.isdecimal() else None
-        self._seen.turn_id = response.headers.get("x-clawrl-turn-id", "").split(",")[0] or None
+        self._last_response.version = int(version) if version.isdecimal() else None
+        self._last_response.turn_id = response.headers.get("x-clawrl-turn-id", "").split(",")[0] or None
 
 
-def _refusal(error: Exception) -> tuple[str, bool]:
-    """Why a request will never be served, empty if it may be; and whether that is its length."""
-    if not isinstance(error, openai.APIStatusError) or error.status_code >= 500 or error.status_code in _PASSING:
+def _read_refusal(error: Exception) -> tuple[str, bool]:
+    """Return why a request will never be served (empty if it may be), and whether that is its length."""
+    if (
+        not isinstance(error, openai.APIStatusError)
+        or error.status_code >= 500
+        or error.status_code in _RETRYABLE_STATUSES
+    ):
         return "", False
-    said = error.body.get("message") if isinstance(error.body, dict) else None
-    message = str(said or error.message)
+    explanation = error.body.get("message") if isinstance(error.body, dict) else None
+    message = str(explanation or error.message)
     return message, error.status_code == 413 or _TOO_LONG.search(message) is not None
 
 
-class _CutShort(openai.OpenAIError):
+class _StreamCutShort(openai.OpenAIError):
     """A stream that ended without saying how the reply finished."""
 
 
-def _read(stream: Iterable[Any]) -> tuple[dict[str, Any], float | None]:
-    """The message of a streamed reply and when its first token came."""
+def _read_stream(stream: Iterable[ChatCompletionChunk]) -> tuple[Json, float | None]:
+    """Return the message of a streamed reply, and the `perf_counter` time of its first token."""
     pieces: list[str] = []
-    first: float | None = None
+    first_token_at: float | None = None
     finished = False
     for chunk in stream:
         for choice in chunk.choices:
             if choice.delta.content:
-                first = first or time.perf_counter()
+                first_token_at = first_token_at or time.perf_counter()
                 pieces.append(choice.delta.content)
             finished = finished or choice.finish_reason is not None
     if not finished:
-        raise _CutShort("the stream ended early")
-    return {"role": "assistant", "content": "".join(pieces)}, first
+        raise _StreamCutShort("the stream ended early")
+    return {"role": "assistant", "content": "".join(pieces)}, first_token_at

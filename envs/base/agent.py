@@ -1,9 +1,10 @@
-"""The common outside of the environments in which an agent works: conversation, limits, the end, the outcome.
+"""Base class for agent environments: turns `begin`, `act` and `evaluate` into a TorchRL `EnvBase`.
 
-A world (terminal, browser, repository, tools) says what to begin with, what an action brings, and how well the task
-was done in the end; `AgentEnv` turns that into TorchRL's contract. It promises never to raise on what a policy or
-a world does, because an environment that raises poisons a whole pool: a model's mistake is an observation, a broken
-world ends the episode as dropped, with the reason and with NaN for a reward, so that it can't be trained on.
+A subclass (terminal, browser, repository, tools) says what an episode begins with, what an action brings, and how well
+the task was done; `AgentEnv` keeps the conversation, counts steps, ends the episode and grades it. It never raises on
+what a policy or a world does, because an environment that raises takes its whole pool down: a model's mistake is an
+observation, and a broken world ends the episode as dropped, with the reason and with NaN as reward, so that it can't
+be trained on.
 """
 
 import json
@@ -18,10 +19,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Categorical, Composite, NonTensor, Unbounded
+from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.base.message import Action, Json, read_action, tool_results
+from clawrl_trl.envs.base.message import Action, Json, make_result_messages, read_action
+from clawrl_trl.envs.base.specs import (
+    make_count_spec,
+    make_flag_spec,
+    make_number_spec,
+    make_text_spec,
+    set_step_specs,
+)
 from clawrl_trl.judge.provenance import clean_checker_words
 from clawrl_trl.messages import text_of
 
@@ -79,38 +87,76 @@ class Effect:
     hint: str | None = None
 
 
-def worst(signals: Iterable[float | None]) -> float | None:
-    """The process score of calls made together: that of the worst; `None` where none has one."""
-    return min((one for one in signals if one is not None), default=None)
+def combine_signals(signals: Iterable[float | None]) -> float | None:
+    """Return the process score of calls made together: that of the worst; `None` where none has one."""
+    return min((signal for signal in signals if signal is not None), default=None)
 
 
 class WorldBroken(Exception):
     """The world can't go on for a reason that is not the policy's; the episode is dropped with this reason."""
 
 
+@dataclass
+class _EpisodeState:
+    """State of one episode; each reset makes a new one, so that nothing of an earlier episode is left.
+
+    Attributes:
+        is_open (`bool`): True from the reset until the world has been taken down.
+        drop_reason (`str`): Why the episode is dropped; empty while it counts.
+        signal (`float`, *optional*): The last action's process score.
+        silences (`int`): Replies in a row that did not arrive.
+        hints (`dict[int, list[str]]`): Hints by the step they belong to, from 0.
+    """
+
+    is_open: bool = False
+    messages: list[Json] = field(default_factory=list)
+    tools: list[Json] = field(default_factory=list)
+    steps: int = 0
+    faults: int = 0
+    silences: int = 0
+    drop_reason: str = ""
+    signal: float | None = None
+    hints: dict[int, list[str]] = field(default_factory=dict)
+
+
 class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
     """An agent at work on one task at a time.
 
-    Subclasses give `begin`, `act`, `evaluate` and, where a world needs closing, `finish`; each may raise
+    Subclasses implement `begin`, `act`, `evaluate` and, where a world needs closing, `finish`; each may raise
     [`WorldBroken`], and any other exception ends the episode in the same way, logged with its traceback.
 
-    Observations: `message` (text of the last message from the world), `conversation` (all messages, JSON of the chat
-    API's list), `tools` (JSON list of schemas), `task_id`, `session_id`, `step` (int64, actions taken), `faults`
-    (int64, actions that could not be read), `signal` (float32 in [-1, 1], the world's process score of the last
-    action, -1 for one that could not be read, NaN where there is none), `outcome` (float32 in [-1, 1], NaN until the
-    episode ends), `dropped` (bool), `reason` (why) and, at the end, `hints` (JSON: for each step that fell short, from
-    "0", what the environment would have told before it).
-    Action: `action`, see [`clawrl_trl.envs.base.message.read_action`]; an empty one means that no reply arrived.
-    Reward: 0.0 until the episode ends, then the outcome; NaN when it was dropped.
+    TensorDict keys (batch size `()`; tensors have shape `(1,)`, texts are non-tensor strings):
+
+    | key | type | content |
+    |---|---|---|
+    | `message` | text | text of the last message from the world |
+    | `conversation` | text | all messages, JSON of the chat API's list |
+    | `tools` | text | schemas of the tools on offer, JSON list |
+    | `task_id`, `session_id` | text | the task; the episode's name, new with each reset |
+    | `step` | int64 | actions taken |
+    | `faults` | int64 | actions that could not be read |
+    | `signal` | float32 | process score of the last action in [-1, 1]: -1 if unreadable, NaN if it has none |
+    | `outcome` | float32 | grade in [-1, 1]; NaN until the episode ends, and when it is dropped |
+    | `dropped`, `reason` | bool, text | whether the episode is dropped, and why |
+    | `hints` | text | at the end, JSON object: step (from `"0"`) to what its reply should have been told before |
+    | `action` (input) | text | see [`clawrl_trl.envs.base.message.read_action`]; empty: no reply arrived |
+    | `next_task` (input of reset, optional) | int64 | position of the task to begin |
+    | `reward` | float32 | 0 until the episode ends, then the outcome; NaN when it is dropped |
+    | `done`, `terminated`, `truncated` | bool | the end, see below |
+
     An episode ends (`terminated`) when the agent is done, after `MAX_FAULTS` unreadable actions, or when it is
     dropped, and early (`truncated`) after `max_steps` actions; a truncated episode has an outcome all the same.
 
+    The environment calls a subclass in this order: `begin` once, `act` for each readable action, `evaluate` once and
+    `advise` if the outcome is below 1, then `finish`, always. A subclass that observes more adds to
+    `observation_spec` in `_make_specs` and to the observations in `observe_more`.
+
     Args:
         tasks (`Sequence[Task]`): The tasks, taken in turn; a reset may name one by its position in the key
-            `next_task` (int64) of the tensordict it is given.
+            `next_task` of the tensordict it is given.
         max_steps (`int`): Most actions of an episode.
         first_task (`int`, *optional*, defaults to `0`): Position of the task that the first reset starts.
-        device (`torch.device`, *optional*): Where the flags live.
+        device (`torch.device`, *optional*): Where the tensors live.
     """
 
     def __init__(
@@ -122,13 +168,23 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         self.tasks = tasks
         self.max_steps = max_steps
         self.next_task = first_task
-        self._open = False
+        self._episode = _EpisodeState()
         self._make_specs()
 
     @property
     def steps_taken(self) -> int:
         """Actions of the episode so far, the one under way included."""
-        return self._steps
+        return self._episode.steps
+
+    @property
+    def messages(self) -> list[Json]:
+        """The conversation so far, chat API; a subclass may shorten what it holds in place."""
+        return self._episode.messages
+
+    @property
+    def drop_reason(self) -> str:
+        """Why the episode is dropped; empty while it counts."""
+        return self._episode.drop_reason
 
     @abstractmethod
     def begin(self, task: T) -> Start:
@@ -154,164 +210,164 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         """Take the world down; called after every episode and by `close`, also when `begin` failed."""
 
     def observe_more(self) -> dict[str, Any]:
-        """Values for the observations that a subclass added to `observation_spec`."""
+        """Return values for the observations that a subclass added to `observation_spec`."""
         return {}
 
     def conclude(self) -> TensorDictBase:
-        """End the episode where it is, and observe its outcome; what has ended already is told again."""
-        return self._observe(terminated=False, truncated=True) if self._open else self._last.clone()
+        """End the episode where it is, and observe its outcome; one that has ended already is observed again."""
+        if self._episode.is_open:
+            return self._observe(terminated=False, truncated=True)
+        return self._last_observation.clone()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Take the world down for good."""
-        self._leave()
+        self._finish_episode()
         super().close(raise_if_closed=raise_if_closed)
 
     def _make_specs(self) -> None:
-        count = Unbounded(shape=(1,), dtype=torch.int64, device=self.device)
-        flag = Categorical(2, shape=(1,), dtype=torch.bool, device=self.device)
+        device = self.device
         self.observation_spec = Composite(
-            message=NonTensor(shape=(), example_data="", device=self.device),
-            conversation=NonTensor(shape=(), example_data="[]", device=self.device),
-            tools=NonTensor(shape=(), example_data="[]", device=self.device),
-            task_id=NonTensor(shape=(), example_data="", device=self.device),
-            session_id=NonTensor(shape=(), example_data="", device=self.device),
-            reason=NonTensor(shape=(), example_data="", device=self.device),
-            hints=NonTensor(shape=(), example_data="{}", device=self.device),
-            step=count.clone(),
-            faults=count.clone(),
-            signal=Unbounded(shape=(1,), device=self.device),
-            outcome=Unbounded(shape=(1,), device=self.device),
-            dropped=flag.clone(),
+            message=make_text_spec(device),
+            conversation=make_text_spec(device, "[]"),
+            tools=make_text_spec(device, "[]"),
+            task_id=make_text_spec(device),
+            session_id=make_text_spec(device),
+            reason=make_text_spec(device),
+            hints=make_text_spec(device, "{}"),
+            step=make_count_spec(device),
+            faults=make_count_spec(device),
+            signal=make_number_spec(device),
+            outcome=make_number_spec(device),
+            dropped=make_flag_spec(device),
         )
-        self.action_spec = NonTensor(shape=(), example_data="", device=self.device)
-        self.reward_spec = Unbounded(shape=(1,), device=self.device)
-        self.done_spec = Composite(done=flag.clone(), terminated=flag.clone(), truncated=flag.clone())
+        set_step_specs(self)
 
     def _set_seed(self, seed: int | None) -> None:
         self.next_task = (seed or 0) % len(self.tasks)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        self._leave()
+        self._finish_episode()
         index = self.next_task
         if tensordict is not None and "next_task" in tensordict:
             index = int(tensordict["next_task"])
         self.next_task = index + 1
         self.task = self.tasks[index % len(self.tasks)]
         self.session_id = f"{type(self).__name__}-{self.task.id}-{uuid.uuid4().hex[:8]}"
-        self._messages: list[Json] = []
-        self._tools: list[Json] = []
-        self._steps = self._faults = self._silences = 0
-        self._reason = ""
-        self._signal: float | None = None
-        self._hints: dict[int, list[str]] = {}
-        self._open = True
-        start = self._guarded(partial(self.begin, self.task))
+        # Open before `begin`: a world that broke half set up must be taken down too.
+        self._episode = _EpisodeState(is_open=True)
+        start = self._run_guarded(partial(self.begin, self.task))
         if start is not None:
-            self._messages, self._tools = list(start.messages), start.tools
+            self._episode.messages, self._episode.tools = list(start.messages), start.tools
         return self._observe()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        said = str(tensordict["action"])
-        if not self._open:
-            return self._last.clone()
-        self._signal = None
-        if self._reason:
+        episode, reply = self._episode, str(tensordict["action"])
+        if not episode.is_open:
+            return self._last_observation.clone()
+        episode.signal = None
+        if episode.drop_reason:  # `begin` failed; TorchRL refuses a reset that is done
             return self._observe(terminated=True)
-        if not said.strip():
-            self._silences += 1
-            if self._silences >= MAX_SILENCES:
-                self._reason = "no reply arrived"
-            return self._observe(terminated=bool(self._reason), truncated=False)
-        self._silences = 0
-        self._steps += 1
-        ended = self._answer(read_action(said))
-        over = self._steps >= self.max_steps
-        return self._observe(terminated=ended or bool(self._reason), truncated=over and not ended)
+        if not reply.strip():
+            episode.silences += 1
+            if episode.silences >= MAX_SILENCES:
+                episode.drop_reason = "no reply arrived"
+            return self._observe(terminated=bool(episode.drop_reason), truncated=False)
+        episode.silences = 0
+        episode.steps += 1
+        agent_done = self._apply_action(read_action(reply))
+        out_of_steps = episode.steps >= self.max_steps
+        return self._observe(
+            terminated=agent_done or bool(episode.drop_reason), truncated=out_of_steps and not agent_done
+        )
 
-    def _answer(self, action: Action) -> bool:
-        """Carry out an action and append what came of it; returns whether the agent is done."""
-        self._messages.append(action.message)
+    def _apply_action(self, action: Action) -> bool:
+        """Carry out an action and append its effect to the conversation; returns whether the agent is done."""
+        episode = self._episode
+        episode.messages.append(action.message)
         if action.fault is not None:
-            self._faults += 1
-            self._signal = -1.0
-            self._note_hint(self._steps - 1, f"Error: {action.fault}.")
-            self._messages += tool_results(action, [f"Error: {action.fault}."])
-            return self._faults >= MAX_FAULTS
-        effect = self._guarded(partial(self.act, action))
+            episode.faults += 1
+            episode.signal = -1.0
+            self._add_hint(episode.steps - 1, f"Error: {action.fault}.")
+            episode.messages += make_result_messages(action, [f"Error: {action.fault}."])
+            return episode.faults >= MAX_FAULTS
+        effect = self._run_guarded(partial(self.act, action))
         if effect is None:
             return True
-        self._signal = effect.signal
-        self._note_hint(self._steps - 1, effect.hint)
+        episode.signal = effect.signal
+        self._add_hint(episode.steps - 1, effect.hint)
         if action.calls or action.message.get("tool_calls"):
-            self._messages += tool_results(action, effect.results)
+            episode.messages += make_result_messages(action, effect.results)
         elif effect.results:
-            self._messages.append({"role": "user", "content": "\n".join(effect.results)})
+            episode.messages.append({"role": "user", "content": "\n".join(effect.results)})
+        # Images go into a user message of their own: a tool's result may be text only in the chat API.
         if effect.parts:
-            self._messages.append({"role": "user", "content": effect.parts})
+            episode.messages.append({"role": "user", "content": effect.parts})
         return effect.ended
 
-    def _guarded(self, work: Callable[[], V]) -> V | None:
+    def _run_guarded(self, work: Callable[[], V]) -> V | None:
         """Run `work` and return its result; `None`, with the reason kept, when the world broke."""
         try:
             return work()
         except WorldBroken as error:
-            self._reason = str(error) or "the world broke"
+            self._episode.drop_reason = str(error) or "the world broke"
         except Exception as error:  # else the whole pool would be lost with it
             logger.exception("An episode of %s is dropped.", type(self).__name__)
-            self._reason = f"{type(error).__name__}: {error}"
+            self._episode.drop_reason = f"{type(error).__name__}: {error}"
         return None
 
-    def _graded(self) -> float:
+    def _grade(self) -> float:
         outcome = float(self.evaluate())
-        if not math.isfinite(outcome):  # bounds would make a 1 of it
+        if not math.isfinite(outcome):  # the bounds below would make a 1 of it
             raise WorldBroken(f"the outcome is {outcome}, no finite number")
         for step, words in self.advise().items() if outcome < 1 else ():
-            self._note_hint(step, words)
+            self._add_hint(step, words)
         return max(-1.0, min(1.0, outcome))
 
-    def _note_hint(self, step: int, words: str | None) -> None:
+    def _add_hint(self, step: int, words: str | None) -> None:
         if words and (hint := clean_checker_words(words)):
-            self._hints.setdefault(step, []).append(hint)
+            self._episode.hints.setdefault(step, []).append(hint)
 
-    def _leave(self) -> None:
-        if self._open:
-            self._open = False
+    def _finish_episode(self) -> None:
+        if self._episode.is_open:
+            self._episode.is_open = False
             try:
                 self.finish()
             except Exception:  # the next episode must go on
                 logger.exception("A world of %s could not be closed.", type(self).__name__)
 
     def _observe(self, *, terminated: bool | None = None, truncated: bool = False) -> TensorDictBase:
-        stepped = terminated is not None
+        """Observe the episode, and grade it if it ends here; `terminated=None` is a reset, which has no reward."""
+        episode = self._episode
         ended = bool(terminated) or truncated
         outcome = math.nan
-        if ended and not self._reason:
-            graded = self._guarded(self._graded)
-            outcome = math.nan if graded is None else graded
-        content: dict[str, Any] = {
-            "message": _world_text(self._messages),
-            "conversation": json.dumps(self._messages, ensure_ascii=False),
-            "tools": json.dumps(self._tools, ensure_ascii=False),
+        # Graded before anything is observed: grading may drop the episode and adds the hints.
+        if ended and not episode.drop_reason:
+            grade = self._run_guarded(self._grade)
+            outcome = math.nan if grade is None else grade
+        observation: dict[str, Any] = {
+            "message": _world_text(episode.messages),
+            "conversation": json.dumps(episode.messages, ensure_ascii=False),
+            "tools": json.dumps(episode.tools, ensure_ascii=False),
             "task_id": self.task.id,
             "session_id": self.session_id,
-            "reason": self._reason,
-            "hints": json.dumps(self._hints if ended else {}, ensure_ascii=False),
-            "step": torch.tensor([self._steps]),
-            "faults": torch.tensor([self._faults]),
-            "signal": torch.tensor([math.nan if self._signal is None else float(self._signal)]),
+            "reason": episode.drop_reason,
+            "hints": json.dumps(episode.hints if ended else {}, ensure_ascii=False),
+            "step": torch.tensor([episode.steps]),
+            "faults": torch.tensor([episode.faults]),
+            "signal": torch.tensor([math.nan if episode.signal is None else float(episode.signal)]),
             "outcome": torch.tensor([outcome]),
-            "dropped": torch.tensor([bool(self._reason)]),
+            "dropped": torch.tensor([bool(episode.drop_reason)]),
             "done": torch.tensor([ended]),
             "terminated": torch.tensor([bool(terminated)]),
             "truncated": torch.tensor([truncated]),
             **self.observe_more(),
         }
-        if stepped:
-            content["reward"] = torch.tensor([outcome if ended else 0.0])
+        if terminated is not None:
+            observation["reward"] = torch.tensor([outcome if ended else 0.0])
         if ended:
-            self._leave()
-        self._last = TensorDict(content, batch_size=(), device=self.device)
-        return self._last.clone()
+            self._finish_episode()
+        self._last_observation = TensorDict(observation, batch_size=(), device=self.device)
+        return self._last_observation.clone()
 
 
 def _world_text(messages: Sequence[Json]) -> str:

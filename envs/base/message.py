@@ -1,8 +1,8 @@
-"""An assistant's message as an action, and the calls that stand in it.
+"""Assistant messages read as actions, with their tool calls.
 
 The action of every tool environment is one string: an assistant message of the chat API as JSON, or plain text.
 Calls come in the message's own `tool_calls`, or, from a model whose server parses nothing, as `<tool_call>` blocks
-of JSON in its text. Reading never raises: what can't be read is a fault, in words the model may learn from.
+of JSON in its text. Reading never raises: an unreadable call is a fault, worded for the model to learn from.
 """
 
 import json
@@ -54,72 +54,72 @@ def read_action(action: str) -> Action:
     Args:
         action (`str`): An assistant message as JSON (an object with `"role": "assistant"`), or plain text.
     """
-    message = _message(action)
+    message = _read_message(action)
     text = message.get("content") or ""
     if message.get("tool_calls"):
-        return _from_calls(text, message)
-    blocks = _BLOCK.findall(text)
-    calls, fault = _from_blocks(blocks)
+        return _read_structured_calls(text, message)
+    calls, fault = _read_text_calls(_BLOCK.findall(text))
     return Action(_BLOCK.sub("", text).strip(), calls, fault, message)
 
 
-def _message(action: str) -> Json:
+def _read_message(action: str) -> Json:
     if action.lstrip().startswith("{"):
         try:
-            read = json.loads(action)
+            parsed = json.loads(action)
         except ValueError:
-            read = None
-        if isinstance(read, dict) and _is_message(read):
-            return {"content": None, **read}
+            parsed = None
+        if isinstance(parsed, dict) and _is_message(parsed):
+            return {"content": None, **parsed}
     return {"role": "assistant", "content": action}
 
 
-def _is_message(read: Json) -> bool:
-    calls = read.get("tool_calls") or []
-    plain = read.get("role") == "assistant" and isinstance(read.get("content"), str | None) and isinstance(calls, list)
-    return plain and all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls)
+def _is_message(parsed: Json) -> bool:
+    content, calls = parsed.get("content"), parsed.get("tool_calls") or []
+    well_formed = parsed.get("role") == "assistant" and isinstance(content, str | None) and isinstance(calls, list)
+    return well_formed and all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls)
 
 
-def _from_calls(text: str, message: Json) -> Action:
+def _read_structured_calls(text: str, message: Json) -> Action:
     calls = []
     for number, call in enumerate(message["tool_calls"]):
         function = call["function"]
-        arguments, fault = _arguments(function.get("arguments"))
+        arguments, fault = _read_arguments(function.get("arguments"))
         if fault is not None:
             return Action(text, (), f"the arguments of {function.get('name')!r} are {fault}", message)
         calls.append(Call(str(function.get("name") or ""), arguments, str(call.get("id") or f"call_{number}")))
     return Action(text, tuple(calls), None, message)
 
 
-def _from_blocks(blocks: list[str]) -> tuple[tuple[Call, ...], str | None]:
+def _read_text_calls(blocks: list[str]) -> tuple[tuple[Call, ...], str | None]:
     calls = []
     for number, block in enumerate(blocks):
         try:
-            read = json.loads(block)
+            call = json.loads(block)
         except ValueError as error:
             return (), f"a <tool_call> block is no JSON: {error}"
-        if not isinstance(read, Mapping) or not isinstance(read.get("name"), str):
+        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
             return (), 'a <tool_call> block must be an object with "name" and "arguments"'
-        arguments, fault = _arguments(read.get("arguments"))
+        arguments, fault = _read_arguments(call.get("arguments"))
         if fault is not None:
-            return (), f"the arguments of {read['name']!r} are {fault}"
-        calls.append(Call(read["name"], arguments, f"call_{number}"))
+            return (), f"the arguments of {call['name']!r} are {fault}"
+        calls.append(Call(call["name"], arguments, f"call_{number}"))
     return tuple(calls), None
 
 
-def _arguments(given: Any) -> tuple[Json, str | None]:
-    if given in (None, ""):
+def _read_arguments(arguments: object) -> tuple[Json, str | None]:
+    """Return a call's arguments, and why they can't be read; servers send them as JSON text or as an object."""
+    if arguments in (None, ""):
         return {}, None
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except ValueError as error:
             return {}, f"no JSON: {error}"
-    return (given, None) if isinstance(given, dict) else ({}, "no JSON object")
+    return (arguments, None) if isinstance(arguments, dict) else ({}, "no JSON object")
 
 
-def tool_results(action: Action, texts: list[str]) -> list[Json]:
-    """The messages that answer an action's calls, in the chat API's shape.
+def make_result_messages(action: Action, texts: list[str]) -> list[Json]:
+    """Make the messages that answer an action's calls, in the chat API's shape.
 
     Args:
         action ([`Action`]): The action.
@@ -133,6 +133,7 @@ def tool_results(action: Action, texts: list[str]) -> list[Json]:
         pairs = zip(action.calls, texts, strict=True)
         return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in pairs]
     if action.message.get("tool_calls"):
-        ids = [str(call.get("id") or f"call_{i}") for i, call in enumerate(action.message["tool_calls"])]
-        return [{"role": "tool", "tool_call_id": one, "content": "\n".join(texts)} for one in ids]
+        # Every call needs a result, also of an unreadable message: the chat API refuses a conversation without.
+        ids = [str(call.get("id") or f"call_{number}") for number, call in enumerate(action.message["tool_calls"])]
+        return [{"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)} for call_id in ids]
     return [{"role": "user", "content": "\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in texts)}]

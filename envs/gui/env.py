@@ -150,7 +150,7 @@ class GUIEnv(AgentEnv[GUITask]):
         scene, self.scene = self.scene, None
         if scene is not None:
             scene.close()
-        if self._reason:
+        if self.drop_reason:
             self.stage.discard()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -239,7 +239,7 @@ class GUIEnv(AgentEnv[GUITask]):
     def _forget(self, keep: int) -> None:
         parts = [
             (message["content"], place)
-            for message in self._messages
+            for message in self.messages
             if isinstance(message.get("content"), list)
             for place, part in enumerate(message["content"])
             if part.get("type") == "image_url"

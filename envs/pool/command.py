@@ -1,4 +1,4 @@
-"""`clawrl env-server`: lends environments of a task set over HTTP, until told to stop."""
+"""`clawrl env-server`: lend environments of a task set over HTTP until interrupted."""
 
 import argparse
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from clawrl_trl.envs.catalogue import environment_names, setting, task_folder
+from clawrl_trl.envs.catalogue import find_task_folder, get_environment, list_environments
 from clawrl_trl.envs.pool.pool import EnvPool
 from clawrl_trl.envs.pool.server import make_app
 from clawrl_trl.errors import UserError
@@ -20,32 +20,32 @@ GRACE_S = 10
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until told to end; returns the exit code."""
-    given = _parser().parse_args(argv)
+    """Serve until interrupted; returns the exit code."""
+    arguments = _make_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     keys = Keys(chat=tuple(key for key in os.environ.get(KEY, "").split(",") if key.strip()))
-    if not keys.chat and not is_loopback(given.host):
-        raise UserError(f"--host {given.host} would lend a sandbox to anybody: set a key first, in {KEY}.")
-    source = task_folder(given.tasks, given.env, Path("examples/tasks"))
-    make_env, count = setting(given.env).maker(
-        source, given.split, difficulty=given.difficulty, max_steps=given.max_steps
+    if not keys.chat and not is_loopback(arguments.host):
+        raise UserError(f"--host {arguments.host} would lend a sandbox to anybody: set a key first, in {KEY}.")
+    source = find_task_folder(arguments.tasks, arguments.env, Path("examples/tasks"))
+    make_env, count = get_environment(arguments.env).make_factory(
+        source, arguments.split, difficulty=arguments.difficulty, max_steps=arguments.max_steps
     )
-    pool = EnvPool(make_env, given.size, idle_s=given.idle_s, call_s=given.call_s)
-    listener = listen(given.host, given.port)
+    pool = EnvPool(make_env, arguments.size, idle_s=arguments.idle_s, call_s=arguments.call_s)
+    listener = listen(arguments.host, arguments.port)
     config = uvicorn.Config(
-        make_app(pool, keys, given.host), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S
+        make_app(pool, keys, arguments.host), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S
     )
-    address = f"http://{given.host}:{listener.getsockname()[1]}"
-    print(f"{given.size} {given.env} environments over {count} tasks at {address}; Ctrl-C stops.", flush=True)
+    address = f"http://{arguments.host}:{listener.getsockname()[1]}"
+    print(f"{arguments.size} {arguments.env} environments over {count} tasks at {address}; Ctrl-C stops.", flush=True)
     server = uvicorn.Server(config)
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("clawrl env-server", description="Lend environments over HTTP.")
     add = parser.add_argument
-    add("--env", required=True, choices=environment_names(), help="environment")
+    add("--env", required=True, choices=list_environments(), help="environment")
     add("--tasks", help="task set: a path, or a name in examples/tasks; default: the environment's name")
     add("--split", default="train", help="split of the task set (default: %(default)s)")
     add("--difficulty", type=int, help="only tasks of this difficulty")

@@ -1,9 +1,9 @@
 """A pool of environments that are lent out: one lease, one environment, one thread.
 
-A lease that is not heard of for `idle_s` seconds is taken back and its world taken down, so a client that died costs
+A lease without a call for `idle_s` seconds is taken back and its world taken down, so that a client that died holds
 nothing for long. An action is carried out once: a step that is asked for again, because its answer was lost, gets the
-answer that there was, or waits for it with the first call. Every environment keeps to one thread of its own, which
-browsers insist on.
+same answer, or waits for it with the first call. Every environment keeps to one thread of its own, which browsers
+insist on.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ import torch
 from tensordict import TensorDict
 
 from clawrl_trl.envs.base.agent import AgentEnv
-from clawrl_trl.envs.pool.wire import Json, describe, pack
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.pool.wire import describe_spec, pack
 
 logger = logging.getLogger(__name__)
 
@@ -34,32 +35,51 @@ class PoolFull(Exception):
     """All environments are lent."""
 
 
-class OutOfTurn(Exception):
+class StepOutOfOrder(Exception):
     """A step that is neither the next nor the last one."""
 
 
-class TooSlow(Exception):
+class EnvironmentBusy(Exception):
     """An environment is still busy with another call, or took too long."""
 
 
-Call = tuple[str, int | None]
-"""What is done and for which step or task: the same call twice is one that is asked for again."""
+CallKey = tuple[str, int | None]
+"""Name of a call and the step or task it is for: two calls with the same key are one call and its repetition."""
 
 
 @dataclass
-class _Place:
-    """An environment with its thread, and to whom it is lent."""
+class _RunningCall:
+    """The last call on an environment's thread; without a key it can't be repeated."""
+
+    future: "Future[Json] | Future[None]"
+    key: CallKey | None = None
+    started_at: float = 0.0
+
+
+@dataclass(eq=False)
+class _Slot:
+    """An environment with its thread, and the lease it is lent under.
+
+    Attributes:
+        env ([`AgentEnv`], *optional*): Made at the first reset, on the slot's thread; gone once it is taken back.
+        last_call_at (`float`): When the lease was last heard of, `time.monotonic`.
+        lent_at (`float`): When it was lent, `time.monotonic`.
+        steps (`int`): Actions of the episode.
+        last_state (`dict`): The packed observation after them; empty before the first reset.
+    """
 
     thread: ThreadPoolExecutor
     env: AgentEnv[Any] | None = None
     lease: str | None = None
-    seen_at: float = 0.0
+    last_call_at: float = 0.0
     lent_at: float = 0.0
     steps: int = 0
-    last: Json = field(default_factory=dict)
-    busy: "Future[Any] | None" = None
-    call: Call | None = None
-    called_at: float = 0.0
+    last_state: Json = field(default_factory=dict)
+    call: _RunningCall | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self.call is not None and not self.call.future.done()
 
 
 class EnvPool:
@@ -79,19 +99,19 @@ class EnvPool:
         if size < 1:
             raise ValueError("a pool needs at least one environment")
         self.make_env, self.size, self.idle_s, self.call_s = make_env, size, idle_s, call_s
-        self._places = [self._place() for _ in range(size)]
+        self._slots = [self._make_slot() for _ in range(size)]
         self._lock = threading.Lock()
         self._spec: Json | None = None
 
     @staticmethod
-    def _place() -> _Place:
-        return _Place(ThreadPoolExecutor(1, thread_name_prefix="env"))
+    def _make_slot() -> _Slot:
+        return _Slot(ThreadPoolExecutor(1, thread_name_prefix="env"))
 
-    def specs(self) -> Json:
-        """Return what the environments observe, see [`clawrl_trl.envs.pool.wire.describe`]."""
+    def get_specs(self) -> Json:
+        """Describe what the environments observe, see [`clawrl_trl.envs.pool.wire.describe_spec`]."""
         if self._spec is None:
             with contextlib.closing(self.make_env()) as env:
-                self._spec = describe(env.observation_spec)
+                self._spec = describe_spec(env.observation_spec)
         return self._spec
 
     def allocate(self) -> str:
@@ -102,137 +122,152 @@ class EnvPool:
         """
         self.expire()
         with self._lock:
-            for place in self._places:
-                if place.lease is None and (place.busy is None or place.busy.done()):
-                    place.lease = secrets.token_urlsafe(16)
-                    place.seen_at = place.lent_at = time.monotonic()
-                    place.steps, place.last, place.busy = 0, {}, None
-                    return place.lease
+            for slot in self._slots:
+                # One that was given back may still be taking its world down.
+                if slot.lease is None and not slot.is_busy:
+                    slot.lease = secrets.token_urlsafe(16)
+                    slot.last_call_at = slot.lent_at = time.monotonic()
+                    slot.steps, slot.last_state, slot.call = 0, {}, None
+                    return slot.lease
         raise PoolFull(f"all {self.size} environments are lent: try again later")
 
     def heartbeat(self, lease: str) -> None:
         """Keep a lease alive."""
-        self._held(lease)
+        self._find_slot(lease)
 
     def reset(self, lease: str, task: int | None = None) -> Json:
-        """Begin an episode, of the task at that position or of the next one."""
-        place = self._held(lease)
+        """Begin an episode, of the task at that position or of the next one; returns the packed observation."""
+        slot = self._find_slot(lease)
 
-        def work() -> Json:
-            if place.env is None:
-                place.env = self.make_env()
-            wanted = None if task is None else TensorDict({"next_task": torch.tensor([task])}, batch_size=())
-            place.steps, place.last = 0, pack(place.env.reset(wanted).exclude("next_task"))
-            return place.last
+        def begin() -> Json:
+            if slot.env is None:
+                slot.env = self.make_env()
+            position = None if task is None else TensorDict({"next_task": torch.tensor([task])}, batch_size=())
+            # TorchRL hands the input of a reset on in its output, and `next_task` is in no spec.
+            slot.steps, slot.last_state = 0, pack(slot.env.reset(position).exclude("next_task"))
+            return slot.last_state
 
-        return self._run(place, ("reset", task), work)
+        return self._run(slot, ("reset", task), begin)
 
     def step(self, lease: str, number: int, action: str) -> Json:
-        """Carry out the `number`-th action of the episode (from 1), or tell again what it brought.
+        """Carry out the `number`-th action of the episode (from 1); a repetition returns the same observation.
 
         Raises:
-            OutOfTurn: If it is neither the next nor the last one.
+            StepOutOfOrder: If it is neither the next nor the last one.
         """
-        place = self._held(lease)
+        slot = self._find_slot(lease)
 
-        def work() -> Json:
-            if number == place.steps and place.steps:
-                return place.last
-            if place.env is None or not place.last or number != place.steps + 1:
-                raise OutOfTurn(f"step {number} can't follow step {place.steps}: reset first, then count from 1")
-            moved = place.env.step(TensorDict({"action": action}, batch_size=()))["next"]
-            place.steps, place.last = number, pack(moved)
-            return place.last
+        def take_step() -> Json:
+            if number == slot.steps and slot.steps:
+                return slot.last_state
+            if slot.env is None or not slot.last_state or number != slot.steps + 1:
+                raise StepOutOfOrder(f"step {number} can't follow step {slot.steps}: reset first, then count from 1")
+            state = slot.env.step(TensorDict({"action": action}, batch_size=()))["next"]
+            slot.steps, slot.last_state = number, pack(state)
+            return slot.last_state
 
-        return self._run(place, ("step", number), work)
+        return self._run(slot, ("step", number), take_step)
 
     def evaluate(self, lease: str) -> Json:
-        """End the episode where it is, and say how it went; telling it again is free."""
-        place = self._held(lease)
+        """End the episode where it is, and return its outcome's observation; a repetition returns the same."""
+        slot = self._find_slot(lease)
 
-        def work() -> Json:
-            if place.env is None or not place.last:
-                raise OutOfTurn("there is no episode to evaluate: reset first")
-            place.last = pack(place.env.conclude())
-            return place.last
+        def conclude() -> Json:
+            if slot.env is None or not slot.last_state:
+                raise StepOutOfOrder("there is no episode to evaluate: reset first")
+            slot.last_state = pack(slot.env.conclude())
+            return slot.last_state
 
-        return self._run(place, ("evaluate", None), work)
+        return self._run(slot, ("evaluate", None), conclude)
 
     def close(self, lease: str) -> None:
         """Give an environment back; its world is taken down."""
-        place = self._held(lease)
-        self._take_back(place)
+        self._release(self._find_slot(lease))
 
     def expire(self) -> int:
-        """Take back what is lent to those who have not been heard of; returns how many."""
+        """Take back the environments whose leases ran out; returns how many."""
         now = time.monotonic()
         with self._lock:
-            silent = [one for one in self._places if one.lease is not None and now - one.seen_at > self.idle_s]
-        silent = [one for one in silent if one.busy is None or one.busy.done()]
-        for place in silent:
-            logger.warning("a lease ran out after %.0f s of silence", now - place.seen_at)
-            self._take_back(place)
+            silent = [slot for slot in self._slots if slot.lease is not None and now - slot.last_call_at > self.idle_s]
+        silent = [slot for slot in silent if not slot.is_busy]  # its client waits for the call
+        for slot in silent:
+            logger.warning("a lease ran out after %.0f s of silence", now - slot.last_call_at)
+            self._release(slot)
         return len(silent)
 
-    def status(self) -> Json:
-        """Number of environments, and the age of each lease."""
+    def get_status(self) -> Json:
+        """Return the number of environments, and the age of each lease."""
         now = time.monotonic()
         with self._lock:
-            lent = [
-                {"lent_s": round(now - one.lent_at, 1), "silent_s": round(now - one.seen_at, 1), "steps": one.steps}
-                for one in self._places
-                if one.lease is not None
+            leases = [
+                {
+                    "lent_s": round(now - slot.lent_at, 1),
+                    "silent_s": round(now - slot.last_call_at, 1),
+                    "steps": slot.steps,
+                }
+                for slot in self._slots
+                if slot.lease is not None
             ]
-        return {"size": self.size, "lent": len(lent), "leases": lent, "idle_s": self.idle_s}
+        return {"size": self.size, "lent": len(leases), "leases": leases, "idle_s": self.idle_s}
 
     def shutdown(self) -> None:
         """Take everything down."""
-        for place in self._places:
-            self._take_back(place, for_good=True)
-            place.thread.shutdown(wait=True)
+        for slot in self._slots:
+            closing = self._release(slot)
+            with contextlib.suppress(FutureTimeout):
+                closing.result(self.call_s)
+            slot.thread.shutdown(wait=True)
 
-    def _held(self, lease: str) -> _Place:
+    def _find_slot(self, lease: str) -> _Slot:
         with self._lock:
-            for place in self._places:
-                if place.lease is not None and secrets.compare_digest(place.lease, lease):
-                    place.seen_at = time.monotonic()
-                    return place
+            for slot in self._slots:
+                # In constant time: a lease is what another client would have to guess.
+                if slot.lease is not None and secrets.compare_digest(slot.lease, lease):
+                    slot.last_call_at = time.monotonic()
+                    return slot
         raise NoSuchLease("there is no such lease: it ran out or was given back; allocate anew")
 
-    def _run(self, place: _Place, call: Call, work: Callable[[], Json]) -> Json:
+    def _run(self, slot: _Slot, key: CallKey, work: Callable[[], Json]) -> Json:
+        """Run a call on the slot's thread, or wait for the same call that is under way."""
         with self._lock:
-            if place.busy is None or place.busy.done():
-                place.busy, place.call, place.called_at = place.thread.submit(work), call, time.monotonic()
-            elif place.call != call:
-                raise TooSlow("the environment is still busy with the call before")
-            future: Future[Json] = place.busy
+            if not slot.is_busy:
+                slot.call = _RunningCall(slot.thread.submit(work), key, time.monotonic())
+            elif slot.call is not None and slot.call.key != key:
+                raise EnvironmentBusy("the environment is still busy with the call before")
+            call = slot.call
+        assert call is not None
         try:
-            return future.result(max(0.0, place.called_at + self.call_s - time.monotonic()))
+            state: Json | None = call.future.result(max(0.0, call.started_at + self.call_s - time.monotonic()))
         except FutureTimeout:
-            self._replace(place)
-            raise TooSlow(f"a call took longer than {self.call_s:.0f} s; the environment is given up") from None
+            self._replace(slot)
+            raise EnvironmentBusy(
+                f"a call took longer than {self.call_s:.0f} s; the environment is given up"
+            ) from None
         finally:
-            place.seen_at = time.monotonic()
+            slot.last_call_at = time.monotonic()
+        assert state is not None, "calls with a key return an observation"
+        return state
 
-    def _take_back(self, place: _Place, *, for_good: bool = False) -> None:
-        def work() -> None:
-            if place.env is not None:
-                place.env.close(raise_if_closed=False)
-                place.env = None
+    def _release(self, slot: _Slot) -> "Future[None]":
+        """End a lease and take its world down, on the slot's thread; returns at once."""
+
+        def close_env() -> None:
+            if slot.env is not None:
+                slot.env.close(raise_if_closed=False)
+                slot.env = None
 
         with self._lock:
-            place.lease, place.last, place.call = None, {}, None
-            place.busy = place.thread.submit(work)
-        if for_good:
-            with contextlib.suppress(FutureTimeout):
-                place.busy.result(self.call_s)
+            slot.lease, slot.last_state = None, {}
+            closing = slot.thread.submit(close_env)
+            slot.call = _RunningCall(closing)
+        return closing
 
-    def _replace(self, place: _Place) -> None:
+    def _replace(self, slot: _Slot) -> None:
         """Give a stuck environment up; its thread ends when the call does."""
         with self._lock:
-            if place not in self._places:
-                return  # another who waited for the same call was first
-            self._places[self._places.index(place)] = self._place()
-        if place.env is not None:
-            place.thread.submit(place.env.close, raise_if_closed=False)
-        place.thread.shutdown(wait=False)
+            if slot not in self._slots:
+                return  # another client that waited for the same call was first
+            self._slots[self._slots.index(slot)] = self._make_slot()
+        if slot.env is not None:
+            slot.thread.submit(slot.env.close, raise_if_closed=False)
+        slot.thread.shutdown(wait=False)

@@ -1,6 +1,6 @@
 """An environment that lives in a pool on another machine.
 
-`RemoteEnv` is to its user what the environment itself would be. It holds one lease and sends each action once: when an
+`RemoteEnv` is to its user what the environment itself would be. It holds one lease and numbers its steps: when an
 answer is lost it asks for the same step again, which the pool does not carry out twice. When the lease or the
 server is gone, or the server fails, the episode ends as dropped and its environment is given back.
 """
@@ -14,10 +14,11 @@ import httpx
 import torch
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 from tensordict import TensorDictBase
-from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.pool.wire import Json, pack, spec_of, unpack
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.base.specs import set_step_specs
+from clawrl_trl.envs.pool.wire import make_spec, pack, unpack
 from clawrl_trl.errors import UserError
 
 
@@ -25,7 +26,7 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
     """An environment lent by `clawrl env-server`.
 
     Its observations, action and reward are those of the environment that is lent, see
-    [`clawrl_trl.envs.base.agent.AgentEnv`]; a dropped episode has NaN for its reward.
+    [`clawrl_trl.envs.base.agent.AgentEnv`]; a dropped episode has NaN as reward.
 
     Args:
         url (`str`): The server, for example `http://127.0.0.1:18080`.
@@ -61,14 +62,10 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
         self.next_task = first_task
         self._lease: str | None = None
         self._steps = 0
-        self._broken = ""
-        self._state: Json = {}
-        observation = self._said("GET", "/specs")["observation"]
-        flag = Categorical(2, shape=(1,), dtype=torch.bool, device=self.device)
-        self.observation_spec = spec_of(observation, self.device)
-        self.action_spec = NonTensor(shape=(), example_data="", device=self.device)
-        self.reward_spec = Unbounded(shape=(1,), device=self.device)
-        self.done_spec = Composite(done=flag.clone(), terminated=flag.clone(), truncated=flag.clone())
+        self._drop_reason = ""
+        self._last_state: Json = {}
+        self.observation_spec = make_spec(self._request("GET", "/specs")["observation"], self.device)
+        set_step_specs(self)
 
     def _set_seed(self, seed: int | None) -> None:
         self.next_task = seed or 0
@@ -78,34 +75,34 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
         if tensordict is not None and "next_task" in tensordict:
             task = int(tensordict["next_task"])
         self.next_task = None if task is None else task + 1
-        self._steps, self._broken = 0, ""
+        self._steps, self._drop_reason = 0, ""
         try:
-            self._state = self._begun(task)
-        except _Failed as error:
+            self._last_state = self._begin_episode(task)
+        except _ServerFailure as error:
             self._give_back()
-            self._broken = str(error)
-            self._state = pack(self._not_begun())
-        return unpack(self._state, self.device)
+            self._drop_reason = str(error)
+            self._last_state = pack(self._make_dropped_state())
+        return unpack(self._last_state, self.device)
 
-    def _begun(self, task: int | None) -> Json:
+    def _begin_episode(self, task: int | None) -> Json:
         try:
-            return self._leased("/reset", task=task)
-        except _LeaseLost:
+            return self._call_leased("/reset", task=task)
+        except _LeaseLost:  # it ran out between two episodes, which costs nothing: take another
             self._give_back()
-            return self._leased("/reset", task=task)
+            return self._call_leased("/reset", task=task)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._steps += 1
-        return self._told("/step", number=self._steps, action=str(tensordict["action"]))
+        return self._advance("/step", number=self._steps, action=str(tensordict["action"]))
 
     def conclude(self) -> TensorDictBase:
         """End the episode where it is, and observe its outcome."""
-        return self._told("/evaluate")
+        return self._advance("/evaluate")
 
     def heartbeat(self) -> None:
         """Keep the lease while nothing is done for a while."""
         if self._lease is not None:
-            self._said("POST", "/heartbeat", lease=self._lease)
+            self._request("POST", "/heartbeat", lease=self._lease)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Give the environment back."""
@@ -120,84 +117,86 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
                 httpx.post(f"{self.url}/close", json={"lease": self._lease}, headers=self._http.headers, timeout=10)
             self._lease = None
 
-    def _told(self, path: str, **content: Any) -> TensorDictBase:
-        """Return the world's answer; where there is none any more, the last observation, ended without a reward."""
-        if not self._broken:
+    def _advance(self, path: str, **content: Any) -> TensorDictBase:
+        """Return the environment's next observation; once it is lost, the last one, dropped and without a reward."""
+        if not self._drop_reason:
             try:
-                self._state = self._leased(path, **content)
-                return unpack(self._state, self.device)
-            except (_Failed, UserError) as error:
+                self._last_state = self._call_leased(path, **content)
+                return unpack(self._last_state, self.device)
+            except (_ServerFailure, UserError) as error:
                 self._give_back()
-                self._broken = str(error)
-        state = unpack(self._state, self.device)
-        state.set("reason", self._broken)
+                self._drop_reason = str(error)
+        state = unpack(self._last_state, self.device)
+        state.set("reason", self._drop_reason)
         for name, value in {"done": True, "terminated": True, "truncated": False, "dropped": True}.items():
             state.set(name, torch.tensor([value], device=self.device))
         state.set("reward", torch.tensor([math.nan], device=self.device))
         return state
 
-    def _not_begun(self) -> TensorDictBase:
-        """The observation of an episode that could not begin: dropped, and done with its first step."""
+    def _make_dropped_state(self) -> TensorDictBase:
+        """Make the observation of an episode that could not begin: dropped, and done with its first step."""
         state = self.observation_spec.zero()
-        empty = {"conversation": "[]", "tools": "[]", "session_id": f"{type(self).__name__}-{uuid.uuid4().hex}"}
-        for name, value in {**empty, "reason": self._broken}.items():
+        texts = {"conversation": "[]", "tools": "[]", "session_id": f"{type(self).__name__}-{uuid.uuid4().hex}"}
+        for name, value in {**texts, "reason": self._drop_reason}.items():
             state.set(name, value)
+        # Not done yet: TorchRL refuses a reset that is.
         for name in ("done", "terminated", "truncated"):
             state.set(name, torch.tensor([False], device=self.device))
         state.set("dropped", torch.tensor([True], device=self.device))
         return state
 
-    def _leased(self, path: str, **content: Any) -> Json:
+    def _call_leased(self, path: str, **content: Any) -> Json:
+        """Call a route on the lent environment, leasing one if need be; returns the packed observation."""
         if self._lease is None:
-            self._lease = str(self._said("POST", "/allocate")["lease"])
-        state: Json = self._said("POST", path, lease=self._lease, **content)["state"]
+            self._lease = str(self._request("POST", "/allocate")["lease"])
+        state: Json = self._request("POST", path, lease=self._lease, **content)["state"]
         return state
 
-    def _said(self, method: str, path: str, **content: Any) -> Json:
-        """The server's answer; asked again while it can't be reached or its pool is full."""
-        patient = Retrying(
-            retry=retry_if_exception_type((httpx.TransportError, _Full)),
+    def _request(self, method: str, path: str, **content: Any) -> Json:
+        """Return the server's answer; repeat the request while the server can't be reached or its pool is full."""
+        attempts = Retrying(
+            retry=retry_if_exception_type((httpx.TransportError, _NoFreeEnvironment)),
             wait=wait_random_exponential(multiplier=0.1, max=5),
             stop=stop_after_delay(self.patience),
             reraise=True,
         )
         try:
-            for attempt in patient:
+            for attempt in attempts:
                 with attempt:
-                    return self._asked(method, path, content)
+                    return self._send(method, path, content)
         except httpx.TransportError as error:
             raise UserError(
                 f"{self.url} can't be reached ({type(error).__name__}): start 'clawrl env-server'."
             ) from None
-        except _Full as full:
-            raise UserError(f"{self.url}: {full} Start it with a larger --size.") from None
+        except _NoFreeEnvironment as error:
+            raise UserError(f"{self.url}: {error} Start it with a larger --size.") from None
         raise AssertionError("unreachable")
 
-    def _asked(self, method: str, path: str, content: Json) -> Json:
+    def _send(self, method: str, path: str, content: Json) -> Json:
         answer = self._http.request(method, path, json=content if method == "POST" else None)
         if answer.is_success:
             return dict(answer.json())
         try:
             error = answer.json()["error"]
             message, code = str(error["message"]), error.get("code")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):  # a proxy's error page
             message, code = answer.text[:200], None
         if code == "pool_full":
-            raise _Full(message)
+            raise _NoFreeEnvironment(message)
         if code in ("lease_not_found", "too_slow"):
             raise _LeaseLost(message)
         if answer.status_code in (401, 403):
             raise UserError(f"{self.url} refuses the key: set CLAWRL_ENV_KEY to the server's.")
-        raise _Failed(f"{self.url}{path} answered {answer.status_code}: {message}")
+        raise _ServerFailure(f"{self.url}{path} answered {answer.status_code}: {message}")
 
 
-class _Full(Exception):
+class _NoFreeEnvironment(Exception):
     """The pool has nothing to lend at present."""
 
 
-class _Failed(RuntimeError):
+class _ServerFailure(RuntimeError):
     """The server could not do what it was asked."""
 
 
-class _LeaseLost(_Failed):
-    """The environment is not ours any more."""
+class _LeaseLost(_ServerFailure):
+    """The environment is lent to this client no longer."""

@@ -1,18 +1,18 @@
-"""Observations as JSON, so that an environment can live on another machine than who acts in it.
+"""Observations as JSON, for environments on another machine than their policy.
 
-Strings stay strings; a tensor becomes its shape, its type and its bytes, so that NaN and pixels arrive as they were.
-What the environment observes is told the same way, without content.
+Strings stay strings; a tensor becomes `{"shape", "dtype", "content"}` with its bytes in base64, so that NaN and pixels
+arrive as they were. A spec is described in the same way, without content.
 """
 
 import base64
-from typing import Any
 
 import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 
-Json = dict[str, Any]
+from clawrl_trl.envs.base.message import Json
+from clawrl_trl.envs.base.specs import make_text_spec
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -21,7 +21,7 @@ _DTYPES = {
 
 
 def pack(state: TensorDictBase) -> Json:
-    """The observation as JSON.
+    """Return an observation as JSON.
 
     Raises:
         TypeError: If an entry is neither a string nor a tensor of a common type.
@@ -30,7 +30,7 @@ def pack(state: TensorDictBase) -> Json:
     for name in state.keys():  # noqa: SIM118 - a tensordict iterates over its batch
         value = state[name]
         if isinstance(value, torch.Tensor):
-            packed[name] = _packed(value)
+            packed[name] = _pack_tensor(value)
         elif isinstance(value, str):
             packed[name] = value
         else:
@@ -39,29 +39,28 @@ def pack(state: TensorDictBase) -> Json:
 
 
 def unpack(packed: Json, device: torch.device | None = None) -> TensorDict:
-    """The observation out of its JSON."""
-    values = {name: value if isinstance(value, str) else _unpacked(value) for name, value in packed.items()}
-    return TensorDict(
-        {name: NonTensorData(value) if isinstance(value, str) else value for name, value in values.items()},
-        batch_size=(),
-        device=device,
-    )
+    """Return the observation that `pack` made JSON of."""
+    values = {
+        name: NonTensorData(value) if isinstance(value, str) else _unpack_tensor(value)
+        for name, value in packed.items()
+    }
+    return TensorDict(values, batch_size=(), device=device)
 
 
-def describe(spec: Composite) -> Json:
+def describe_spec(spec: Composite) -> Json:
     """Describe a spec as JSON: `"text"`, or shape and type of a tensor."""
     return {
-        name: "text" if isinstance(leaf, NonTensor) else {"shape": list(leaf.shape), "dtype": _name(leaf.dtype)}
+        name: "text" if isinstance(leaf, NonTensor) else {"shape": list(leaf.shape), "dtype": _name_dtype(leaf.dtype)}
         for name, leaf in spec.items()
     }
 
 
-def spec_of(described: Json, device: torch.device | None = None) -> Composite:
-    """The spec of what `describe` told."""
+def make_spec(description: Json, device: torch.device | None = None) -> Composite:
+    """Make the spec that `describe_spec` described."""
     leaves: dict[str, TensorSpec] = {}
-    for name, leaf in described.items():
+    for name, leaf in description.items():
         if leaf == "text":
-            leaves[name] = NonTensor(shape=(), example_data="", device=device)
+            leaves[name] = make_text_spec(device)
         elif leaf["dtype"] == "bool":
             leaves[name] = Categorical(2, shape=tuple(leaf["shape"]), dtype=torch.bool, device=device)
         else:
@@ -69,19 +68,20 @@ def spec_of(described: Json, device: torch.device | None = None) -> Composite:
     return Composite(leaves)
 
 
-def _name(dtype: torch.dtype) -> str:
+def _name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _packed(value: torch.Tensor) -> Json:
-    name = _name(value.dtype)
+def _pack_tensor(value: torch.Tensor) -> Json:
+    name = _name_dtype(value.dtype)
     if name not in _DTYPES:
         raise TypeError(f"a tensor of {name} can't be sent")
     content = base64.b64encode(value.detach().cpu().contiguous().numpy().tobytes()).decode("ascii")
     return {"shape": list(value.shape), "dtype": name, "content": content}
 
 
-def _unpacked(value: Json) -> torch.Tensor:
+def _unpack_tensor(value: Json) -> torch.Tensor:
     dtype = _DTYPES[value["dtype"]]
-    flat = np.frombuffer(base64.b64decode(value["content"]), dtype=torch.empty(0, dtype=dtype).numpy().dtype)
-    return torch.from_numpy(flat.copy()).reshape(value["shape"])
+    numbers = np.frombuffer(base64.b64decode(value["content"]), dtype=torch.empty(0, dtype=dtype).numpy().dtype)
+    # Copied: a buffer of bytes is read-only, and a tensor must not be.
+    return torch.from_numpy(numbers.copy()).reshape(value["shape"])

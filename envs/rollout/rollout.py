@@ -1,8 +1,8 @@
 """The rollout: many episodes at a time, in groups of one task, each group reported to the gateway when it has ended.
 
-Episodes run on threads, one environment each, and take the next task as soon as they are done, so nobody waits for
-the slowest. Every turn goes through the gateway like any chat and is captured there; the rollout adds the outcome, and
-where they count the process scores of the steps. It never trains and holds no tokens.
+Episodes run on threads, one environment each, which take the next episode as soon as one has ended, so that none waits
+for the slowest. Every turn goes through the gateway like any chat and is captured there; the rollout adds the outcome
+and, with `prm_coef`, the process scores of the steps. It never trains and holds no tokens.
 """
 
 import itertools
@@ -24,13 +24,14 @@ from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.base.actor import TRANSPORT_ERRORS, GatewayPolicy
 from clawrl_trl.envs.rollout.screenshots import Screenshots
-from clawrl_trl.envs.rollout.signals import Signals, StepJudge
+from clawrl_trl.envs.rollout.signals import EpisodeSignals, StepJudge
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.episodes import MAX_HINTS
 
 logger = logging.getLogger(__name__)
 
 REPORT_ATTEMPTS = 5
+"""Requests made to report a group before the run ends with the error."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class Group:
 
 
 @dataclass
-class _Open:
-    """A group under way."""
+class _OpenGroup:
+    """A group under way; `missing` counts the episodes that have not ended yet."""
 
     id: str
     task: int
@@ -93,12 +94,12 @@ class _Open:
 
 
 class Rollout:
-    """Plays groups of episodes.
+    """Player of groups of episodes.
 
     Args:
         make_env (`Callable[[], EnvBase]`): Makes an [`AgentEnv`] or a [`RemoteEnv`]; called once for each
             that runs in parallel.
-        policy ([`GatewayPolicy`]): Who acts.
+        policy ([`GatewayPolicy`]): The policy that acts.
         num_generations (`int`, *optional*, defaults to `8`): Episodes of a group.
         parallel_envs (`int`, *optional*, defaults to `4`): Environments at a time.
         report (`bool`, *optional*, defaults to `True`): Tell the gateway the outcomes. Without that (an evaluation),
@@ -109,8 +110,8 @@ class Rollout:
             the step that they are at.
         prm_coef (`float`, *optional*, defaults to `0.0`): Weight of the steps' process scores in their rewards.
         stepwise (`bool`, *optional*, defaults to `False`): Compare the rewards of a group step by step.
-        judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the world itself.
-        screenshots ([`Screenshots`], *optional*): Where to keep what episodes showed.
+        judge ([`StepJudge`], *optional*): Gives the process scores. Default: the world itself.
+        screenshots ([`Screenshots`], *optional*): Store for the observed screenshots.
         hints (`bool`, *optional*, defaults to `False`): Report the environment's words on steps that fell short, as
             hints for the run's teacher.
 
@@ -162,51 +163,52 @@ class Rollout:
             UserError: If the gateway refuses the key, does not know the model, or stays away.
             Exception: What an environment raised when it was made.
         """
-        jobs = _Jobs(tasks, self.num_generations)
-        ended = _Ended(2 * self.parallel_envs)
+        episodes = _EpisodeQueue(tasks, self.num_generations)
+        # Bounded, so that a reader who waits (for the trainer's next version) makes the environments wait too.
+        results = _ResultQueue(2 * self.parallel_envs)
         with ThreadPoolExecutor(self.parallel_envs, thread_name_prefix="rollout") as threads:
             for _ in range(self.parallel_envs):
-                threads.submit(self._work, jobs, ended).add_done_callback(ended.thread_ended)
+                threads.submit(self._run_worker, episodes, results).add_done_callback(results.put_ended_thread)
             try:
-                yield from self._collected(ended, self.parallel_envs)
+                yield from self._collect_groups(results, self.parallel_envs)
             finally:
-                ended.left.set()
+                results.closed.set()  # a reader that leaves early must not wait for all tasks to be played
 
-    def _collected(self, ended: "_Ended", running: int) -> Iterator[Group]:
+    def _collect_groups(self, results: "_ResultQueue", running: int) -> Iterator[Group]:
         while running:
-            item = ended.get()
+            item = results.get()
             if isinstance(item, Future):
-                item.result()
+                item.result()  # raises what ended the thread
                 running -= 1
                 continue
             group, episode = item
             group.episodes.append(episode)
             group.missing -= 1
             if not group.missing:
-                yield Group(group.id, group.episodes, self._settle(group) if self.report else {})
+                yield Group(group.id, group.episodes, self._report_group(group) if self.report else {})
 
-    def _work(self, jobs: "_Jobs", ended: "_Ended") -> None:
-        """One environment's life: episode after episode until there is no task left."""
-        env = self.make_env()
+    def _run_worker(self, episodes: "_EpisodeQueue", results: "_ResultQueue") -> None:
+        """Play episode after episode in one environment, until there is no task left."""
+        env = self.make_env()  # on this thread, where it stays: browsers insist on one
         try:
-            while not self._stopped(ended) and (group := jobs.next()) is not None:
-                ended.put(group, self._episode(env, group, ended))
+            while not self._is_stopped(results) and (group := episodes.next()) is not None:
+                results.put(group, self._play_episode(env, group, results))
         finally:
             env.close()
 
-    def _stopped(self, ended: "_Ended") -> bool:
-        return self.stop.is_set() or ended.left.is_set()
+    def _is_stopped(self, results: "_ResultQueue") -> bool:
+        return self.stop.is_set() or results.closed.is_set()
 
-    def _episode(self, env: EnvBase, group: _Open, ended: "_Ended") -> Episode:
+    def _play_episode(self, env: EnvBase, group: _OpenGroup, results: "_ResultQueue") -> Episode:
         started = time.perf_counter()
         state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
-        self._show(state)
-        versions: dict[int, None] = {}
-        signals, lost = Signals(self.judge), ""
+        self._keep_screenshot(state)
+        versions: dict[int, None] = {}  # a set that keeps the order
+        signals, drop_reason = EpisodeSignals(self.judge), ""
         turns: dict[int, str] = {}
         while not (bool(state["done"]) or bool(state["dropped"])):
-            if self._stopped(ended):
-                lost = "stopped"
+            if self._is_stopped(results):
+                drop_reason = "stopped"
                 break
             reply = self.policy.reply(
                 json.loads(state["conversation"]),
@@ -219,46 +221,46 @@ class Rollout:
             if reply.too_long and int(state["step"]):
                 state = env.conclude()  # the agent filled its context: that is its outcome
                 continue
-            if reply.refusal:
-                lost = reply.refusal
+            if reply.refusal:  # the same conversation would be refused again
+                drop_reason = reply.refusal
                 break
             if reply.turn_id is not None and reply.action:
                 turns[int(state["step"])] = reply.turn_id
             before, state = state, env.step(state.set("action", reply.action))["next"]
-            self._show(state)
+            self._keep_screenshot(state)
             if self.report and self.prm_coef:
-                signals.took(reply, before, state)
-        dropped = bool(lost) or bool(state["dropped"])
+                signals.add_step(reply, before, state)
+        dropped = bool(drop_reason) or bool(state["dropped"])
         return Episode(
             task=group.task,
             task_id=state["task_id"],
             session_id=state["session_id"],
             outcome=None if dropped else float(state["outcome"]),
-            reason=lost or state["reason"],
+            reason=drop_reason or state["reason"],
             steps=int(state["step"]),
             versions=tuple(versions),
             wall_s=round(time.perf_counter() - started, 3),
-            signals={} if dropped else signals.told(),
-            hints=hints_of(state, turns) if self.hints and self.report and not dropped else {},
+            signals={} if dropped else signals.collect_scores(),
+            hints=read_hints(state, turns) if self.hints and self.report and not dropped else {},
         )
 
-    def _show(self, state: TensorDictBase) -> None:
+    def _keep_screenshot(self, state: TensorDictBase) -> None:
         if self.screenshots is not None:
             self.screenshots.keep(state)
 
-    def _settle(self, group: _Open) -> Mapping[str, Any]:
+    def _report_group(self, group: _OpenGroup) -> Mapping[str, Any]:
         """Report a group; settling is idempotent, so a report whose answer was lost is sent again."""
         body = {
             "group": group.id,
             "episodes": [
                 {
-                    "session_id": one.session_id,
-                    "outcome": self._rewarded(one),
-                    "reason": one.reason,
-                    "signals": one.signals,
-                    **({"hints": one.hints} if one.hints else {}),
+                    "session_id": episode.session_id,
+                    "outcome": self._compute_reward(episode),
+                    "reason": episode.reason,
+                    "signals": episode.signals,
+                    **({"hints": episode.hints} if episode.hints else {}),
                 }
-                for one in group.episodes
+                for episode in group.episodes
             ],
             "signal_weight": self.prm_coef,
             "stepwise": self.stepwise,
@@ -279,7 +281,7 @@ class Rollout:
                 self.policy.wait_until_up()
         raise AssertionError("unreachable")
 
-    def _rewarded(self, episode: Episode) -> float | None:
+    def _compute_reward(self, episode: Episode) -> float | None:
         if self.reward is None or episode.outcome is None:
             return episode.outcome
         reward = float(self.reward(episode))
@@ -288,61 +290,62 @@ class Rollout:
         return reward
 
 
-class _Jobs:
-    """The episodes to play, handed out one by one to several threads."""
+class _EpisodeQueue:
+    """The episodes to play, each given by its group, handed out one by one to several threads."""
 
     def __init__(self, tasks: Iterable[int], size: int) -> None:
-        self._jobs = self._each(tasks, size)
-        self._lock = threading.Lock()
+        self._groups = self._repeat_groups(tasks, size)
+        self._lock = threading.Lock()  # a generator can't be advanced by two threads
 
     @staticmethod
-    def _each(tasks: Iterable[int], size: int) -> Iterator[_Open]:
+    def _repeat_groups(tasks: Iterable[int], size: int) -> Iterator[_OpenGroup]:
         for task in tasks:
-            group = _Open(f"group-{uuid.uuid4().hex}", task, size)
+            group = _OpenGroup(f"group-{uuid.uuid4().hex}", task, size)
             yield from itertools.repeat(group, size)
 
-    def next(self) -> _Open | None:
+    def next(self) -> _OpenGroup | None:
         with self._lock:
-            return next(self._jobs, None)
+            return next(self._groups, None)
 
 
-class _Ended:
-    """Results of the threads, for one reader, who may leave early (`left`)."""
+class _ResultQueue:
+    """Results of the threads for one reader, who sets `closed` when it stops reading."""
 
     def __init__(self, bound: int) -> None:
-        self._items: queue.SimpleQueue[tuple[_Open, Episode] | Future[None]] = queue.SimpleQueue()
-        self._room = threading.Semaphore(bound)
-        self.left = threading.Event()
+        self._items: queue.SimpleQueue[tuple[_OpenGroup, Episode] | Future[None]] = queue.SimpleQueue()
+        self._free_places = threading.Semaphore(bound)
+        self.closed = threading.Event()
 
-    def put(self, group: _Open, episode: Episode) -> None:
-        """Hand over an episode, when the reader has room for it."""
-        while not self.left.is_set():
-            if self._room.acquire(timeout=0.2):
+    def put(self, group: _OpenGroup, episode: Episode) -> None:
+        """Add an episode that has ended, as soon as there is room for it; drop it once `closed` is set."""
+        while not self.closed.is_set():
+            if self._free_places.acquire(timeout=0.2):
                 return self._items.put((group, episode))
 
-    def thread_ended(self, thread: "Future[None]") -> None:
-        """Hand over a thread that has ended; never waits, for the reader itself may be the one who notices."""
+    def put_ended_thread(self, thread: "Future[None]") -> None:
+        """Add a thread that has ended; never waits, as the callback may run on the reader's own thread."""
         self._items.put(thread)
 
-    def get(self) -> "tuple[_Open, Episode] | Future[None]":
+    def get(self) -> "tuple[_OpenGroup, Episode] | Future[None]":
+        """Wait for an episode or a thread that has ended."""
         item = self._items.get()
         if not isinstance(item, Future):
-            self._room.release()
+            self._free_places.release()
         return item
 
 
-def hints_of(state: TensorDictBase, turns: Mapping[int, str]) -> dict[str, list[str]]:
-    """The hints of an episode that has ended, by turn.
+def read_hints(state: TensorDictBase, turns: Mapping[int, str]) -> dict[str, list[str]]:
+    """Read the hints of an episode that has ended, by turn.
 
     Args:
-        state (`TensorDictBase`): The last observation; a server of an earlier version tells no `hints`.
-        turns (`Mapping[int, str]`): The turn of each step; one whose id is unknown gets no hint.
+        state (`TensorDictBase`): The last observation; an environment server of an earlier version has no `hints`.
+        turns (`Mapping[int, str]`): The turn of each step; a step whose turn is unknown gets no hint.
     """
-    told: dict[str, list[str]] = json.loads(state["hints"]) if "hints" in state else {}
-    return {turns[int(step)]: words[:MAX_HINTS] for step, words in told.items() if int(step) in turns}
+    by_step: dict[str, list[str]] = json.loads(state["hints"]) if "hints" in state else {}
+    return {turns[int(step)]: words[:MAX_HINTS] for step, words in by_step.items() if int(step) in turns}
 
 
-def success_rate(groups: Sequence[Group]) -> float:
-    """Share of the episodes with an outcome that did their task in full; NaN when there is none."""
-    graded = [one for group in groups for one in group.episodes if one.outcome is not None]
-    return sum(one.success for one in graded) / len(graded) if graded else float("nan")
+def compute_success_rate(groups: Sequence[Group]) -> float:
+    """Return the share of the graded episodes that did their task in full; NaN when none was graded."""
+    graded = [episode for group in groups for episode in group.episodes if episode.outcome is not None]
+    return sum(episode.success for episode in graded) / len(graded) if graded else float("nan")

@@ -1,17 +1,17 @@
 """The screenshots of a run's last episodes: `screenshots/SESSION/STEP.png` in the run folder, for people to look at.
 
-They are of the observations, so they are there also where the policy only reads. Step 0 is what the first reply was
-given, the last one what the episode ended with. Only the last episodes are kept.
+They are taken from the observations, so that they are there also where the policy only reads text. Step 0 is what the
+first reply answered, the last step what the episode ended with. Only the last episodes are kept.
 """
 
 import logging
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
+from tensordict import TensorDictBase
 
 from clawrl_trl.run import RunFolder, make_private, open_private
 
@@ -33,7 +33,7 @@ class Screenshots:
         self._episodes = episodes
         self._lock = threading.Lock()
 
-    def keep(self, state: Any) -> None:
+    def keep(self, state: TensorDictBase) -> None:
         """Keep the screenshot of an observation, if it has one."""
         picture = state.get("screenshot", None)
         if not isinstance(picture, torch.Tensor):
@@ -41,22 +41,23 @@ class Screenshots:
         folder = self._run.screenshots_of(str(state["session_id"]))
         try:
             if not folder.is_dir():
-                self._make_room(folder)
+                self._make_folder(folder)
             pixels = picture.permute(1, 2, 0).cpu().numpy()
             with open_private(folder / f"{int(state['step'])}.png", "wb") as file:
                 Image.fromarray(pixels).save(file, format="PNG")
         except OSError as error:  # a full disk costs pictures, not the rollout
             logger.warning("a screenshot could not be kept: %s", error)
 
-    def _make_room(self, folder: Path) -> None:
+    def _make_folder(self, folder: Path) -> None:
         """Make an episode's folder, and remove those that were written to the longest ago."""
         with self._lock:
             make_private(folder.parent)
             make_private(folder)
-            others = sorted((one for one in folder.parent.iterdir() if one != folder), key=_written)
+            # A session's id says nothing about its age, so the time of the last write does.
+            others = sorted((path for path in folder.parent.iterdir() if path != folder), key=_modified_at)
             for old in others[: max(0, len(others) + 1 - self._episodes)]:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def _written(folder: Path) -> float:
+def _modified_at(folder: Path) -> float:
     return folder.stat().st_mtime

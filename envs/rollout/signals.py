@@ -1,9 +1,9 @@
 """Process scores of an episode's steps, in [-1, 1]: from the world, or from the run's judge.
 
-The run's judge process looks after chats; turns of an episode wait for their outcome instead. So the rollout itself
-asks the run's judge (`--judge llm`, or an own reward) about each step, while the world goes on, and waits for the last
-answers once, when the episode has ended, and no longer than one vote may take. What was not decided by then, and what
-the judge could not or would not decide, has no score. Without such a judge the world's own signal is the score.
+The run's judge process scores chats; turns of an episode wait for their outcome instead. So the rollout itself asks
+the run's judge (`--judge llm`, or an own reward) about each step, while the world goes on, and waits for the last
+answers once, when the episode has ended, and no longer than one vote may take. A step that is undecided by then, or
+that the judge could not or would not decide, has no score. Without such a judge the world's own signal is the score.
 """
 
 import asyncio
@@ -17,12 +17,14 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tensordict import TensorDictBase
+
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.envs.base.actor import ModelReply
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.judge.factory import open_judge
-from clawrl_trl.judge.turn import JudgedTurn, JudgeUnavailable
+from clawrl_trl.judge.turn import Judge, JudgedTurn, JudgeUnavailable
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -42,19 +44,19 @@ class StepJudge:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.timeout = settings.judge_timeout
-        self._room = asyncio.Semaphore(max(1, settings.judge_workers))
+        self._judging_slots = asyncio.Semaphore(max(1, settings.judge_workers))
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="step-judge", daemon=True).start()
-        self._opened = contextlib.AsyncExitStack()
+        self._resources = contextlib.AsyncExitStack()
         try:
-            self._judge = self._submit(self._open(settings)).result()
+            self._judge = self._submit(self._open_judge(settings)).result()
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def of_run(cls, run: Path) -> "StepJudge | None":
-        """The judge of a run; `None` where its judge is one that reads chats only."""
+        """Return the judge of a run; `None` where its judge is one that reads chats only."""
         settings = ServeSettings.load(run)
         return cls(settings) if settings.judge == "llm" or settings.custom_rm_path else None
 
@@ -62,32 +64,32 @@ class StepJudge:
         """Ask for the score of a step; returns at once. The answer is `None` where nothing was decided."""
         return self._submit(self._score(step))
 
-    def answers(self, asked: "Mapping[str, Future[float | None]]") -> dict[str, float]:
-        """The scores that are there after at most one vote's time; what is late is given up."""
-        done, late = wait(asked.values(), timeout=self.timeout)
-        for one in late:
-            one.cancel()
+    def collect_scores(self, pending: "Mapping[str, Future[float | None]]") -> dict[str, float]:
+        """Wait for scores, by turn, for at most one vote's time; what is late is cancelled and has no score."""
+        done, late = wait(pending.values(), timeout=self.timeout)
+        for future in late:
+            future.cancel()
         if late:
             logger.warning("%d steps were not judged within %.0f s", len(late), self.timeout)
-        found = {name: one.result() for name, one in asked.items() if one in done}
-        return {name: score for name, score in found.items() if score is not None}
+        scores = {turn_id: future.result() for turn_id, future in pending.items() if future in done}
+        return {turn_id: score for turn_id, score in scores.items() if score is not None}
 
     def close(self) -> None:
-        """Let go of the judge; what is still under way is given up."""
+        """Close the judge; what is still under way is given up."""
         with contextlib.suppress(TimeoutError):
-            self._submit(self._opened.aclose()).result(5)
+            self._submit(self._resources.aclose()).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _open(self, settings: ServeSettings) -> Any:
+    async def _open_judge(self, settings: ServeSettings) -> Judge:
         engine = EngineClient.of_run(RunFolder(settings.run), settings, settings.judge_timeout)
-        await self._opened.enter_async_context(engine)
-        return await self._opened.enter_async_context(open_judge(settings, engine))
+        await self._resources.enter_async_context(engine)
+        return await self._resources.enter_async_context(open_judge(settings, engine))
 
     async def _score(self, step: JudgedTurn) -> float | None:
-        async with self._room:
+        async with self._judging_slots:
             try:
                 score: float | None = (await self._judge.judge(step)).score
                 return score
@@ -98,54 +100,56 @@ class StepJudge:
         return None
 
 
-class Signals:
-    """The process scores of one episode, by turn.
+class EpisodeSignals:
+    """The process scores of one episode, by turn: add each step, then collect the scores once.
 
     Args:
-        judge ([`StepJudge`], *optional*): Who scores. Default: the world itself.
+        judge ([`StepJudge`], *optional*): Gives the scores. Default: the world itself.
     """
 
     def __init__(self, judge: StepJudge | None) -> None:
         self._judge = judge
-        self._known: dict[str, float] = {}
-        self._asked: dict[str, Future[float | None]] = {}
+        self._scores: dict[str, float] = {}
+        self._pending: dict[str, Future[float | None]] = {}
 
-    def took(self, reply: ModelReply, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """A step: the reply, and what the environment observed before and after it."""
-        if reply.turn_id is None or not reply.action:
+    def add_step(self, reply: ModelReply, before: TensorDictBase, after: TensorDictBase) -> None:
+        """Score a step, given by its reply and the observations before and after it; returns at once."""
+        if reply.turn_id is None or not reply.action:  # a reply that was not captured has no turn to score
             return
         if self._judge is not None:
-            step = judged_step(reply, before, after)
+            step = make_judged_turn(reply, before, after)
             if step.next_state:
-                self._asked[reply.turn_id] = self._judge.ask(step)
+                self._pending[reply.turn_id] = self._judge.ask(step)
         elif "signal" in after and math.isfinite(score := float(after["signal"])):
-            self._known[reply.turn_id] = score
+            self._scores[reply.turn_id] = score
 
-    def told(self) -> dict[str, float]:
-        """All scores there are, when the episode has ended; waits for a judge once."""
-        return self._known if self._judge is None else self._judge.answers(self._asked)
+    def collect_scores(self) -> dict[str, float]:
+        """Return the scores of an episode that has ended; waits for a judge once."""
+        return self._scores if self._judge is None else self._judge.collect_scores(self._pending)
 
 
-def judged_step(reply: ModelReply, before: Mapping[str, Any], after: Mapping[str, Any]) -> JudgedTurn:
-    """A step as a judge sees it: the task is the owner's, and all that follows it is what tools said."""
+def make_judged_turn(reply: ModelReply, before: TensorDictBase, after: TensorDictBase) -> JudgedTurn:
+    """Make a judge's turn of a step: the task is the owner's, and all that follows the reply is a tool's."""
     messages: list[Json] = json.loads(before["conversation"])
-    world = json.loads(after["conversation"])[len(messages) + 1 :]
+    next_state: list[Json] = json.loads(after["conversation"])[len(messages) + 1 :]  # after the reply itself
     return JudgedTurn(
         turn_id=reply.turn_id or "",
         session_id=before["session_id"],
         messages=messages,
         tools=json.loads(before["tools"]) or None,
         response=reply.message,
-        next_state=world,
-        next_state_provenance=["tool"] * len(world),
+        next_state=next_state,
+        next_state_provenance=["tool"] * len(next_state),
         feedback=(),
         policy_version=reply.policy_version,
-        provenance=provenance(messages),
+        provenance=label_provenance(messages),
     )
 
 
-def provenance(messages: Sequence[Json]) -> list[str]:
-    """Return who wrote each message of an episode: what stands before the first reply is the owner's."""
-    begun = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
-    named = {"system": "system", "assistant": "assistant"}
-    return [named.get(one["role"], "owner" if place < begun else "tool") for place, one in enumerate(messages)]
+def label_provenance(messages: Sequence[Json]) -> list[str]:
+    """Return the author of each message of an episode: what stands before the first reply is the owner's."""
+    roles = [message["role"] for message in messages]
+    first_reply = roles.index("assistant") if "assistant" in roles else len(roles)
+    # A user message after the first reply is the environment's (a picture, calls read from text), never the owner's.
+    labels = ["owner"] * first_reply + ["tool"] * (len(roles) - first_reply)
+    return [role if role in ("system", "assistant") else label for role, label in zip(roles, labels, strict=True)]

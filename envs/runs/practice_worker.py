@@ -22,7 +22,7 @@ from typing import Any
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.catalogue import environment_names, setting
+from clawrl_trl.envs.catalogue import get_environment, list_environments
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
@@ -98,7 +98,7 @@ class Practice:
 
     def worlds(self, split: str) -> tuple[Callable[[], Any], int]:
         """Return a maker of environments over the tasks of a split, and the number of tasks."""
-        return setting(self.env).maker(
+        return get_environment(self.env).make_factory(
             self.tasks, split, difficulty=self.difficulty, max_steps=self.max_steps, options=self.env_options
         )
 
@@ -281,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--run", type=Path, required=True, help="run folder; episodes.jsonl is written there")
-    add("--env", required=True, choices=environment_names(), help="environment")
+    add("--env", required=True, choices=list_environments(), help="environment")
     add("--tasks", type=Path, required=True, help="task set")
     add("--difficulty", type=int, help="only tasks of this difficulty")
     add("--episodes", type=int, default=Practice.episodes, help="episodes to play in all")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, worst
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
 from clawrl_trl.envs.base.message import Action, Call, Json
 from clawrl_trl.envs.sandbox.backends import check_backend, default_backend
 from clawrl_trl.envs.sandbox.sandbox import Limits
@@ -103,7 +103,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
             answers = [self._terminal.call(call) for call in action.calls]
         except ShellBroken as error:
             raise WorldBroken(str(error)) from error
-        return Effect([text for text, _ in answers], signal=worst(signal for _, signal in answers))
+        return Effect([text for text, _ in answers], signal=combine_signals(signal for _, signal in answers))
 
     def evaluate(self) -> float:
         """See [`AgentEnv`]."""

@@ -7,9 +7,9 @@ from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox, default_backend
 from clawrl_trl.envs.sandbox.worker import Worker, WorkerLost
 
-SOURCE = Path(__file__).with_name("interpreter_worker.py")
+WORKER = Path(__file__).with_name("interpreter_worker.py")
 LIMITS = Limits(cpu_s=3600)
-"""Of a whole episode; a call has its own time limit."""
+"""Limits of a whole episode; a call has its own time limit."""
 SCHEMA: Json = {
     "type": "function",
     "function": {
@@ -27,8 +27,8 @@ SCHEMA: Json = {
 class CodeInterpreter:
     """A Python interpreter as a tool; a [`Toolset`](clawrl_trl.envs.toolcall.tools.Toolset).
 
-    Each episode has its own sandbox (no network, no file of the host) and its own variables. Code that takes too
-    long, or more than its limits, is ended, and the variables are lost with it; the model is told.
+    Each episode has its own sandbox (no network, no file of the host) and its own variables. Code that exceeds
+    its time or its limits is ended, and the variables are lost with it; the result says so.
 
     Args:
         limits ([`Limits`], *optional*): What the code may use in an episode.
@@ -67,7 +67,7 @@ class Interpreter:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._worker = Worker(sandbox, SOURCE)
+        self._worker = Worker(sandbox, WORKER)
         self._lock = threading.Lock()  # parallel calls share the variables, one after another
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:

@@ -1,7 +1,7 @@
-r"""The tool-call environment: a question, tools to call, an answer in the end.
+r"""The tool-call environment: a question, tools to call, and a final answer.
 
-Return values and error traces are the next states. The answer is the reply that calls nothing; it is right when
-what stands in its `\boxed{}`, or its last number, equals the true one as mathematics.
+The results of calls, return values or error traces, are the next states. The answer is the first reply without calls;
+it is right when the content of its `\boxed{}`, or else its last number, equals the true one as mathematics.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, worst
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Call, Json
-from clawrl_trl.envs.toolcall.math_answer import final_answer, is_right, require_math_verify
+from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right, require_math_verify
 from clawrl_trl.envs.toolcall.tasks import ToolTask
-from clawrl_trl.envs.toolcall.tools import FunctionTools, Tools, Toolset, format_result, routes
+from clawrl_trl.envs.toolcall.tools import FunctionTools, Tools, Toolset, format_result, map_tools
 from clawrl_trl.envs.toolcall.tools_config import borrow_tools, return_tools
 
 
@@ -41,7 +41,7 @@ class ToolCallEnv(AgentEnv[ToolTask]):
         call_timeout (`float`, *optional*, defaults to `120.0`): Seconds for a call.
         system (`str`, *optional*): A system message.
         encourage_calls (`bool`, *optional*, defaults to `False`): Whether a wrong answer costs less after more
-            calls; see [`outcome_of`].
+            calls; see [`compute_outcome`].
         first_task (`int`, *optional*, defaults to `0`): Position of the task that the first reset starts.
         device (`torch.device`, *optional*): Where the flags live.
 
@@ -76,7 +76,7 @@ class ToolCallEnv(AgentEnv[ToolTask]):
             self._toolsets = borrow_tools(tools)
             self._borrowed = tools
         else:
-            self._toolsets = _toolsets(tools)
+            self._toolsets = _make_toolsets(tools)
         if any(task.answer is not None for task in tasks):
             require_math_verify()
         self.max_calls = max_calls
@@ -94,42 +94,43 @@ class ToolCallEnv(AgentEnv[ToolTask]):
         opened: list[Tools] = []
         for toolset in self._toolsets:
             tools = toolset.open()
-            self._opened.callback(tools.close)
+            self._opened.callback(tools.close)  # at once: a later toolset may fail to open
             opened.append(tools)
-        self._routes = routes(opened)
+        self._tools_by_name = map_tools(opened)
         schemas = [schema for tools in opened for schema in tools.schemas]
         if task.tools is not None:
-            missing = set(task.tools) - set(self._routes)
+            missing = set(task.tools) - set(self._tools_by_name)
             if missing:
                 raise WorldBroken(f"no toolset has the tool {min(missing)!r} that the task offers")
-            self._routes = {name: self._routes[name] for name in task.tools}
+            self._tools_by_name = {name: self._tools_by_name[name] for name in task.tools}
             schemas = [schema for schema in schemas if schema["function"]["name"] in task.tools]
         system = [{"role": "system", "content": self.system}] if self.system else []
         return Start([*system, {"role": "user", "content": task.question}], schemas)
 
     def act(self, action: Action) -> Effect:
-        """Call what is asked for, or take the answer."""
+        """Make the calls, or take the answer."""
         if not action.calls:
             self._reply = action.text
             return Effect([], ended=True)
-        left = max(0, self.max_calls - len(self._calls))
-        made, refused = action.calls[:left], action.calls[left:]
-        self._calls += made
-        results = [excerpt(text, -(-self.result_length // 2), self.result_length // 2) for text in self._all(made)]
+        calls_left = max(0, self.max_calls - len(self._calls))
+        allowed, refused = action.calls[:calls_left], action.calls[calls_left:]
+        self._calls += allowed
+        head, tail = -(-self.result_length // 2), self.result_length // 2
+        results = [excerpt(text, head, tail) for text in self._call_all(allowed)]
         results += [f"Error: no call is left, there were {self.max_calls}; give your answer."] * len(refused)
-        wanted = len(self.task.calls)
-        ended = self.task.answer is None and len(self._calls) >= wanted
-        return Effect(results, ended, signal=worst(-1.0 if text.startswith("Error") else 1.0 for text in results))
+        ended = self.task.answer is None and len(self._calls) >= len(self.task.calls)
+        signals = (-1.0 if text.startswith("Error") else 1.0 for text in results)
+        return Effect(results, ended, signal=combine_signals(signals))
 
     def evaluate(self) -> float:
-        """Return whether the answer is right and the calls are those asked for; see [`outcome_of`]."""
-        right = not self.task.calls or _alike(self._calls, self.task.calls)
+        """Grade the answer and the calls that the task asks for; see [`compute_outcome`]."""
+        right = not self.task.calls or _match_calls(self._calls, self.task.calls)
         if right and self.task.answer is not None:
-            right = is_right(final_answer(self._reply), self.task.answer)
-        return outcome_of(right, len(self._calls), encourage_calls=self.encourage_calls)
+            right = is_right(extract_final_answer(self._reply), self.task.answer)
+        return compute_outcome(right, len(self._calls), encourage_calls=self.encourage_calls)
 
     def finish(self) -> None:
-        """Close what belongs to the episode."""
+        """Close the episode's tools."""
         self._opened.close()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -139,22 +140,22 @@ class ToolCallEnv(AgentEnv[ToolTask]):
         if borrowed is not None:
             return_tools(borrowed)
 
-    def _all(self, calls: Sequence[Call]) -> list[str]:
-        """The results of calls made at the same time; each ends within its own time limit."""
+    def _call_all(self, calls: Sequence[Call]) -> list[str]:
+        """Make calls at the same time and return their results; each ends within its own time limit."""
         if len(calls) < 2:
-            return [self._one(call) for call in calls]
+            return [self._call_tool(call) for call in calls]
         with ThreadPoolExecutor(len(calls), "tool-calls") as pool:
-            return list(pool.map(self._one, calls))
+            return list(pool.map(self._call_tool, calls))
 
-    def _one(self, call: Call) -> str:
-        tools = self._routes.get(call.name)
+    def _call_tool(self, call: Call) -> str:
+        tools = self._tools_by_name.get(call.name)
         if tools is None:
-            return f"Error: there is no tool {call.name!r}; there are: {', '.join(self._routes) or 'none'}."
+            return f"Error: there is no tool {call.name!r}; there are: {', '.join(self._tools_by_name) or 'none'}."
         return tools.call(call.name, call.arguments, self.call_timeout)
 
 
-def outcome_of(right: bool, calls: int, *, encourage_calls: bool = False) -> float:
-    """The outcome of an episode.
+def compute_outcome(right: bool, calls: int, *, encourage_calls: bool = False) -> float:
+    """Compute the outcome of an episode, in [-1, 1].
 
     Args:
         right (`bool`): Whether the task was done.
@@ -168,18 +169,19 @@ def outcome_of(right: bool, calls: int, *, encourage_calls: bool = False) -> flo
     return min(-0.6, max(-1.0, -1.0 + 0.1 * (calls - 2) / 2)) if encourage_calls else -1.0
 
 
-def _toolsets(tools: Sequence[Toolset | Callable[..., Any]]) -> list[Toolset]:
+def _make_toolsets(tools: Sequence[Toolset | Callable[..., Any]]) -> list[Toolset]:
     functions = [tool for tool in tools if callable(tool)]
     toolsets: list[Toolset] = [tool for tool in tools if not callable(tool)]
     return [FunctionTools(*functions), *toolsets] if functions else toolsets
 
 
-def _alike(made: Sequence[Call], wanted: Sequence[Json]) -> bool:
-    """Return whether the calls made are the wanted ones, in any order."""
-    return Counter(map(_key, ((call.name, call.arguments) for call in made))) == Counter(
-        _key((call["name"], call["arguments"])) for call in wanted
+def _match_calls(calls: Sequence[Call], expected: Sequence[Json]) -> bool:
+    """Return whether the calls are the expected ones, each as often, in any order."""
+    return Counter(_make_key(call.name, call.arguments) for call in calls) == Counter(
+        _make_key(call["name"], call["arguments"]) for call in expected
     )
 
 
-def _key(call: tuple[str, Json]) -> str:
-    return f"{call[0]} {format_result(sorted(call[1].items()))}"
+def _make_key(name: str, arguments: Json) -> str:
+    """Write a call as a text that does not depend on the order of its arguments; they may not be hashable."""
+    return f"{name} {format_result(sorted(arguments.items()))}"

@@ -1,4 +1,4 @@
-r"""A mathematical answer in a model's text, and whether it is right.
+r"""Grading of mathematical answers in a model's text.
 
 The answer is what stands in the last `\boxed{}`, or else the last number. Equal numbers and unequal whole ones are
 told apart here; all else goes to math-verify, which parses what a model wrote and may run away over it, so it works
@@ -26,19 +26,19 @@ LONGEST = 500
 """Characters of an answer; a longer one is wrong."""
 
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
-_PLAIN = re.compile(r"[-+]?(?:\d+/0*[1-9]\d*|\d+\.?\d*|\.\d+)")
+_PLAIN_NUMBER = re.compile(r"[-+]?(?:\d+/0*[1-9]\d*|\d+\.?\d*|\.\d+)")
 
 
-def final_answer(text: str) -> str | None:
-    r"""The answer a text gives: the content of its last `\boxed{}`, else its last number, else `None`.
+def extract_final_answer(text: str) -> str | None:
+    r"""Extract the answer of a text: the content of its last `\boxed{}`, else its last number, else `None`.
 
     Examples:
-        >>> final_answer(r"So it is \boxed{\frac{1}{2}}.")
+        >>> extract_final_answer(r"So it is \boxed{\frac{1}{2}}.")
         '\\frac{1}{2}'
-        >>> final_answer("3 + 4 = 7.")
+        >>> extract_final_answer("3 + 4 = 7.")
         '7'
     """
-    boxed = _boxed(text)
+    boxed = _find_boxed(text)
     if boxed is not None:
         return boxed.strip()
     numbers = _NUMBER.findall(text)
@@ -49,7 +49,7 @@ def is_right(answer: str | None, truth: str) -> bool:
     """Return whether an answer equals the true one as mathematics.
 
     Args:
-        answer (`str`, *optional*): What [`final_answer`] found.
+        answer (`str`, *optional*): The result of [`extract_final_answer`].
         truth (`str`): A number or LaTeX.
 
     Raises:
@@ -60,25 +60,26 @@ def is_right(answer: str | None, truth: str) -> bool:
         return False
     if answer.strip() == truth.strip():
         return True
-    numbers = _plain(answer), _plain(truth)
+    numbers = _parse_number(answer), _parse_number(truth)
     if numbers[0] is not None and numbers[0] == numbers[1]:
         return True
+    # Other fractions are left to math-verify, which accepts a rounded 0.3333333333 for 1/3.
     if all(number is not None and number.denominator == 1 for number in numbers):
         return False
-    return _CHECKER.same(answer, truth)
+    return _VERIFIER.are_equal(answer, truth)
 
 
 def require_math_verify() -> None:
-    """Say so if math-verify is missing.
+    """Check that math-verify is installed.
 
     Raises:
-        UserError: If it is.
+        UserError: If it is missing.
     """
     if importlib.util.find_spec("math_verify") is None:
         raise UserError('Checking answers needs the package math-verify: pip install "clawrl-trl[envs]".')
 
 
-class _Checker:
+class _MathVerifier:
     """math-verify in one process for the whole program; one comparison at a time."""
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class _Checker:
         self._sandbox: Sandbox | None = None
         self._worker: Worker | None = None
 
-    def same(self, answer: str, truth: str) -> bool:
+    def are_equal(self, answer: str, truth: str) -> bool:
         with self._lock:
             worker = self._open()
             try:
@@ -105,7 +106,7 @@ class _Checker:
             backend = "none" if bubblewrap_trouble() else "bubblewrap"  # it runs no code, it only may run away
             self._sandbox = Sandbox(limits=Limits(memory_mb=1024, cpu_s=3600), backend=backend)
             self._worker = Worker(self._sandbox, Path(__file__).with_name("math_worker.py"))
-            try:
+            try:  # a trivial question first: a slow start must not make the first answer wrong
                 self._worker.ask({"answer": "1", "truth": "1"}, START)
             except WorkerLost as error:
                 self._close()
@@ -119,25 +120,25 @@ class _Checker:
         self._worker = self._sandbox = None
 
 
-_CHECKER = _Checker()
-close = _CHECKER.close
-"""Ends the process of math-verify, if there is one; it starts again when it is needed."""
+_VERIFIER = _MathVerifier()
+close = _VERIFIER.close
+"""End the process of math-verify, if there is one; it starts again when it is needed."""
 atexit.register(close)
 
 
-def _boxed(text: str) -> str | None:
+def _find_boxed(text: str) -> str | None:
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
     begin = start + len("\\boxed{")
     depth = 1
-    for place in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for position in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
-            return text[begin:place]
+            return text[begin:position]
     return None
 
 
-def _plain(text: str) -> Fraction | None:
-    bare = text.strip().strip("$").replace(",", "").replace("−", "-").replace(" ", "").rstrip(".")
-    return Fraction(bare) if _PLAIN.fullmatch(bare) else None
+def _parse_number(text: str) -> Fraction | None:
+    digits = text.strip().strip("$").replace(",", "").replace("−", "-").replace(" ", "").rstrip(".")
+    return Fraction(digits) if _PLAIN_NUMBER.fullmatch(digits) else None

@@ -3,8 +3,8 @@
 The SDK is asynchronous and environments are not, so all connections of a process live on one event loop on a thread
 of its own. A connection is made when it is first needed, is kept from episode to episode, and is shared by the
 environments that share the toolset. A call is never sent twice: when the server is gone the episode is dropped, and
-the next one connects anew. What one policy's call comes to never ends a connection that others use: as long as the
-server answers, a call that failed is an observation.
+the next one connects anew. One policy's failed call never ends a connection that others use: as long as the server
+answers, the failure is an observation.
 """
 
 import asyncio
@@ -14,16 +14,26 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
 
-PAGES = 100
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.types import CallToolResult, Tool
+
+T = TypeVar("T")
+
+Transport = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens the pair of streams to a server, as the SDK's `Client` wants it."""
+
+MAX_PAGES = 100
 """Pages of a server's list of tools that are read."""
-GRACE = 15.0
+GRACE_S = 15.0
 """Seconds to wait for a connection to close, or for an answer after the server's own time is up."""
 
 
@@ -63,12 +73,13 @@ class McpServer:
     ) -> None:
         if (command is None) == (url is None):
             raise UserError('An MCP server needs either a "command" or a "url".')
-        _sdk()
+        _require_sdk()
         self._name = url or str(command)
+        self._transport: Transport
         if url is None:
-            self._transport = partial(_stdio, command=command, args=list(args), env=dict(env or {}), cwd=cwd)
+            self._transport = partial(_open_stdio, command=command, args=list(args), env=dict(env or {}), cwd=cwd)
         else:
-            self._transport = partial(_http, url, dict(headers or {}))
+            self._transport = partial(_open_http, url, dict(headers or {}))
         self._include = include
         self._per_episode = per_episode
         self._connect_timeout = connect_timeout
@@ -86,7 +97,7 @@ class McpServer:
         if self._per_episode:
             return McpTools(self._connect(), self._include, owned=True)
         with self._lock:
-            if self._shared is None or not self._shared.alive:
+            if self._shared is None or not self._shared.is_alive:
                 self._shared = self._connect()
             return McpTools(self._shared, self._include, owned=False)
 
@@ -109,7 +120,7 @@ class McpTools:
     def __init__(self, connection: "_Connection", include: Sequence[str] | None, *, owned: bool) -> None:
         self._connection = connection
         self._owned = owned
-        self.schemas = [_schema(tool) for tool in connection.tools if include is None or tool.name in include]
+        self.schemas = [_make_schema(tool) for tool in connection.tools if include is None or tool.name in include]
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
         """See [`Tools`]."""
@@ -122,73 +133,80 @@ class McpTools:
 
 
 class _Connection:
-    """A client that lives in one task of the loop, as its cancel scopes must be left by the task that entered them."""
+    """A client that lives in one task of the loop: its cancel scopes must be left by the task that entered them."""
 
-    def __init__(self, transport: Callable[[], Any], name: str, timeout: float, home: "set[_Connection]") -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        timeout: float,
+        registry: "set[_Connection]",
+    ) -> None:
         self._name = name
-        self._home = home
+        self._registry = registry
         self._transport = transport
         self._stop = asyncio.Event()
-        self._ready: Future[tuple[Any, list[Any]]] = Future()
-        self._life = _submit(self._live())
+        self._ready: Future[tuple[Client, list[Tool]]] = Future()
+        self._task = _submit(self._run())
         try:
             self._client, self.tools = self._ready.result(timeout)
         except TimeoutError:
-            self._life.cancel()
+            self._task.cancel()
             raise WorldBroken(f"the MCP server {name} did not answer within {timeout:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever it is, the server is not there
-            raise WorldBroken(f"the MCP server {name} can't be reached: {_cause(error)}") from None
+            raise WorldBroken(f"the MCP server {name} can't be reached: {_describe_cause(error)}") from None
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True if calls may reach the server."""
-        return not self._life.done()
+        return not self._task.done()
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
         from mcp import MCPError
         from mcp.types import REQUEST_TIMEOUT
 
-        if not self.alive:
+        if not self.is_alive:
             raise WorldBroken(f"the MCP server {self._name} is gone")
-        if not _can_be_sent(name, arguments):
+        if not _is_serialisable(name, arguments):
             return f"Error: {name} can't be called with characters that Unicode does not have, or nested this deep."
-        waiting = _submit(self._client.call_tool(name, arguments, read_timeout_seconds=timeout))
+        pending = _submit(self._client.call_tool(name, arguments, read_timeout_seconds=timeout))
         try:
-            return _text(waiting.result(timeout + GRACE))
+            return _format_result(pending.result(timeout + GRACE_S))
         except TimeoutError:
-            waiting.cancel()
+            pending.cancel()
             return f"Error: {name} did not return within {timeout:g} s."
         except Exception as error:  # noqa: BLE001 - a transport's errors share no base
             if isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT:
                 return f"Error: {name} did not return within {timeout:g} s."
-            if self._answers():
-                return f"Error: {_cause(error)}"
+            if self._is_answering():
+                return f"Error: {_describe_cause(error)}"
             self.close()
-            raise WorldBroken(f"the MCP server {self._name} failed: {_cause(error)}") from None
+            raise WorldBroken(f"the MCP server {self._name} failed: {_describe_cause(error)}") from None
 
-    def _answers(self) -> bool:
-        """Return whether the server still answers; an error's code may mean a tool's failure or a lost connection."""
-        waiting = _submit(self._client.list_tools(cache_mode="refresh"))
+    def _is_answering(self) -> bool:
+        """Return whether the server still answers; an error's code may mean a failed tool or a lost connection."""
+        pending = _submit(self._client.list_tools(cache_mode="refresh"))  # a cached list would prove nothing
         try:
-            waiting.result(GRACE)
+            pending.result(GRACE_S)
         except Exception:  # noqa: BLE001 - as above
-            waiting.cancel()
+            pending.cancel()
             return False
         return True
 
     def close(self) -> None:
-        _loop().call_soon_threadsafe(self._stop.set)
+        _get_loop().call_soon_threadsafe(self._stop.set)  # an asyncio event may only be set on its loop
         with contextlib.suppress(BaseException):  # it is over either way, and said why where it mattered
-            self._life.result(GRACE)
-        self._home.discard(self)
+            self._task.result(GRACE_S)
+        self._registry.discard(self)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         from mcp import Client
 
         try:
             async with Client(self._transport()) as client:
-                tools, cursor = [], None
-                for _ in range(PAGES):
+                tools: list[Tool] = []
+                cursor: str | None = None
+                for _ in range(MAX_PAGES):
                     page = await client.list_tools(cursor=cursor)
                     tools += page.tools
                     cursor = page.next_cursor
@@ -203,7 +221,7 @@ class _Connection:
 
 
 @contextlib.asynccontextmanager
-async def _stdio(**server: Any) -> AsyncIterator[Any]:
+async def _open_stdio(**server: Any) -> AsyncIterator[Any]:
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     async with stdio_client(StdioServerParameters(**server), errlog=sys.__stderr__ or sys.stderr) as streams:
@@ -211,7 +229,7 @@ async def _stdio(**server: Any) -> AsyncIterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def _http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
+async def _open_http(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
     from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
     async with (
@@ -226,8 +244,8 @@ def _close_all(connections: set[_Connection]) -> None:
         connection.close()
 
 
-def _can_be_sent(name: str, arguments: Json) -> bool:
-    """Return whether a call can be written down; one that can't would end the transport, with all calls under way."""
+def _is_serialisable(name: str, arguments: Json) -> bool:
+    """Return whether a call can be written as JSON; one that can't would end the transport and all calls under way."""
     from mcp.types import JSONRPCRequest
 
     params = {"name": name, "arguments": arguments}
@@ -238,41 +256,51 @@ def _can_be_sent(name: str, arguments: Json) -> bool:
     return True
 
 
-def _schema(tool: Any) -> Json:
-    function = {"name": tool.name, "description": tool.description or "", "parameters": _untitled(tool.input_schema)}
+def _make_schema(tool: "Tool") -> Json:
+    function = {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": _drop_titles(tool.input_schema),
+    }
     return {"type": "function", "function": function}
 
 
-def _untitled(schema: Any, *, names: bool = False) -> Any:
-    """A JSON schema without titles, which servers generate from the names: every turn would pay for them."""
+def _drop_titles(schema: Any, *, names: bool = False) -> Any:
+    """Return a JSON schema without titles, which servers generate from the names: every turn would pay for them.
+
+    Args:
+        schema: The schema, or a part of it.
+        names (`bool`, *optional*, defaults to `False`): Whether the keys are names that the server chose (the keys of
+            `properties` and `$defs`), among which `title` is an argument and stays.
+    """
     if isinstance(schema, list):
-        return [_untitled(one) for one in schema]
+        return [_drop_titles(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _untitled(value, names=key in ("properties", "$defs") and not names)
+        key: _drop_titles(value, names=key in ("properties", "$defs") and not names)
         for key, value in schema.items()
         if names or key != "title"
     }
 
 
-def _text(result: Any) -> str:
-    """A result's text; what is not text is named, not shown."""
+def _format_result(result: "CallToolResult") -> str:
+    """Return a result's text; a part that is no text is named by its type."""
     parts = []
     for block in result.content:
         text = getattr(block, "text", None) or getattr(getattr(block, "resource", None), "text", None)
         parts.append(text if text is not None else f"[{getattr(block, 'mime_type', None) or block.type}]")
-    said = "\n".join(parts)
-    return f"Error: {said}" if result.is_error and not said.startswith("Error") else said
+    output = "\n".join(parts)
+    return f"Error: {output}" if result.is_error and not output.startswith("Error") else output
 
 
-def _cause(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
+def _describe_cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap what ended them
         error = error.exceptions[0]
     return str(error) or type(error).__name__
 
 
-def _sdk() -> None:
+def _require_sdk() -> None:
     try:
         import mcp  # noqa: F401
     except ImportError:
@@ -280,11 +308,11 @@ def _sdk() -> None:
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
+def _get_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="mcp", daemon=True).start()
     return loop
 
 
-def _submit(work: Coroutine[Any, Any, Any]) -> "Future[Any]":
-    return asyncio.run_coroutine_threadsafe(work, _loop())
+def _submit(work: Coroutine[Any, Any, T]) -> "Future[T]":
+    return asyncio.run_coroutine_threadsafe(work, _get_loop())

@@ -1,4 +1,4 @@
-"""Tasks of the tool-call environment: a question, and how one sees that it was dealt with.
+"""Tasks of the tool-call environment: a question with its right answer, or the calls it asks for.
 
 A task set is a file of JSON lines. `answer` asks for a right answer in the last reply; `calls` for exactly these
 calls, in any order; a task with both asks for both. `solution` holds the actions of an oracle.
@@ -10,10 +10,9 @@ calls, in any order; a task with both asks for both. `solution` holds the action
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
@@ -44,17 +43,17 @@ class ToolTask:
     config: Path | None = None
 
     def oracle(self) -> list[str]:
-        """Actions that solve the task."""
-        return [action_of(step.get("calls", ()), step.get("text", "")) for step in self.solution]
+        """Return actions that solve the task."""
+        return [make_action(step.get("calls", ()), step.get("text", "")) for step in self.solution]
 
     def noop(self) -> list[str]:
-        """Actions that end the episode with nothing done."""
-        return [action_of((), "I don't know.")]
+        """Return actions that end the episode with nothing done."""
+        return [make_action((), "I don't know.")]
 
 
-def action_of(calls: Sequence[Json], text: str = "") -> str:
-    """An assistant message as an action, from calls with `name` and `arguments`."""
-    made = [
+def make_action(calls: Sequence[Json], text: str = "") -> str:
+    """Make an action, an assistant message as JSON, of calls with `name` and `arguments`."""
+    tool_calls = [
         {
             "id": f"call_{number}",
             "type": "function",
@@ -62,7 +61,7 @@ def action_of(calls: Sequence[Json], text: str = "") -> str:
         }
         for number, call in enumerate(calls)
     ]
-    message = {"role": "assistant", "content": text} | ({"tool_calls": made} if made else {})
+    message = {"role": "assistant", "content": text} | ({"tool_calls": tool_calls} if tool_calls else {})
     return json.dumps(message, ensure_ascii=False)
 
 
@@ -81,16 +80,18 @@ def read_tool_tasks(path: Path | str, *, difficulty: int | None = None) -> list[
         raise UserError(f"There is no task set {path}: name a file of JSON lines.")
     lines = path.read_text().splitlines()
     config = path.parent / "tools.json" if (path.parent / "tools.json").is_file() else None
-    tasks = [_task(line, f"{path}, line {number}", config) for number, line in enumerate(lines, 1) if line.strip()]
+    tasks = [
+        _read_task(line, f"{path}, line {number}", config) for number, line in enumerate(lines, 1) if line.strip()
+    ]
     if len({task.id for task in tasks}) < len(tasks):
         raise UserError(f"Two tasks in {path} have the same id: rename one.")
     return [task for task in tasks if difficulty in (None, task.difficulty)]
 
 
-def _task(line: str, where: str, config: Path | None) -> ToolTask:
+def _read_task(line: str, where: str, config: Path | None) -> ToolTask:
     try:
-        read: Mapping[str, Any] = json.loads(line)
-        task = ToolTask(**read, config=config)
+        row: Json = json.loads(line)
+        task = ToolTask(**row, config=config)
     except (ValueError, TypeError) as error:
         raise UserError(f"{where} is no tool-call task ({error}): see clawrl_trl.envs.toolcall.tasks.") from None
     if task.answer is None and not task.calls:

@@ -1,8 +1,8 @@
-"""Tools of a tool-call environment: where they come from, and those that are plain Python functions.
+"""Protocols of the tools of a tool-call environment, and tools that are plain Python functions.
 
 A toolset (functions, an MCP server, the code interpreter) outlives episodes and may be shared by many environments;
-what belongs to one episode, such as an interpreter's variables, is in the `Tools` it opens. A call returns text,
-also where it fails, because a failure is the model's next state; only a world that can't go on raises.
+the state of one episode, such as an interpreter's variables, is in the `Tools` it opens. A call returns text, also
+where it fails, because a failure is the model's next state; only a world that can't go on raises.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ class Tools(Protocol):
 
     @property
     def schemas(self) -> Sequence[Json]:
-        """Their schemas, chat API."""
+        """Schemas of the tools, chat API."""
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
-        """Call one, once, for at most `timeout` seconds.
+        """Call a tool, once, for at most `timeout` seconds.
 
         Returns:
             What it returned, or what went wrong, beginning with `Error:`.
@@ -42,17 +42,17 @@ class Tools(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what belongs to the episode."""
+        """Close what belongs to the episode."""
 
 
 class Toolset(Protocol):
     """A source of tools."""
 
     def open(self) -> Tools:
-        """Begin an episode."""
+        """Begin an episode and return its tools."""
 
     def close(self) -> None:
-        """Let go of everything; the toolset may be opened again."""
+        """Close everything; the toolset may be opened again."""
 
 
 class FunctionTools:
@@ -81,9 +81,9 @@ class FunctionTools:
     """
 
     def __init__(self, *functions: Callable[..., Any]) -> None:
-        self.schemas = [schema_of(function) for function in functions]
+        self.schemas = [make_schema(function) for function in functions]
         self._functions = {function.__name__: validate_call(function) for function in functions}
-        self._hanging: set[threading.Thread] = set()
+        self._hanging_threads: set[threading.Thread] = set()
 
     def open(self) -> "FunctionTools":
         """See [`Toolset`]; functions have no state of an episode."""
@@ -91,12 +91,13 @@ class FunctionTools:
 
     def call(self, name: str, arguments: Json, timeout: float) -> str:
         """See [`Tools`]."""
-        self._hanging = {thread for thread in self._hanging if thread.is_alive()}
-        if len(self._hanging) >= MAX_HANGING:
+        self._hanging_threads = {thread for thread in self._hanging_threads if thread.is_alive()}
+        if len(self._hanging_threads) >= MAX_HANGING:
             raise WorldBroken(f"{MAX_HANGING} calls of Python functions hang, the last one to {name!r}")
         future: Future[str] = Future()
+        # Not a pool: its threads would be waited for when the program ends, and a hanging call never returns.
         thread = threading.Thread(
-            target=lambda: future.set_result(_outcome(self._functions[name], arguments)),
+            target=lambda: future.set_result(_run_function(self._functions[name], arguments)),
             name=f"tool-{name}",
             daemon=True,
         )
@@ -104,15 +105,15 @@ class FunctionTools:
         try:
             return future.result(timeout)
         except TimeoutError:
-            self._hanging.add(thread)
+            self._hanging_threads.add(thread)
             return f"Error: {name} did not return within {timeout:g} s."
 
     def close(self) -> None:
         """See [`Toolset`]."""
 
 
-def schema_of(function: Callable[..., Any]) -> Json:
-    """The chat API's schema of a function.
+def make_schema(function: Callable[..., Any]) -> Json:
+    """Make the chat API's schema of a function.
 
     Raises:
         UserError: If a type hint or the description of an argument is missing.
@@ -133,35 +134,35 @@ def format_result(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def routes(opened: Sequence[Tools]) -> Mapping[str, Tools]:
-    """Map names to the toolsets that answer to them.
+def map_tools(opened: Sequence[Tools]) -> Mapping[str, Tools]:
+    """Map the names of tools to the toolsets they belong to.
 
     Raises:
-        UserError: If two answer to the same.
+        UserError: If two tools have the same name.
     """
-    found: dict[str, Tools] = {}
+    tools_by_name: dict[str, Tools] = {}
     for tools in opened:
         for schema in tools.schemas:
             name = schema["function"]["name"]
-            if name in found:
+            if name in tools_by_name:
                 raise UserError(f"Two tools are called {name!r}: leave one out or rename it.")
-            found[name] = tools
-    return found
+            tools_by_name[name] = tools
+    return tools_by_name
 
 
-def _outcome(function: Callable[..., Any], arguments: Json) -> str:
+def _run_function(function: Callable[..., Any], arguments: Json) -> str:
     try:
         value = function(**arguments)
         return format_result(asyncio.run(value) if inspect.iscoroutine(value) else value)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         return f"Error: the arguments don't fit: {faults}."
     except BaseException as error:  # noqa: BLE001 - also SystemExit: a tool does not end the episode
-        return f"Error: {_trace(error)}"
+        return f"Error: {_format_trace(error)}"
 
 
-def _trace(error: BaseException) -> str:
-    """The traceback from the tool's own code on."""
+def _format_trace(error: BaseException) -> str:
+    """Format a traceback from the tool's own code on: the frames before it are ours and mean nothing to a model."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

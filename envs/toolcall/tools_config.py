@@ -1,4 +1,4 @@
-"""`TOOLS_CONFIG`: a JSON file that says which tools there are.
+"""`TOOLS_CONFIG`: a JSON file of the tools that an environment offers.
 
 ```json
 {
@@ -26,20 +26,21 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.toolcall.tools import FunctionTools, Toolset
 from clawrl_trl.errors import UserError
 
-_LOCK = threading.Lock()
-_LENT: dict[Path, tuple[list[Toolset], int]] = {}
+_SHARED_LOCK = threading.Lock()
+_SHARED: dict[Path, tuple[list[Toolset], int]] = {}
 """Toolsets in use in this process, with the number of their borrowers."""
 _SERVER_KEYS = {"command", "args", "env", "cwd", "url", "headers", "include", "per_episode", "connect_timeout", "type"}
 
 
 def load_tools(path: Path | str | None = None) -> list[Toolset]:
-    """The toolsets that a configuration names; nothing is started yet.
+    """Load the toolsets that a configuration names; nothing is started yet.
 
     Args:
         path (`Path` or `str`, *optional*): The file; default: the environment variable `TOOLS_CONFIG`.
@@ -47,50 +48,50 @@ def load_tools(path: Path | str | None = None) -> list[Toolset]:
     Raises:
         UserError: If the file is missing or wrong, or names what is not there.
     """
-    given = path or os.environ.get("TOOLS_CONFIG")
-    if not given:
+    location = path or os.environ.get("TOOLS_CONFIG")
+    if not location:
         raise UserError("No tools are configured: give the path of a JSON file, or set TOOLS_CONFIG.")
-    file = Path(given).expanduser().resolve()
-    config = _read(file)
+    file = Path(location).expanduser().resolve()
+    config = _read_config(file)
     unknown = set(config) - {"functions", "mcpServers", "code_interpreter"}
     if unknown:
         raise UserError(f'{file}: unknown key {min(unknown)!r}; use "functions", "mcpServers", "code_interpreter".')
     toolsets: list[Toolset] = []
     if config.get("functions"):
-        toolsets.append(FunctionTools(*(_function(name, file) for name in config["functions"])))
+        toolsets.append(FunctionTools(*(_load_function(name, file) for name in config["functions"])))
     for name, server in dict(config.get("mcpServers") or {}).items():
-        toolsets.append(_server(name, server, file))
+        toolsets.append(_make_server(name, server, file))
     if config.get("code_interpreter"):
-        toolsets.append(_interpreter(config["code_interpreter"], file))
+        toolsets.append(_make_interpreter(config["code_interpreter"], file))
     return toolsets
 
 
 def borrow_tools(path: Path | str) -> list[Toolset]:
-    """The toolsets of a file, the same for all who borrow them in this process; give them back with `return_tools`.
+    """Borrow the toolsets of a file, which all borrowers in this process share; return them with `return_tools`.
 
     Raises:
         UserError: See [`load_tools`].
     """
     file = Path(path).expanduser().resolve()
-    with _LOCK:
-        toolsets, borrowers = _LENT.get(file) or (load_tools(file), 0)
-        _LENT[file] = toolsets, borrowers + 1
+    with _SHARED_LOCK:
+        toolsets, borrowers = _SHARED.get(file) or (load_tools(file), 0)
+        _SHARED[file] = toolsets, borrowers + 1
     return toolsets
 
 
 def return_tools(path: Path | str) -> None:
     """Give borrowed toolsets back; the last one to do so closes them."""
     file = Path(path).expanduser().resolve()
-    with _LOCK:
-        toolsets, borrowers = _LENT.pop(file)
+    with _SHARED_LOCK:
+        toolsets, borrowers = _SHARED.pop(file)
         if borrowers > 1:
-            _LENT[file] = toolsets, borrowers - 1
+            _SHARED[file] = toolsets, borrowers - 1
             return
     for toolset in toolsets:
         toolset.close()
 
 
-def _read(file: Path) -> Json:
+def _read_config(file: Path) -> Json:
     try:
         config = json.loads(file.read_text())
     except OSError as error:
@@ -102,17 +103,17 @@ def _read(file: Path) -> Json:
     return config
 
 
-def _function(name: str, file: Path) -> Callable[..., Any]:
-    home, _, attribute = str(name).partition(":")
+def _load_function(name: str, file: Path) -> Callable[..., Any]:
+    source, _, attribute = str(name).partition(":")
     try:
-        module = _module_at(file.parent / home) if home.endswith(".py") else importlib.import_module(home)
+        module = _load_module(file.parent / source) if source.endswith(".py") else importlib.import_module(source)
         function: Callable[..., Any] = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError, TypeError) as error:
         raise UserError(f'{file}: there is no function {name!r} ({error}); write "module:name".') from None
     return function
 
 
-def _module_at(path: Path) -> Any:
+def _load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"clawrl_tools_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -120,12 +121,12 @@ def _module_at(path: Path) -> Any:
     return module
 
 
-def _server(name: str, given: Any, file: Path) -> Toolset:
+def _make_server(name: str, entry: object, file: Path) -> Toolset:
     from clawrl_trl.envs.toolcall.mcp_tools import McpServer
 
-    if not isinstance(given, Mapping) or set(given) - _SERVER_KEYS:
+    if not isinstance(entry, Mapping) or set(entry) - _SERVER_KEYS:
         raise UserError(f"{file}: the MCP server {name!r} must be an object with only {sorted(_SERVER_KEYS)}.")
-    server = {key: value for key, value in given.items() if key != "type"}
+    server = {key: value for key, value in entry.items() if key != "type"}  # it follows from command or url
     if "command" in server:
         server["cwd"] = str((file.parent / server.get("cwd", ".")).resolve())
         if server["command"] in ("python", "python3"):
@@ -134,23 +135,23 @@ def _server(name: str, given: Any, file: Path) -> Toolset:
             raise UserError(f"{file}: the command {server['command']!r} of {name!r} is not installed.")
     for key in ("env", "headers"):
         if key in server:
-            server[key] = {one: _filled(str(value), file) for one, value in server[key].items()}
+            server[key] = {name: _fill_variables(str(value), file) for name, value in server[key].items()}
     return McpServer(server.pop("command", None), **server)
 
 
-def _filled(value: str, file: Path) -> str:
-    def one(found: "re.Match[str]") -> str:
-        if found[1] not in os.environ:
-            raise UserError(f"{file} uses the environment variable {found[1]}, which is not set: set it.")
-        return os.environ[found[1]]
+def _fill_variables(value: str, file: Path) -> str:
+    def look_up(match: "re.Match[str]") -> str:
+        if match[1] not in os.environ:
+            raise UserError(f"{file} uses the environment variable {match[1]}, which is not set: set it.")
+        return os.environ[match[1]]
 
-    return re.sub(r"\$\{(\w+)\}", one, value)
+    return re.sub(r"\$\{(\w+)\}", look_up, value)
 
 
-def _interpreter(given: Any, file: Path) -> Toolset:
+def _make_interpreter(limits: object, file: Path) -> Toolset:
     from clawrl_trl.envs.toolcall.code_interpreter import LIMITS, CodeInterpreter
 
     try:
-        return CodeInterpreter(limits=replace(LIMITS, **given) if isinstance(given, Mapping) else LIMITS)
+        return CodeInterpreter(limits=replace(LIMITS, **limits) if isinstance(limits, Mapping) else LIMITS)
     except TypeError as error:
         raise UserError(f'{file}: "code_interpreter" takes limits or true ({error}).') from None

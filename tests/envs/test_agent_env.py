@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs.base.agent import MAX_FAULTS, MAX_SILENCES, AgentEnv, Effect, Start, WorldBroken
-from clawrl_trl.envs.base.message import Action, read_action, tool_results
+from clawrl_trl.envs.base.message import Action, make_result_messages, read_action
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ def test_reading_never_raises(action: str) -> None:
     read = read_action(action)
     assert read.fault is None or not read.calls
     assert read.message["role"] == "assistant"
-    json.dumps(tool_results(read, ["x"] * max(1, len(read.calls))) if not read.message.get("tool_calls") else [])
+    json.dumps(
+        make_result_messages(read, ["x"] * max(1, len(read.calls))) if not read.message.get("tool_calls") else []
+    )
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.dictionaries(st.text(), st.integers())), max_size=4))

@@ -47,9 +47,9 @@ def test_parallel_calls_share_the_variables(interpreter: Interpreter) -> None:
 
 
 def test_an_error_is_a_traceback_of_the_code_alone(interpreter: Interpreter) -> None:
-    said = run(interpreter, "def f():\n    return 1 / 0\nprint('before')\nf()")
-    assert said.startswith("Error: before\nTraceback") and "ZeroDivisionError" in said
-    assert "line 2, in f" in said and "execute" not in said
+    output = run(interpreter, "def f():\n    return 1 / 0\nprint('before')\nf()")
+    assert output.startswith("Error: before\nTraceback") and "ZeroDivisionError" in output
+    assert "line 2, in f" in output and "execute" not in output
     assert "SyntaxError" in run(interpreter, "x =")
     assert "SystemExit" in run(interpreter, "import sys; sys.exit(3)")
 
@@ -80,8 +80,8 @@ def test_no_file_of_the_host_and_no_network(interpreter: Interpreter, tmp_path: 
 
 
 def test_endless_output_is_cut(interpreter: Interpreter) -> None:
-    said = run(interpreter, "print('a' * 300_000 + 'z')")
-    assert len(said) < 200_000 and said.endswith("z") and "[...]" in said
+    output = run(interpreter, "print('a' * 300_000 + 'z')")
+    assert len(output) < 200_000 and output.endswith("z") and "[...]" in output
 
 
 @pytest.mark.parametrize("arguments", [{}, {"code": 3}, {"code": "1", "more": 2}])

@@ -23,10 +23,10 @@ from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.pool.pool import EnvPool, NoSuchLease, OutOfTurn, PoolFull, TooSlow
+from clawrl_trl.envs.pool.pool import EnvironmentBusy, EnvPool, NoSuchLease, PoolFull, StepOutOfOrder
 from clawrl_trl.envs.pool.remote import RemoteEnv
 from clawrl_trl.envs.pool.server import make_app
-from clawrl_trl.envs.pool.wire import describe, pack, spec_of, unpack
+from clawrl_trl.envs.pool.wire import describe_spec, make_spec, pack, unpack
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.auth import Keys
 
@@ -40,7 +40,7 @@ class Goal:
 
 
 class SumEnv(AgentEnv[Goal]):
-    """Adds up what is said; "stop" ends it. It has a picture of its own and minds which thread calls it."""
+    """Adds up the actions; "stop" ends it. It has a picture of its own and minds which thread calls it."""
 
     def __init__(self) -> None:
         super().__init__([Goal("three", 3), Goal("five", 5)], max_steps=5)
@@ -77,8 +77,8 @@ class SumEnv(AgentEnv[Goal]):
         return {"picture": torch.full((2, 2), self.total, dtype=torch.uint8)}
 
 
-class Lent:
-    """A pool over HTTP, and the environments that it made."""
+class LentPool:
+    """A pool over HTTP; `made` holds the environments that it made."""
 
     def __init__(self, size: int = 2, keys: Keys | None = None, **options: Any) -> None:
         self.made: list[SumEnv] = []
@@ -92,73 +92,73 @@ class Lent:
 
 
 @pytest.fixture
-def lent() -> Iterator[Lent]:
-    lent = Lent()
+def lent() -> Iterator[LentPool]:
+    lent = LentPool()
     yield lent
     lent.server.stop()
     assert all(env.worlds == 0 for env in lent.made), "every world is taken down"
 
 
-def said(env: RemoteEnv, state: Any, text: str) -> Any:
+def act(env: RemoteEnv, state: Any, text: str) -> Any:
     return env.step(state.set("action", text))["next"]
 
 
-def test_a_remote_environment_is_one(lent: Lent) -> None:
+def test_a_remote_environment_is_one(lent: LentPool) -> None:
     env = RemoteEnv(lent.url)
     check_env_specs(env, break_when_any_done="both", seed=0)
     env.close()
 
 
-def test_an_episode_elsewhere_is_the_episode(lent: Lent) -> None:
+def test_an_episode_elsewhere_is_the_episode(lent: LentPool) -> None:
     env = RemoteEnv(lent.url, first_task=1)
     state = env.reset()
     assert (state["task_id"], state["message"]) == ("five", "make 5")
-    state = said(env, state, "5")
+    state = act(env, state, "5")
     assert state["message"] == "now 5" and state["picture"].tolist() == [[5, 5], [5, 5]]
     assert state["reward"].item() == 0.0 and state["outcome"].isnan()
-    state = said(env, state, "stop")
+    state = act(env, state, "stop")
     assert state["terminated"] and state["reward"].item() == 1.0
     assert env.reset(TensorDict({"next_task": torch.tensor([0])}, batch_size=()))["task_id"] == "three"
     env.close()
 
 
-def test_concluding_ends_an_episode_and_may_be_repeated(lent: Lent) -> None:
+def test_concluding_ends_an_episode_and_may_be_repeated(lent: LentPool) -> None:
     env = RemoteEnv(lent.url, first_task=0)
-    said(env, env.reset(), "3")
+    act(env, env.reset(), "3")
     for _ in range(2):
         ended = env.conclude()
         assert ended["truncated"] and ended["outcome"].item() == 1.0
     env.close()
 
 
-def test_a_step_is_carried_out_once(lent: Lent) -> None:
+def test_a_step_is_carried_out_once(lent: LentPool) -> None:
     pool = lent.pool
     lease = pool.allocate()
     pool.reset(lease, 1)
     first = pool.step(lease, 1, "2")
     assert pool.step(lease, 1, "2") == first and lent.made[-1].total == 2
     for number in (3, 5):
-        with pytest.raises(OutOfTurn):
+        with pytest.raises(StepOutOfOrder):
             pool.step(lease, number, "2")
     assert pool.step(lease, 2, "2")["message"] == "now 4"
     pool.close(lease)
 
 
-def test_leases(lent: Lent) -> None:
+def test_leases(lent: LentPool) -> None:
     pool = lent.pool
     leases = [pool.allocate() for _ in range(2)]
     with pytest.raises(PoolFull):
         pool.allocate()
-    assert pool.status()["lent"] == 2
+    assert pool.get_status()["lent"] == 2
     pool.close(leases[0])
     with pytest.raises(NoSuchLease):
         pool.reset(leases[0])
     with pytest.raises(NoSuchLease):
         pool.heartbeat("nonsense")
-    wait_until(lambda: _allocated(pool))
+    wait_until(lambda: _can_allocate(pool))
 
 
-def _allocated(pool: EnvPool) -> bool:
+def _can_allocate(pool: EnvPool) -> bool:
     try:
         return bool(pool.allocate())
     except PoolFull:
@@ -166,80 +166,80 @@ def _allocated(pool: EnvPool) -> bool:
 
 
 def test_a_lease_that_is_silent_runs_out_and_its_world_goes() -> None:
-    lent = Lent(size=1, idle_s=0.05)
+    lent = LentPool(size=1, idle_s=0.05)
     lease = lent.pool.allocate()
     lent.pool.reset(lease)
     assert lent.made[0].worlds == 1
-    wait_until(lambda: lent.pool.status()["lent"] == 0)
+    wait_until(lambda: lent.pool.get_status()["lent"] == 0)
     wait_until(lambda: lent.made[0].worlds == 0)
     with pytest.raises(NoSuchLease):
         lent.pool.step(lease, 1, "1")
     lent.server.stop()
 
 
-def test_a_lost_lease_drops_the_episode_and_the_next_one_begins_anew(lent: Lent) -> None:
+def test_a_lost_lease_drops_the_episode_and_the_next_one_begins_anew(lent: LentPool) -> None:
     env = RemoteEnv(lent.url, first_task=0)
     state = env.reset()
     assert env._lease is not None
     lent.pool.close(env._lease)
-    state = said(env, state, "3")
+    state = act(env, state, "3")
     assert state["dropped"] and state["done"] and state["reward"].isnan() and "no such lease" in state["reason"]
     assert env.reset()["task_id"] == "five"
     env.close()
 
 
 def test_a_step_that_is_asked_for_again_while_it_runs_is_waited_for(
-    lent: Lent, monkeypatch: pytest.MonkeyPatch
+    lent: LentPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = lent.pool
     lease = pool.allocate()
     pool.reset(lease, 1)
-    world, find = lent.made[0], pool._held
+    world, find_slot = lent.made[0], pool._find_slot
     world.hold = threading.Event()
     with ThreadPoolExecutor(1) as caller:
         first = caller.submit(pool.step, lease, 1, "2")
         assert world.held.wait(30)
-        with pytest.raises(TooSlow, match="still busy"):
+        with pytest.raises(EnvironmentBusy, match="still busy"):
             pool.step(lease, 2, "2")
 
-        def found(lease: str) -> Any:
+        def release_and_find(lease: str) -> Any:
             world.hold.set()
-            return find(lease)
+            return find_slot(lease)
 
-        monkeypatch.setattr(pool, "_held", found)
+        monkeypatch.setattr(pool, "_find_slot", release_and_find)
         assert pool.step(lease, 1, "2") == first.result(30)
     assert world.total == 2
     pool.close(lease)
 
 
-def test_a_server_that_fails_in_a_step_drops_the_episode_and_has_its_place_back(lent: Lent) -> None:
+def test_a_server_that_fails_in_a_step_drops_the_episode_and_has_its_place_back(lent: LentPool) -> None:
     env = RemoteEnv(lent.url, first_task=0)
-    state = said(env, env.reset(), "1")
+    state = act(env, env.reset(), "1")
     lent.pool.reset(env._lease, 0)
-    state = said(env, state, "1")
+    state = act(env, state, "1")
     assert state["dropped"] and state["done"] and state["reward"].isnan() and "409" in state["reason"]
-    assert lent.pool.status()["lent"] == 0
+    assert lent.pool.get_status()["lent"] == 0
     env.close()
 
 
-def test_a_server_that_fails_in_a_reset_drops_the_episode(lent: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_fails_in_a_reset_drops_the_episode(lent: LentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     env = RemoteEnv(lent.url, first_task=0)
     monkeypatch.setattr(lent.pool, "make_env", lambda: 1 / 0)
     state = env.reset()
     assert state["dropped"] and not state["done"] and "500" in state["reason"] and state["session_id"]
-    assert lent.pool.status()["lent"] == 0
-    assert said(env, state, "1")["done"]
+    assert lent.pool.get_status()["lent"] == 0
+    assert act(env, state, "1")["done"]
     monkeypatch.undo()
     assert not env.reset()["dropped"]
     env.close()
 
 
 def test_a_stuck_environment_is_given_up() -> None:
-    lent = Lent(size=1, call_s=0.2)
+    lent = LentPool(size=1, call_s=0.2)
     lease = lent.pool.allocate()
     lent.pool.reset(lease)
     lent.made[0].hold = threading.Event()
-    with pytest.raises(TooSlow):
+    with pytest.raises(EnvironmentBusy):
         lent.pool.step(lease, 1, "1")
     again = lent.pool.allocate()
     assert lent.pool.reset(again)["step"]["shape"] == [1] and len(lent.made) == 2
@@ -253,7 +253,7 @@ def test_a_server_that_is_not_there_is_a_clear_error() -> None:
 
 
 def test_keys() -> None:
-    lent = Lent(keys=Keys(chat=("env-key",)))
+    lent = LentPool(keys=Keys(chat=("env-key",)))
     with pytest.raises(UserError, match="refuses the key"):
         RemoteEnv(lent.url, key="wrong")
     env = RemoteEnv(lent.url, key="env-key")
@@ -266,7 +266,7 @@ def test_keys() -> None:
 
 
 @pytest.mark.parametrize("path", ["/reset", "/step", "/evaluate", "/heartbeat", "/close"])
-def test_bad_calls(lent: Lent, path: str) -> None:
+def test_bad_calls(lent: LentPool, path: str) -> None:
     with httpx.Client(base_url=lent.url) as http:
         assert http.post(path, content=b"{nonsense").status_code == 400
         assert http.post(path, json={"lease": 3}).status_code == 400
@@ -290,7 +290,7 @@ def test_observations_arrive_as_they_were(text: str, numbers: list[float], flags
 
 def test_specs_arrive_as_they_were() -> None:
     spec = SumEnv().observation_spec
-    again = spec_of(describe(spec))
+    again = make_spec(describe_spec(spec))
     assert isinstance(again, Composite) and isinstance(again["message"], NonTensor)
     assert again["picture"].shape == (2, 2) and again["picture"].dtype == torch.uint8
     assert set(again.keys()) == set(spec.keys())
@@ -304,8 +304,8 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        env = RemoteEnv(re.findall(r"http://[\w.:]+", said)[0], first_task=0)
+        first_line = process.stdout.readline()
+        env = RemoteEnv(re.findall(r"http://[\w.:]+", first_line)[0], first_task=0)
         state = env.reset()
         assert state["message"] and state["tools"] != "[]" and not state["dropped"], state["reason"]
         env.close()

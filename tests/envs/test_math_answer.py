@@ -10,7 +10,7 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.worker import Worker
 from clawrl_trl.envs.toolcall import math_answer
-from clawrl_trl.envs.toolcall.math_answer import final_answer, is_right
+from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from clawrl_trl.envs.toolcall.math_answer import final_answer, is_right
     ],
 )
 def test_the_answer_of_a_text(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
+    assert extract_final_answer(text) == answer
 
 
 @pytest.mark.parametrize(

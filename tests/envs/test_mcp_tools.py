@@ -14,7 +14,7 @@ import pytest
 from child_processes import living_children
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.toolcall.mcp_tools import McpServer, _untitled
+from clawrl_trl.envs.toolcall.mcp_tools import McpServer, _drop_titles
 from clawrl_trl.envs.toolcall.tools_config import load_tools
 
 SERVER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall" / "server.py"
@@ -234,4 +234,4 @@ def test_titles_are_left_out_and_a_property_of_that_name_is_not() -> None:
         "title": "A",
         "properties": {"title": {"title": "T", "type": "string"}, "b": {"anyOf": [{"title": "x"}]}},
     }
-    assert _untitled(schema) == {"properties": {"title": {"type": "string"}, "b": {"anyOf": [{}]}}}
+    assert _drop_titles(schema) == {"properties": {"title": {"type": "string"}, "b": {"anyOf": [{}]}}}

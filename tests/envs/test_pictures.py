@@ -52,7 +52,7 @@ class WatchedEnv(GUIEnv):
     """Writes down what it observed."""
 
     def observe_more(self) -> dict[str, Any]:
-        self.seen = [*getattr(self, "seen", []), self.png] if self._steps else [self.png]
+        self.seen = [*getattr(self, "seen", []), self.png] if self.steps_taken else [self.png]
         return super().observe_more()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
+from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_folder, get_environment
 from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
 from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, Practice, newest, order, practise
@@ -132,33 +132,33 @@ def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
     assert pace.ahead == 4 and now[0] == 24.0, "three versions, of which the last came long after ten seconds"
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(BUILTIN_ENVIRONMENTS))
 def test_every_setting_has_its_tasks(name: str) -> None:
-    kind = setting(name)
+    kind = get_environment(name)
     for split in ("train", "heldout"):
-        everything = kind.tasks(SHIPPED / name, split)
-        by_step = [kind.tasks(SHIPPED / name, split, step) for step in (1, 2, 3)]
+        everything = kind.read_tasks(SHIPPED / name, split)
+        by_step = [kind.read_tasks(SHIPPED / name, split, step) for step in (1, 2, 3)]
         assert sum(map(len, by_step)) == len(everything)
-    assert len(kind.tasks(SHIPPED / name, "train")) + len(everything) >= 60
+    assert len(kind.read_tasks(SHIPPED / name, "train")) + len(everything) >= 60
 
 
 def test_tasks_that_are_not_split_are(tmp_path: Path) -> None:
-    kind, own = setting("swe"), tmp_path / "own.jsonl"
+    kind, own = get_environment("swe"), tmp_path / "own.jsonl"
     rows = (SHIPPED / "swe" / "train.jsonl").read_text().splitlines(keepends=True)
     own.write_text("".join(rows[:11]))
-    train, heldout = ({task.id for task in kind.tasks(own, split)} for split in ("train", "heldout"))
+    train, heldout = ({task.id for task in kind.read_tasks(own, split)} for split in ("train", "heldout"))
     assert (len(train), len(heldout)) == (9, 2) and not train & heldout
     own.write_text("".join(reversed(rows[:11])))
-    assert heldout == {task.id for task in kind.tasks(own, "heldout")}, "whatever the order"
+    assert heldout == {task.id for task in kind.read_tasks(own, "heldout")}, "whatever the order"
     own.write_text(rows[0])
-    assert [len(kind.tasks(own, split)) for split in ("train", "heldout")] == [1, 1]
+    assert [len(kind.read_tasks(own, split)) for split in ("train", "heldout")] == [1, 1]
 
 
 def test_what_is_held_out_is_so_at_every_difficulty(tmp_path: Path) -> None:
-    kind, own = setting("swe"), tmp_path / "own.jsonl"
+    kind, own = get_environment("swe"), tmp_path / "own.jsonl"
     own.write_text((SHIPPED / "swe" / "train.jsonl").read_text())
-    heldout = {task.id for task in kind.tasks(own, "heldout")}
-    by_step = [{task.id for task in kind.tasks(own, "heldout", step)} for step in (1, 2, 3)]
+    heldout = {task.id for task in kind.read_tasks(own, "heldout")}
+    by_step = [{task.id for task in kind.read_tasks(own, "heldout", step)} for step in (1, 2, 3)]
     assert set.union(*by_step) == heldout
 
 
@@ -168,7 +168,7 @@ def test_splits_may_be_parquet(tmp_path: Path) -> None:
         rows = [{"instance_id": f"{split}-{number}", **fields} for number in range(3)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     for split in SPLITS:
-        found = [task.id for task in setting("swe").tasks(tmp_path, split)]
+        found = [task.id for task in get_environment("swe").read_tasks(tmp_path, split)]
         assert found == [f"{split}-{number}" for number in range(3)]
 
 
@@ -177,15 +177,15 @@ def test_splits_may_be_parquet(tmp_path: Path) -> None:
 def test_one_split_without_the_other_is_refused(tmp_path: Path, there: str, split: str) -> None:
     (tmp_path / there).mkdir()
     with pytest.raises(UserError, match=r"is split, but has no (train|heldout)\.jsonl"):
-        setting("swe").tasks(tmp_path, split)
+        get_environment("swe").read_tasks(tmp_path, split)
 
 
 def test_what_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="terminal"):
-        setting("kitchen")
+        get_environment("kitchen")
     with pytest.raises(UserError, match="no such file or folder"):
-        task_folder("nowhere", "terminal", SHIPPED)
-    assert task_folder(None, "gui", SHIPPED) == SHIPPED / "gui"
-    assert task_folder(str(tmp_path), "gui", SHIPPED) == tmp_path
+        find_task_folder("nowhere", "terminal", SHIPPED)
+    assert find_task_folder(None, "gui", SHIPPED) == SHIPPED / "gui"
+    assert find_task_folder(str(tmp_path), "gui", SHIPPED) == tmp_path
     with pytest.raises(UserError):
-        setting("toolcall").tasks(SHIPPED / "toolcall", "train", difficulty=9)
+        get_environment("toolcall").read_tasks(SHIPPED / "toolcall", "train", difficulty=9)

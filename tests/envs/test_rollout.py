@@ -11,7 +11,7 @@ import pytest
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout, success_rate
+from clawrl_trl.envs.rollout.rollout import Group, Rollout, compute_success_rate
 from clawrl_trl.errors import UserError
 
 
@@ -79,13 +79,13 @@ def test_groups_of_one_task_are_reported_once_each(scripted: Any) -> None:
     for group in groups:
         sessions = {one["x-session-id"] for one in asked if one["x-group-id"] == group.id}
         assert sessions == {one["session_id"] for one in told[group.id]} and len(sessions) == 3
-    assert success_rate(groups) == 1.0 and GuessEnv.alive == 0
+    assert compute_success_rate(groups) == 1.0 and GuessEnv.alive == 0
 
 
 def test_an_evaluation_reports_nothing_and_belongs_to_no_group(scripted: Any) -> None:
     groups, server = played(scripted, [0], lambda messages, number: "0.5", num_generations=1, report=False)
     assert reports(server) == [] and "x-group-id" not in server.seen[0]["headers"]
-    assert success_rate(groups) == 0.0
+    assert compute_success_rate(groups) == 0.0
 
 
 def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> No
     assert [one.outcome for one in groups[0].episodes] == [None, None]
     assert [one["outcome"] for one in reports(server)[0]["episodes"]] == [None, None]
     assert reports(server)[0]["episodes"][0]["reason"] == "no world"
-    assert len(server.seen) == 1 and str(success_rate(groups)) == "nan"
+    assert len(server.seen) == 1 and str(compute_success_rate(groups)) == "nan"
 
 
 class WordyEnv(GuessEnv):

@@ -206,7 +206,7 @@ def test_a_judge_with_devices_of_its_own_is_found_with_its_key(scripted: Any, tm
     for announced in (server.base_url, "http://127.0.0.1:9"):
         RunFolder(tmp_path).announce("judge_engine", announced, key="its-key")
         judge = StepJudge(settings)
-        assert judge.answers({"t": judge.ask(step)}) == {"t": 1.0}
+        assert judge.collect_scores({"t": judge.ask(step)}) == {"t": 1.0}
         judge.close()
     assert [one["headers"].get("authorization") for one in server.seen] == ["Bearer its-key", None]
 
@@ -221,7 +221,7 @@ def test_a_judge_that_is_away_or_undecided_gives_no_score(scripted: Any, tmp_pat
     step = JudgedTurn("t", "s", ({"role": "user", "content": "go"},), None, {"content": "ok"}, (), (), (), 0)
     for settings in (away, split):
         judge = StepJudge(settings)
-        assert judge.answers({"t": judge.ask(step)}) == {}
+        assert judge.collect_scores({"t": judge.ask(step)}) == {}
         judge.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import TerminalEnv
-from clawrl_trl.envs.check_tasks import Checked, check_tasks, task_sets
+from clawrl_trl.envs.check_tasks import TaskCheck, check_tasks, find_task_sets
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.errors import UserError
@@ -63,7 +63,7 @@ def test_task_sets_are_found_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "c" / "one").mkdir(parents=True)
     (tmp_path / "c" / "one" / "instruction.md").write_text("Do it.")
     (tmp_path / "c" / "one" / "more.jsonl").write_text('{"page": "x"}')
-    found = [(kind, str(path.relative_to(tmp_path))) for kind, path in task_sets(tmp_path)]
+    found = [(kind, str(path.relative_to(tmp_path))) for kind, path in find_task_sets(tmp_path)]
     assert found == [
         ("swe", "a/swe.jsonl"),
         ("toolcall", "a/tools.jsonl"),
@@ -71,15 +71,15 @@ def test_task_sets_are_found_at_any_depth(tmp_path: Path) -> None:
         ("terminal", "b/terminal.jsonl"),
         ("terminal", "c"),
     ]
-    assert list(task_sets(tmp_path / "c" / "one")) == [("terminal", tmp_path / "c" / "one")]
+    assert list(find_task_sets(tmp_path / "c" / "one")) == [("terminal", tmp_path / "c" / "one")]
     with pytest.raises(UserError, match="There are no tasks"):
         next(check_tasks(tmp_path / "nowhere"))
 
 
 def test_what_counts_as_sound() -> None:
-    assert Checked("a", "", 1.0, -1.0).ok and Checked("a", "", 1.0, 0.0).ok
+    assert TaskCheck("a", "", 1.0, -1.0).ok and TaskCheck("a", "", 1.0, 0.0).ok
     for solved, untouched in ((0.5, -1.0), (1.0, 1.0), (float("nan"), -1.0), (1.0, float("nan"))):
-        assert not Checked("a", "", solved, untouched).ok
+        assert not TaskCheck("a", "", solved, untouched).ok
 
 
 class TestOracles:

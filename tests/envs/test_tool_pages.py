@@ -8,7 +8,7 @@ import pytest
 
 from clawrl_trl.envs import read_tool_tasks
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
-from clawrl_trl.envs.toolcall.tasks import action_of
+from clawrl_trl.envs.toolcall.tasks import make_action
 from clawrl_trl.envs.toolcall.tools_config import _SERVER_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def test_the_tool_call_example() -> None:
     env = names["env"]
     state = env.reset()
     call = {"name": "add", "arguments": {"a": 3, "b": 4}}
-    for action in (action_of([call]), action_of((), "7")):
+    for action in (make_action([call]), make_action((), "7")):
         state = env.step(state.set("action", action))["next"]
     assert state["reward"].item() == 1.0
 

@@ -16,8 +16,8 @@ from torchrl.envs.utils import check_env_specs
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
-from clawrl_trl.envs.toolcall.env import outcome_of
-from clawrl_trl.envs.toolcall.tasks import ToolTask, action_of
+from clawrl_trl.envs.toolcall.env import compute_outcome
+from clawrl_trl.envs.toolcall.tasks import ToolTask, make_action
 from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
 from recipes.tasks import toolcall as taskgen
@@ -54,7 +54,7 @@ def call(name: str, **arguments: Any) -> Json:
 
 
 def step(env: ToolCallEnv, state: Any, *calls: Json, text: str = "") -> Any:
-    return env.step(state.set("action", action_of(calls, text)))["next"]
+    return env.step(state.set("action", make_action(calls, text)))["next"]
 
 
 def results(state: Any) -> list[str]:
@@ -78,8 +78,8 @@ def test_an_answer_ends_the_episode(answer: str, reward: float) -> None:
 
 def test_a_rollout_by_a_policy() -> None:
     env = ToolCallEnv([SUM], tools=[add])
-    said = iter([action_of([call("add", a=3, b=4)]), action_of((), "7")])
-    rollout = env.rollout(16, lambda td: td.set("action", next(said)))
+    actions = iter([make_action([call("add", a=3, b=4)]), make_action((), "7")])
+    rollout = env.rollout(16, lambda td: td.set("action", next(actions)))
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 1.0]
 
 
@@ -141,8 +141,8 @@ def test_turns_are_bounded() -> None:
 
 @pytest.mark.parametrize(("calls", "outcome"), [(0, -1.0), (2, -1.0), (4, -0.9), (8, -0.7), (16, -0.6)])
 def test_the_references_rule_for_many_calls(calls: int, outcome: float) -> None:
-    assert outcome_of(False, calls, encourage_calls=True) == pytest.approx(outcome)
-    assert outcome_of(False, calls) == -1.0 and outcome_of(True, calls, encourage_calls=True) == 1.0
+    assert compute_outcome(False, calls, encourage_calls=True) == pytest.approx(outcome)
+    assert compute_outcome(False, calls) == -1.0 and compute_outcome(True, calls, encourage_calls=True) == 1.0
 
 
 def test_a_task_offers_some_of_the_tools() -> None:

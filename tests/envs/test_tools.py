@@ -10,7 +10,7 @@ import pytest
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.toolcall import tools as tools_module
-from clawrl_trl.envs.toolcall.tools import FunctionTools, routes
+from clawrl_trl.envs.toolcall.tools import FunctionTools, map_tools
 from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
 
@@ -66,15 +66,15 @@ def test_a_call(name: str, arguments: dict[str, object], result: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"a": "one"}, {"a": 1, "c": 2}])
 def test_arguments_that_do_not_fit_are_told(arguments: dict[str, object]) -> None:
-    said = FunctionTools(add).call("add", arguments, 30.0)
-    assert said.startswith("Error: the arguments don't fit: ") and ("a:" in said or "c:" in said)
+    result = FunctionTools(add).call("add", arguments, 30.0)
+    assert result.startswith("Error: the arguments don't fit: ") and ("a:" in result or "c:" in result)
 
 
 @pytest.mark.parametrize(("why", "error"), [("no", "KeyError: 'no'"), ("exit", "SystemExit: 3")])
 def test_what_a_function_raises_is_its_traceback(why: str, error: str) -> None:
-    said = FunctionTools(fail).call("fail", {"why": why}, 30.0)
-    assert said.startswith("Error: Traceback") and said.endswith(error)
-    assert ", in fail" in said and "_outcome" not in said and "validate_call" not in said
+    result = FunctionTools(fail).call("fail", {"why": why}, 30.0)
+    assert result.startswith("Error: Traceback") and result.endswith(error)
+    assert ", in fail" in result and "_run_function" not in result and "validate_call" not in result
 
 
 def test_a_call_that_hangs_is_left_behind_and_too_many_break_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_call_that_hangs_is_left_behind_and_too_many_break_the_world(monkeypat
         assert tools.call("hang", {}, 0.05) == "Error: hang did not return within 0.05 s."
     with pytest.raises(WorldBroken, match="hang"):
         tools.call("hang", {}, 0.05)
-    hanging = list(tools._hanging)
+    hanging = list(tools._hanging_threads)
     gate.set()
     for thread in hanging:
         thread.join(60)
@@ -107,7 +107,7 @@ def test_a_function_without_a_schema_is_the_users_mistake() -> None:
 
 def test_two_tools_of_one_name_are_the_users_mistake() -> None:
     with pytest.raises(UserError, match="Two tools are called 'add'"):
-        routes([FunctionTools(add), FunctionTools(add)])
+        map_tools([FunctionTools(add), FunctionTools(add)])
 
 
 def config(folder: Path, content: object) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.envs.catalogue import SETTINGS
+from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS
 from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.errors import UserError
 from clawrl_trl.trainers import AsyncGRPOConfig
@@ -192,7 +192,7 @@ HINTED = ["gui", "swe"]
 
 
 @pytest.mark.parametrize("method", ["opd", "combine"])
-@pytest.mark.parametrize("env", sorted(set(SETTINGS) - set(HINTED)))
+@pytest.mark.parametrize("env", sorted(set(BUILTIN_ENVIRONMENTS) - set(HINTED)))
 def test_a_method_with_a_teacher_is_refused_where_practice_has_none(
     train: ModuleType, method: str, env: str, tmp_path: Path
 ) -> None:

@@ -44,12 +44,12 @@ def call(number: int) -> str:
 
 
 def test_an_environment_of_another_package_is_known_by_its_name(importable: Path, tmp_path: Path) -> None:
-    from clawrl_trl.envs.catalogue import environment_names, setting
+    from clawrl_trl.envs.catalogue import get_environment, list_environments
 
     tasks = tmp_path / "numbers.jsonl"
     tasks.write_text("".join(json.dumps({"id": f"n{number}", "number": number}) + "\n" for number in range(1, 11)))
-    assert "guess" in environment_names()
-    make, count = setting("guess").maker(tasks, "train")
+    assert "guess" in list_environments()
+    make, count = get_environment("guess").make_factory(tasks, "train")
     env = make()
     assert count == 8 and env.max_steps == 8
     state = env.reset()
@@ -83,29 +83,29 @@ async def test_a_judge_of_another_package_is_known_by_its_name(importable: Path)
 
 
 def test_an_unknown_name_is_told_with_those_there_are(importable: Path) -> None:
-    from clawrl_trl.envs.catalogue import setting
+    from clawrl_trl.envs.catalogue import get_environment
 
     with pytest.raises(UserError, match=r"use .*guess.*terminal"):
-        setting("chess")
+        get_environment("chess")
     with pytest.raises(UserError, match="use rules, llm, brief or off"):
         ServeSettings(judge="polite")
 
 
 def test_a_part_that_cannot_be_imported_is_told_in_one_line(importable: Path) -> None:
-    from clawrl_trl.envs.catalogue import setting
+    from clawrl_trl.envs.catalogue import get_environment
 
     (importable / "guessing" / "env.py").rename(importable / "guessing" / "gone.py")
     try:
         with pytest.raises(UserError, match=r"'guess' can't be imported from guessing\.env:ENTRY"):
-            setting("guess")
+            get_environment("guess")
     finally:
         (importable / "guessing" / "gone.py").rename(importable / "guessing" / "env.py")
 
 
 def test_a_name_of_this_package_is_not_taken_over(importable: Path) -> None:
-    from clawrl_trl.envs.catalogue import SETTINGS, setting
+    from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, get_environment
 
-    assert setting("terminal") is SETTINGS["terminal"]
+    assert get_environment("terminal") is BUILTIN_ENVIRONMENTS["terminal"]
 
 
 def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:
