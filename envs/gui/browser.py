@@ -19,7 +19,7 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
-from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Browser:
 
     def close(self) -> None:
         """Close it, with its pages and its thread; idempotent."""
-        WATCH.remove(self._pid)
+        MONITOR.remove(self._pid)
         if self._thread.is_alive():
             try:
                 self.call(self._stop())
@@ -159,7 +159,7 @@ class Browser:
         session = await self._chromium.new_browser_cdp_session()
         processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
         self._pid = next(process["id"] for process in processes if process["type"] == "browser")
-        WATCH.add(WatchedBrowser(self._pid, MEMORY_MB, self._note))
+        MONITOR.add(RunningBrowser(self._pid, MEMORY_MB, self._note))
 
     async def _stop(self) -> None:
         try:

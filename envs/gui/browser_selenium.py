@@ -18,7 +18,7 @@ from clawrl_trl.envs.gui.browser import chromium_path
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, Size
-from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class SeleniumPage(WebPage):
         self.files.close()
         process = driver.service.process
         if process is not None:
-            WATCH.remove(process.pid)
+            MONITOR.remove(process.pid)
         alive = process is not None and process.poll() is None
         started = psutil.Process(process.pid).children(recursive=True) if alive else []
         driver.command_executor.client_config.timeout = QUIT
@@ -169,7 +169,7 @@ class SeleniumPage(WebPage):
 
     def _prepare(self, driver: "WebDriver") -> None:
         assert driver.service.process is not None
-        WATCH.add(WatchedBrowser(driver.service.process.pid, MEMORY_MB, self._note))
+        MONITOR.add(RunningBrowser(driver.service.process.pid, MEMORY_MB, self._note))
         config = driver.command_executor.client_config
         config.timeout = int(TIMEOUT)
         driver.set_page_load_timeout(TIMEOUT)

@@ -9,7 +9,7 @@ from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene
 from clawrl_trl.envs.gui.x11 import X11Screen
-from clawrl_trl.envs.sandbox.sandbox import left_in, remove
+from clawrl_trl.envs.sandbox.sandbox import read_untrusted_file, remove_folder
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class X11Scene:
         try:
             self.screen = X11Screen(task.program, task.size, self._folder)
         except BaseException:
-            remove(self._folder)
+            remove_folder(self._folder)
             raise
 
     def progress(self) -> float:
@@ -66,7 +66,7 @@ class X11Scene:
 
     def close(self) -> None:
         self.screen.close()
-        remove(self._folder)
+        remove_folder(self._folder)
 
     def _read(self, name: str) -> str:
-        return left_in(self._folder / name).decode(errors="replace").strip()
+        return read_untrusted_file(self._folder / name).decode(errors="replace").strip()

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.sandbox import Bind, Completed, Limits, Sandbox
+from clawrl_trl.envs.sandbox.sandbox import Bind, CommandResult, Limits, Sandbox
 from clawrl_trl.envs.swe.tasks import SweTask
 
 LIMITS = Limits(memory_mb=2048, cpu_s=3600, processes=256, file_mb=256, disk_mb=2048, output_kb=8192)
@@ -60,16 +60,16 @@ class Checkout:
             self.close()
             raise
 
-    def run(self, command: str, timeout: float) -> Completed:
+    def run(self, command: str, timeout: float) -> CommandResult:
         """Run a bash command in the repository; its stderr goes to its stdout. What no shell can take fails."""
         fault = _fault(command)
         if fault:
-            return Completed(126, f"bash: {fault}\n", "")
+            return CommandResult(126, f"bash: {fault}\n", "")
         return self.program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
 
     def program(
         self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | bytes | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a program in the repository."""
         return self._sandbox.run([*self._shell, *argv], timeout=timeout, cwd=self._cwd, input=input)
 

@@ -17,7 +17,7 @@ import torch
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Json
-from clawrl_trl.envs.sandbox.sandbox import Completed, Limits, default_backend
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits, default_backend
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import Grade, grade
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask
@@ -138,7 +138,7 @@ class SWEEnv(AgentEnv[SweTask]):
         self._submitted = _submits(done)
         if not self._submitted:
             self._worked.append(self.steps_taken - 1)
-        worked = done.exit_code == 0 and not (done.timed_out or done.over)
+        worked = done.exit_code == 0 and not (done.timed_out or done.exceeded_limit)
         return Effect([self._observation(done, timeout)], ended=self._submitted, signal=1.0 if worked else -1.0)
 
     def evaluate(self) -> float:
@@ -171,9 +171,9 @@ class SWEEnv(AgentEnv[SweTask]):
         if checkout is not None:
             checkout.close()
 
-    def _observation(self, done: Completed, timeout: float) -> str:
+    def _observation(self, done: CommandResult, timeout: float) -> str:
         note = f"Error: the command was ended after {timeout:g} s.\n" if done.timed_out else ""
-        note += f"Error: the command was ended: {done.over}.\n" if done.over else ""
+        note += f"Error: the command was ended: {done.exceeded_limit}.\n" if done.exceeded_limit else ""
         # What is on stderr all the same is of the sandbox: the command's own goes to stdout.
         output = excerpt(done.stdout + done.stderr, self.head, self.tail)
         return f"{note}<returncode>{done.exit_code}</returncode>\n<output>\n{output.rstrip()}\n</output>"
@@ -206,6 +206,6 @@ def _command(action: Action) -> tuple[str | None, str]:
     )
 
 
-def _submits(done: Completed) -> bool:
+def _submits(done: CommandResult) -> bool:
     lines = done.stdout.lstrip().splitlines()
     return done.exit_code == 0 and bool(lines) and lines[0].strip() == SENTINEL

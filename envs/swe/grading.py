@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, function_of, functions_in, make_canaries
-from clawrl_trl.envs.sandbox.sandbox import Completed, Limits
+from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, list_functions, make_canaries, strip_parameters
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.tasks import SweTask
 
@@ -75,7 +75,7 @@ def grade(
     return Grade(bool(task.fail_to_pass), passed=passed)
 
 
-def paths_of(diff: str) -> set[str]:
+def list_paths(diff: str) -> set[str]:
     """The files that a diff touches."""
     return {path for found in _HEADER.findall(diff) for path in found if path}
 
@@ -105,7 +105,7 @@ def _restore(checkout: Checkout, task: SweTask) -> bool:
     now = base | set(_lines(checkout, "git", "ls-files", "-oz"))
     steering = {path for path in now if PurePosixPath(path).name in STEERING}
     named = {name.partition("::")[0] for name in (*task.fail_to_pass, *task.pass_to_pass) if "::" in name}
-    guarded = paths_of(task.test_patch) | (steering | named) - paths_of(task.patch)
+    guarded = list_paths(task.test_patch) | (steering | named) - list_paths(task.patch)
     for path in sorted(guarded):
         _clear(checkout.root, path)
     kept = sorted(guarded & base)
@@ -140,8 +140,8 @@ def _run(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mapping[str
         ran, trouble = canaries.judge(read_report(done))
     if done.timed_out:
         return {}, f"the tests did not end within {timeout:g} s"
-    if done.over:
-        return {}, f"the tests were ended: {done.over}"
+    if done.exceeded_limit:
+        return {}, f"the tests were ended: {done.exceeded_limit}"
     if trouble and ran:
         return {}, trouble
     return (
@@ -155,7 +155,7 @@ def _pytest(task: SweTask, files: Sequence[str], canaries: Canaries) -> list[str
     # A task that brings its whole world can't mean the plugins of this one, and loading them takes longest.
     alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"] if task.files else []
     own = [file for file in files if file not in canaries.stand_ins]
-    return [*alone, *worker(["."]), *own, *canaries.run]
+    return [*alone, *worker(["."]), *own, *canaries.paths_to_run]
 
 
 def worker(path: Sequence[str], program: str = "") -> list[str]:
@@ -169,7 +169,7 @@ def worker(path: Sequence[str], program: str = "") -> list[str]:
     return ["python", "-I", "-c", source, json.dumps({"path": list(path), "program": program})]
 
 
-def read_report(done: Completed) -> list[Phase]:
+def read_report(done: CommandResult) -> list[Phase]:
     """Read the tests' outcomes; empty unless the report, its own tale and the exit code agree."""
     try:
         report = json.loads(done.stdout)
@@ -193,8 +193,8 @@ def _deciding(
             source = (checkout.root / file).read_text()
         except (OSError, UnicodeError):
             continue
-        functions = set(functions_in(source))
-        named = {function_of(test) for name in task.fail_to_pass for path, _, test in [name.partition("::")]
+        functions = set(list_functions(source))
+        named = {strip_parameters(test) for name in task.fail_to_pass for path, _, test in [name.partition("::")]
                  if path == file and test}  # fmt: skip
         bare = {name for name in task.fail_to_pass if "::" not in name}
         named |= {function for function in functions if function.rpartition("::")[2] in bare}
@@ -206,7 +206,7 @@ def _deciding(
 def _test_files(checkout: Checkout, task: SweTask) -> list[str]:
     """The files that the named tests are in; one that the diff removed is left out, as pytest would run nothing."""
     named = {name.partition("::")[0] for name in (*task.fail_to_pass, *task.pass_to_pass) if "::" in name}
-    files = named or {path for path in paths_of(task.test_patch) if path.endswith(".py")}
+    files = named or {path for path in list_paths(task.test_patch) if path.endswith(".py")}
     return sorted(file for file in files if (checkout.root / file).is_file())
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from clawrl_trl.envs.sandbox.canaries import Canaries, function_of, functions_in, make_canaries
-from clawrl_trl.envs.sandbox.sandbox import Completed
+from clawrl_trl.envs.sandbox.canaries import Canaries, list_functions, make_canaries, strip_parameters
+from clawrl_trl.envs.sandbox.sandbox import CommandResult
 from clawrl_trl.envs.swe.grading import read_report, worker
 
 _LOADERS = {"__import__", "exec", "eval", "compile", "importlib", "runpy", "spec_from_file_location", "imp"}
@@ -64,9 +64,13 @@ class PythonTests:
             program (`str`): What starts programs for them.
         """
         settings = ["-c", "/tests/pytest.ini", "--rootdir=/tests", "--confcutdir=/tests"]
-        return [*worker([], program), *settings, *(f"/tests/{path}" for path in (*self.own, *self.canaries.run))]
+        return [
+            *worker([], program),
+            *settings,
+            *(f"/tests/{path}" for path in (*self.own, *self.canaries.paths_to_run)),
+        ]
 
-    def share(self, done: Completed) -> tuple[float, str]:
+    def share(self, done: CommandResult) -> tuple[float, str]:
         """The share of the tests that passed, and why none counts (empty: they count)."""
         phases = read_report(done)
         if not phases:
@@ -74,7 +78,7 @@ class PythonTests:
         ran, trouble = self.canaries.judge(phases)
         if trouble:
             return 0.0, trouble
-        reported = {function_of(name) for name in ran}
+        reported = {strip_parameters(name) for name in ran}
         for name in self.expected - reported:
             ran[name] = False
         return (sum(ran.values()) / len(ran) if ran else 0.0), ""
@@ -84,7 +88,7 @@ def _tests_in(source: str) -> list[str]:
     """The tests that pytest finds in a file by its usual rules."""
     return [
         name
-        for name in functions_in(source)
+        for name in list_functions(source)
         if name.rpartition("::")[2].startswith("test")
         and all(part.startswith("Test") for part in name.split("::")[:-1])
     ]

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawrl_trl.envs.sandbox.backends import Bubblewrap
-from clawrl_trl.envs.sandbox.sandbox import Bind, Kept, Sandbox
+from clawrl_trl.envs.sandbox.sandbox import Bind, BoundedOutput, Sandbox
 from clawrl_trl.envs.terminal.text import TerminalText, resolve
 
 MOST = 8000
@@ -196,7 +196,7 @@ class Shell:
         """Read until the mark, the end of the shell, the time-out, or `quiet` seconds without a word."""
         assert self._process is not None and self._process.stdout is not None
         deadline = time.monotonic() + timeout
-        kept = Kept(MOST)
+        kept = BoundedOutput(MOST)
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while True:
@@ -206,13 +206,13 @@ class Shell:
                     self._text.reset()
                     if self._take_mark(mark[1].decode(), int(mark[2])):
                         self.running = False
-                        return Seen(resolve(kept.text()), self._code)
+                        return Seen(resolve(kept.text), self._code)
                 begun = self._left.find(b"\x1e", -_MARK_BYTES)  # perhaps the beginning of a mark
                 kept.add(self._shown(self._left[:begun] if begun >= 0 else self._left))
                 self._left = self._left[begun:] if begun >= 0 else b""
                 wait = deadline - time.monotonic()
                 if wait <= 0 or not selector.select(wait if quiet is None else min(wait, quiet)):
-                    return Seen(resolve(kept.text()), running=self.running)
+                    return Seen(resolve(kept.text), running=self.running)
                 data = self._hear()
                 if data == b"":
                     return self._lost(kept)
@@ -236,14 +236,12 @@ class Shell:
         except OSError:  # a terminal whose last program has ended
             return b""
 
-    def _lost(self, kept: Kept) -> Seen:
+    def _lost(self, kept: BoundedOutput) -> Seen:
         process = self._process
         assert process is not None
         over = self._sandbox.end(process)
         self.close()
-        return Seen(
-            resolve(kept.text()), lost=f"it used {over}" if over else f"it ended with code {process.returncode}"
-        )
+        return Seen(resolve(kept.text), lost=f"it used {over}" if over else f"it ended with code {process.returncode}")
 
 
 class ShellRoom:

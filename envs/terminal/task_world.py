@@ -19,7 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.sandbox import Bind, Completed, Limits, Sandbox, adopt, default_backend, left_in, remove
+from clawrl_trl.envs.sandbox.sandbox import (
+    Bind,
+    CommandResult,
+    Limits,
+    Sandbox,
+    default_backend,
+    give_to_sandbox_user,
+    read_untrusted_file,
+    remove_folder,
+)
 from clawrl_trl.envs.terminal.links import remove_links
 from clawrl_trl.envs.terminal.program import ProgramServer
 from clawrl_trl.envs.terminal.python_tests import PythonTests
@@ -129,7 +138,7 @@ class TaskWorld:
             backend=self._backend,
         )
 
-    def solve(self) -> Completed:
+    def solve(self) -> CommandResult:
         """Run the oracle.
 
         Raises:
@@ -166,14 +175,14 @@ class TaskWorld:
         binds += [replace(bind, runnable=False) for bind in shared]
         with programs, self.sandbox(*binds, runnable=False) as sandbox:
             if os.geteuid() == 0:
-                adopt(logs.parent)
+                give_to_sandbox_user(logs.parent)
             script = suite.command(f"{VERIFY}/bin/program") if suite else ["bash", "/tests/test.sh"]
             argv = ["bash", "-c", _STARTED, "verify", LOGS, VERIFY, *script]
             done = sandbox.run([self._path(part, sandbox) for part in argv], timeout=self.task.verifier_timeout)
         if not (logs / "started").is_file():
             raise WorldBroken(f"the tests of {self.task.id} did not start: {done.stderr.strip()[-200:]}")
         text = done.stdout + done.stderr
-        if done.timed_out or done.over or not 0 <= done.exit_code < 128:  # what was killed has not reported
+        if done.timed_out or done.exceeded_limit or not 0 <= done.exit_code < 128:  # what was killed has not reported
             return TaskVerdict(0.0, text)
         if suite:
             share, trouble = suite.share(done)
@@ -183,7 +192,7 @@ class TaskWorld:
 
     def close(self) -> None:
         """Remove the world."""
-        remove(self._base)
+        remove_folder(self._base)
 
     def __enter__(self) -> "TaskWorld":
         return self
@@ -271,10 +280,10 @@ def _reward(logs: Path) -> float:
     """Read the reward in `reward.txt` (a number) or `reward.json` (`{"reward": number}`); 0 where neither."""
     try:
         if (logs / "reward.json").is_file():
-            said = json.loads(left_in(logs / "reward.json"))
+            said = json.loads(read_untrusted_file(logs / "reward.json"))
             reward = float(said["reward"] if "reward" in said else next(iter(said.values())))
         else:
-            reward = float(left_in(logs / "reward.txt"))
+            reward = float(read_untrusted_file(logs / "reward.txt"))
     except (ValueError, TypeError, AttributeError, StopIteration):
         return 0.0
     return min(1.0, max(0.0, reward)) if math.isfinite(reward) else 0.0

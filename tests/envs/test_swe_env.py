@@ -18,7 +18,7 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
-from clawrl_trl.envs.swe.grading import _restore, _unwritable, grade, paths_of, read_log
+from clawrl_trl.envs.swe.grading import _restore, _unwritable, grade, list_paths, read_log
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, action_of
 from clawrl_trl.errors import UserError
 from recipes.tasks.swe import diff
@@ -422,9 +422,9 @@ def test_logs_of_pytest_and_unittest() -> None:
 
 
 def test_paths_of_a_diff() -> None:
-    assert paths_of(TASK.patch) == {"calc.py"}
+    assert list_paths(TASK.patch) == {"calc.py"}
     moved = "diff --git a/old.py b/new.py\nsimilarity index 100%\nrename from old.py\nrename to new.py\n"
-    assert paths_of(moved) == {"old.py", "new.py"}
+    assert list_paths(moved) == {"old.py", "new.py"}
 
 
 def test_in_a_pool_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
