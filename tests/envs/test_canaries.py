@@ -16,7 +16,7 @@ from clawrl_trl.envs.sandbox.canaries import (
     read_phases,
     strip_parameters,
 )
-from clawrl_trl.envs.terminal.links import remove_links
+from clawrl_trl.envs.terminal.links import remove_escaping_links
 
 SPOILABLE = {
     "a number": "assert 1 + 1 == 2",
@@ -134,6 +134,6 @@ def test_only_links_that_lead_out_are_removed(tmp_path: Path, target: str) -> No
     (tmp_path / "a.txt").touch()
     (tmp_path / "root").symlink_to("/")
     (tmp_path / "itself").symlink_to(target)
-    remove_links(tmp_path)
+    remove_escaping_links(tmp_path)
     assert (tmp_path / "itself").is_symlink() == LINKS[target]
     assert not (tmp_path / "root").is_symlink() and (tmp_path / "a.txt").exists()
