@@ -13,7 +13,7 @@ from typing import Self
 
 from clawrl_trl.envs.sandbox.canaries import Canaries, list_functions, make_canaries, strip_parameters
 from clawrl_trl.envs.sandbox.sandbox import CommandResult
-from clawrl_trl.envs.swe.grading import read_report, worker
+from clawrl_trl.envs.swe.grading import build_worker_command, read_report
 
 _LOADING_NAMES = {"__import__", "exec", "eval", "compile", "importlib", "runpy", "spec_from_file_location", "imp"}
 _SETTINGS = b"[pytest]\n"
@@ -67,7 +67,7 @@ class PythonTests:
         # Named, so that pytest looks for no settings and no conftest in the work folder.
         settings = ["-c", "/tests/pytest.ini", "--rootdir=/tests", "--confcutdir=/tests"]
         return [
-            *worker([], program),
+            *build_worker_command([], program),
             *settings,
             *(f"/tests/{path}" for path in (*self.plain_files, *self.canaries.paths_to_run)),
         ]
