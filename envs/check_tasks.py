@@ -171,7 +171,7 @@ def _swe(path: Path) -> Iterator[Checked]:
 
 def _gui(path: Path) -> Iterator[Checked]:
     from clawrl_trl.envs.gui.env import GUIEnv
-    from clawrl_trl.envs.gui.oracle import act, solve
+    from clawrl_trl.envs.gui.oracle import solve, step_with_calls
     from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 
     by_size: dict[Any, list[WebTask]] = defaultdict(list)
@@ -181,7 +181,7 @@ def _gui(path: Path) -> Iterator[Checked]:
         with closing(GUIEnv(tasks)) as env:
             for index, task in enumerate(tasks):
                 solved = _end_of(solve(env, _reset(env, index)))
-                untouched = _end_of(act(env, _reset(env, index), {"action": "terminate"}))
+                untouched = _end_of(step_with_calls(env, _reset(env, index), {"action": "terminate"}))
                 yield _checked(task.id, path, solved, untouched)
 
 
