@@ -181,7 +181,7 @@ def _check_swe(path: Path) -> Iterator[TaskCheck]:
 
 def _check_gui(path: Path) -> Iterator[TaskCheck]:
     from clawrl_trl.envs.gui.env import GUIEnv
-    from clawrl_trl.envs.gui.oracle import act, solve
+    from clawrl_trl.envs.gui.oracle import solve, step_with_calls
     from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 
     by_size: dict[tuple[int, ...], list[WebTask]] = defaultdict(list)
@@ -191,7 +191,7 @@ def _check_gui(path: Path) -> Iterator[TaskCheck]:
         with closing(GUIEnv(tasks)) as env:
             for index, task in enumerate(tasks):
                 solved = _read_result(solve(env, _reset(env, index)))
-                untouched = _read_result(act(env, _reset(env, index), {"action": "terminate"}))
+                untouched = _read_result(step_with_calls(env, _reset(env, index), {"action": "terminate"}))
                 yield _make_check(task.id, path, solved, untouched)
 
 

@@ -207,10 +207,10 @@ def _write_pictures(
         written.append(arguments.pictures / picture.name)
         written[-1].write_bytes(picture.png())
     if find_spec("PIL") is not None:
-        from clawrl_trl.envs.gui.filmstrip import of_session
+        from clawrl_trl.envs.gui.filmstrip import draw_session
 
         written.append(arguments.pictures / "filmstrip.png")
-        of_session(rows, kept, written[-1])
+        draw_session(rows, kept, written[-1])
     return written
 
 

@@ -1,9 +1,9 @@
 """Chromium through Playwright, for environments that step from any thread.
 
-Playwright binds to the thread it was started on. So a browser has a thread of its own, with an event loop in it; who
-asks for something hands the loop a coroutine and waits for it, for a limited time. A caller has at most one under way,
-which bounds what can queue up. Pages share the browser but nothing else: each has its own context, without cookies or
-storage of an earlier one.
+Playwright objects are bound to the thread they were created on. So a browser has a thread of its own with an event
+loop; callers submit coroutines to the loop and wait for a limited time. A caller has at most one under way, which
+bounds the queue. Pages share the browser but nothing else: each has its own context, without cookies or storage of
+another.
 """
 
 import asyncio
@@ -19,36 +19,36 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
-from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser as PlaywrightChromium
     from playwright.async_api import BrowserContext, CDPSession, Playwright
-    from playwright.async_api import WebPage as PlaywrightRawPage
+    from playwright.async_api import Page as PlaywrightRawPage
 
-START = 120.0
+START_TIMEOUT = 120.0
 """Seconds a browser may take to start."""
-NEW_TAB = 5.0
+NEW_TAB_TIMEOUT = 5.0
 """Seconds that a tab which the page opens may take to appear."""
 GRACE = 5.0
-"""Seconds that a caller waits longer than the loop does."""
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_HOW_TO_GET = "install one (apt-get install chromium, or playwright install chromium) or name it in CLAWRL_CHROMIUM"
+"""Seconds that a caller waits longer than the loop, so that the loop's own time-out comes first."""
+_EXECUTABLES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_INSTALL_HINT = "install one (apt-get install chromium, or playwright install chromium) or name it in CLAWRL_CHROMIUM"
 
 R = TypeVar("R")
 
 
-def chromium_path() -> str | None:
-    """The Chromium to use: the one `CLAWRL_CHROMIUM` names, else the first on the path, else `None`.
+def find_chromium() -> str | None:
+    """Find the Chromium to use: the one `CLAWRL_CHROMIUM` names, else the first on the path, else `None`.
 
     Raises:
         UserError: If `CLAWRL_CHROMIUM` names no file.
     """
-    named = os.environ.get("CLAWRL_CHROMIUM")
-    if named and not Path(named).is_file():
-        raise UserError(f"CLAWRL_CHROMIUM names no file: {named}.")
-    return named or next((path for path in map(shutil.which, _NAMES) if path), None)
+    configured = os.environ.get("CLAWRL_CHROMIUM")
+    if configured and not Path(configured).is_file():
+        raise UserError(f"CLAWRL_CHROMIUM names no file: {configured}.")
+    return configured or next((path for path in map(shutil.which, _EXECUTABLES) if path), None)
 
 
 class Browser:
@@ -59,7 +59,7 @@ class Browser:
         hosts (`Sequence[str]`, *optional*): Host names its pages may reach besides those of `files`.
 
     Attributes:
-        files ([`FileServer`]): All that its pages can reach.
+        files ([`FileServer`]): The only server that its pages can reach.
 
     Raises:
         UserError: If Playwright or Chromium is missing.
@@ -76,18 +76,18 @@ class Browser:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="browser", daemon=True)
         self._thread.start()
-        self._over = ""
+        self._end_reason = ""
         self._pid = 0
         self._playwright: Playwright | None = None
         self._chromium: PlaywrightChromium | None = None
         try:
-            self.call(self._start(headless, hosts), START)
+            self.call(self._start(headless, hosts), START_TIMEOUT)
         except BaseException:
             self.close()
             raise
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True if it can still open pages."""
         return self._chromium is not None and self._chromium.is_connected()
 
@@ -105,32 +105,33 @@ class Browser:
             return future.result(timeout + GRACE)
         except TimeoutError:
             future.cancel()
-            over, self._over = self._over, ""  # nothing answers for a page whose process is gone
-            raise WorldBroken(over or f"the browser did not answer in {timeout:g} s") from None
+            # For a page whose process was ended nothing answers: then the reason is the memory, not the time.
+            end_reason, self._end_reason = self._end_reason, ""
+            raise WorldBroken(end_reason or f"the browser did not answer in {timeout:g} s") from None
         except self._error as error:
-            raise WorldBroken(self._why(error.message)) from error
+            raise WorldBroken(self._explain(error.message)) from error
 
-    def _why(self, message: str) -> str:
-        """Return what a message of the browser means; a page that crashed may have been ended for its memory."""
+    def _explain(self, message: str) -> str:
+        """Return what an error message of the browser means; a crash may be a process ended for its memory."""
         if "crash" not in message:
             return f"the browser: {message.splitlines()[0]}"
-        over, self._over = self._over, ""
-        return over or "the page crashed"
+        end_reason, self._end_reason = self._end_reason, ""
+        return end_reason or "the page crashed"
 
-    def _note(self, reason: str) -> None:
-        self._over = reason
+    def _record_end_reason(self, reason: str) -> None:
+        self._end_reason = reason
 
-    def page(self, size: Size) -> "PlaywrightPage":
+    def open_page(self, size: Size) -> "PlaywrightPage":
         """Open an empty page of `size` pixels in a context of its own."""
         return PlaywrightPage(self, size)
 
     def close(self) -> None:
         """Close it, with its pages and its thread; idempotent."""
-        WATCH.remove(self._pid)
+        MONITOR.remove(self._pid)
         if self._thread.is_alive():
             try:
                 self.call(self._stop())
-            except WorldBroken:  # it is gone already, or will go with its driver's pipe
+            except WorldBroken:  # it has ended already, or ends when its driver's pipe is closed
                 pass
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
@@ -148,18 +149,19 @@ class Browser:
         self._playwright = await self._start_playwright().start()
         try:
             self._chromium = await self._playwright.chromium.launch(
-                executable_path=chromium_path(),
+                executable_path=find_chromium(),
                 headless=headless,
                 # Chromium refuses to run as root within its own sandbox.
                 chromium_sandbox=os.geteuid() != 0,
                 args=[*FLAGS, *network_flags(self.files.port, hosts)],
             )
         except self._error as error:
-            raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_HOW_TO_GET}.") from None
+            raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_INSTALL_HINT}.") from None
+        # Playwright does not tell the process; the browser itself does.
         session = await self._chromium.new_browser_cdp_session()
         processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
         self._pid = next(process["id"] for process in processes if process["type"] == "browser")
-        WATCH.add(WatchedBrowser(self._pid, MEMORY_MB, self._note))
+        MONITOR.add(RunningBrowser(self._pid, MEMORY_MB, self._record_end_reason))
 
     async def _stop(self) -> None:
         try:
@@ -176,7 +178,7 @@ class Browser:
 
 
 class PlaywrightPage(WebPage):
-    """A page of a [`Browser`]; a tab that the page opens becomes the page."""
+    """A page of a [`Browser`]."""
 
     def __init__(self, browser: Browser, size: Size) -> None:
         super().__init__(size, browser.files)
@@ -187,7 +189,7 @@ class PlaywrightPage(WebPage):
         self._arrived = asyncio.Event()
         self._session: CDPSession
         self._page: PlaywrightRawPage
-        browser.call(self._make())
+        browser.call(self._open())
 
     def send(self, method: str, **parameters: Any) -> Any:
         return self._browser.call(self._send(method, parameters))
@@ -205,18 +207,18 @@ class PlaywrightPage(WebPage):
 
     def click(self, point: Point, button: str, count: int) -> None:
         self.cursor = point
-        self._do(self._page.mouse.click(*point, button=button, click_count=count))
+        self._perform(self._page.mouse.click(*point, button=button, click_count=count))
 
     def drag(self, point: Point) -> None:
         async def drag() -> None:
             mouse = self._page.mouse
             await mouse.down()
-            # Libraries for dragging take notice of a movement only, not of a jump.
+            # JavaScript libraries for dragging need several movements; a jump is no drag to them.
             await mouse.move(*point, steps=8)
             await mouse.up()
 
         self.cursor = point
-        self._do(drag())
+        self._perform(drag())
 
     def scroll(self, point: Point, right: int, down: int) -> None:
         async def scroll() -> None:
@@ -224,68 +226,64 @@ class PlaywrightPage(WebPage):
             await self._page.mouse.wheel(right, down)
 
         self.cursor = point
-        self._do(scroll())
+        self._perform(scroll())
 
     def press(self, keys: Sequence[str]) -> None:
         async def press() -> None:
             try:
                 await self._page.keyboard.press("+".join(keys))
             except self._browser._error:
-                if self._page.is_closed() or not self._browser.alive:
+                if self._page.is_closed() or not self._browser.is_alive:
                     raise
                 await self._release(keys)
                 raise ScreenError(f"this keyboard can't press {' + '.join(keys)}") from None
 
-        self._do(press())
+        self._perform(press())
 
     def type(self, text: str) -> None:
-        self._do(self._page.keyboard.type(text))
-
-    def settle(self) -> None:
-        super().settle()
-        if self._browser.call(self._follow()):
-            super().settle()
-
-    def renew(self) -> None:
-        self._browser.call(self._close_tabs())
-        super().renew()
+        self._perform(self._page.keyboard.type(text))
 
     def close(self) -> None:
         context, self._context = self._context, None
-        if context is not None and self._browser.alive:
+        if context is not None and self._browser.is_alive:
             self._browser.call(context.close())
 
-    def _do(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _perform(self, work: Coroutine[Any, Any, Any]) -> None:
         self._browser.call(work)
         self.settle()
 
     async def _release(self, keys: Sequence[str]) -> None:
-        """Let go of keys: those before one that is unknown stay pressed."""
+        """Release keys: Playwright leaves those pressed that come before one it does not know."""
         for key in keys:
             with contextlib.suppress(self._browser._error):
                 await self._page.keyboard.up(key)
 
-    async def _make(self) -> None:
+    async def _open(self) -> None:
         self._context = await self._browser._new_context(self.size)
         await self._attach(await self._context.new_page())
-        self._context.on("page", self._arrive)
+        self._context.on("page", self._record_tab)
 
     async def _attach(self, page: "PlaywrightRawPage") -> None:
         self._page = page
         self._session = await page.context.new_cdp_session(page)
-        self._session.on("Page.windowOpen", self._announce)
+        self._session.on("Page.windowOpen", self._record_announced_tab)
         for domain in ("Page", "Accessibility"):
             await self._session.send(f"{domain}.enable")
 
-    def _announce(self, _: Any) -> None:
+    def _record_announced_tab(self, _: Any) -> None:
         self._announced += 1
 
-    def _arrive(self, _: Any) -> None:
+    def _record_tab(self, _: Any) -> None:
         self._tabs += 1
         self._arrived.set()
 
-    async def _close_tabs(self) -> None:
-        """Leave one tab, the first, of which alone the scripts provided are known."""
+    def _close_other_tabs(self) -> None:
+        self._browser.call(self._attach_first_tab())
+
+    def _follow_newest_tab(self) -> bool:
+        return self._browser.call(self._attach_newest_tab())
+
+    async def _attach_first_tab(self) -> None:
         pages = self._page.context.pages
         if not pages:
             raise WorldBroken("the page has closed itself")
@@ -293,13 +291,14 @@ class PlaywrightPage(WebPage):
         for page in others:
             await page.close()
         if first is not self._page:
+            # Their ids belong to the session of the tab that was closed.
             self._scripts.clear()
             await self._attach(first)
 
-    async def _follow(self) -> bool:
-        """Go to the newest tab, if there is one that is newer or the present one has closed; whether there was."""
-        with contextlib.suppress(TimeoutError):  # one may be announced and blocked
-            async with asyncio.timeout(NEW_TAB):
+    async def _attach_newest_tab(self) -> bool:
+        # A tab is announced before it exists, and one that is blocked never comes.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NEW_TAB_TIMEOUT):
                 while self._tabs < self._announced:
                     self._arrived.clear()
                     await self._arrived.wait()
@@ -317,8 +316,8 @@ class PlaywrightPage(WebPage):
         try:
             return await self._session.send(method, parameters)
         except self._browser._error as error:
-            if self._page.is_closed() or not self._browser.alive or "crash" in error.message:
+            if self._page.is_closed() or not self._browser.is_alive or "crash" in error.message:
                 raise
-            if self._browser._over:
-                raise WorldBroken(self._browser._why("crash")) from None
+            if self._browser._end_reason:
+                raise WorldBroken(self._browser._explain("crash")) from None
             raise ProtocolError(error.message) from None

@@ -1,22 +1,22 @@
 """Browsers shared by the environments of a process, and the servers of tasks' files.
 
-A browser costs seconds and hundreds of megabytes; so all environments with the same wishes share one, and the last to
-close takes it down. A page costs a process; so an environment keeps its own from scene to scene, emptied in between.
-What has died is replaced when the next scene is set.
+A browser costs seconds and hundreds of megabytes, so all environments with the same settings share one, and the last
+to close ends it. A page costs a process, so an environment keeps its own from scene to scene, reset in between. A
+browser or page that has died is replaced when the next scene is opened.
 """
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.browser import Browser
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.page import ProtocolError, WebPage
 from clawrl_trl.envs.gui.screen import Size
-from clawrl_trl.envs.gui.tasks import Scene, WebTask
+from clawrl_trl.envs.gui.tasks import Scene, WebTask, WindowTask
 from clawrl_trl.envs.gui.web_scene import WebScene
 from clawrl_trl.errors import UserError
 
@@ -27,8 +27,8 @@ _browsers: dict[bool, Browser] = {}
 _users: dict[bool, int] = {}
 
 
-class Stage:
-    """An environment's hold on a browser and on the files of its tasks.
+class BrowserLease:
+    """An environment's lease of a shared browser, with a page of its own and the addresses of its tasks' files.
 
     Args:
         backend (`str`): `"playwright"` or `"selenium"`.
@@ -43,81 +43,82 @@ class Stage:
             raise UserError(f"There is no screen back end {backend!r}; there are {' and '.join(BACKENDS)}.")
         self._backend = backend
         self._headless = headless
-        self._holds = False
-        self._kept: WebPage | None = None
+        self._has_browser = False
+        self._page: WebPage | None = None
         self._files: FileServer | None = None
         self._addresses: dict[Path, str] = {}
 
-    def prepare(self, tasks: Sequence[Any]) -> None:
-        """Start what the tasks need, so that what is missing is missed before the first of them.
+    def prepare(self, tasks: Sequence[object]) -> None:
+        """Start what the tasks need, so that a missing program is reported before the first of them.
 
         Raises:
             UserError: If something is not installed.
         """
         if any(isinstance(task, WebTask) for task in tasks):
-            self._kept = self._page(next(task.size for task in tasks if isinstance(task, WebTask)))
+            self._page = self._take_page(next(task.size for task in tasks if isinstance(task, WebTask)))
 
-    def play(self, task: Any) -> Scene:
-        """Set a task's scene.
+    def open_scene(self, task: object) -> Scene:
+        """Open a task's scene: on the leased page, or in a window of its own.
 
         Raises:
-            WorldBroken: If it can't be set.
+            WorldBroken: If it can't be opened.
         """
         if isinstance(task, WebTask):
-            return self._web_scene(task)
-        scene: Callable[[], Scene] = task.play
-        return scene()
+            return self._open_web_scene(task)
+        return cast(WindowTask, task).open_scene()
 
     def close(self) -> None:
-        """Let go of the browser and stop serving; idempotent."""
-        self.discard()
-        if self._holds:
-            self._holds = False
-            _let_go(self._headless)
+        """Close the page and release the browser; idempotent."""
+        self.discard_page()
+        if self._has_browser:
+            self._has_browser = False
+            _release_browser(self._headless)
 
-    def _web_scene(self, task: WebTask) -> WebScene:
-        page = self._page(task.size)
+    def _open_web_scene(self, task: WebTask) -> WebScene:
+        page = self._take_page(task.size)
+        # Another browser came in place of one that died, with a server of its own.
         if page.files is not self._files:
             self._files, self._addresses = page.files, {}
         if task.root not in self._addresses:
             self._addresses[task.root] = page.files.add(task.root)
         return WebScene(task, page, self._addresses[task.root])
 
-    def _page(self, size: Size) -> WebPage:
-        """An empty page: the last one, or a new one where that is spoilt."""
-        if self._kept is not None:
+    def _take_page(self, size: Size) -> WebPage:
+        """Take an empty page: the last one, or a new one where that can't be reset."""
+        if self._page is not None:
             try:
-                self._kept.renew()
+                self._page.reset()
             except (WorldBroken, ProtocolError):
-                self.discard()
-        if self._kept is None:
-            self._kept = self._new_page(size)
-        return self._kept
+                self.discard_page()
+        if self._page is None:
+            self._page = self._open_page(size)
+        return self._page
 
-    def _new_page(self, size: Size) -> WebPage:
+    def _open_page(self, size: Size) -> WebPage:
         if self._backend == "selenium":
             from clawrl_trl.envs.gui.browser_selenium import SeleniumPage
 
             return SeleniumPage(size, headless=self._headless)
-        browser = _browser(self._headless, new_user=not self._holds)
-        self._holds = True
-        return browser.page(size)
+        browser = _acquire_browser(self._headless, new_user=not self._has_browser)
+        self._has_browser = True
+        return browser.open_page(size)
 
-    def discard(self) -> None:
-        """Give the page up, as emptying it may not mend what is wrong with it; the next scene gets another."""
-        page, self._kept = self._kept, None
+    def discard_page(self) -> None:
+        """Close the page, where a reset may not repair what is wrong with it; the next scene gets another."""
+        page, self._page = self._page, None
         if page is not None:
-            with contextlib.suppress(WorldBroken):  # it is spoilt, and goes with its browser
+            with contextlib.suppress(WorldBroken):  # it can't be closed alone, and ends with its browser
                 page.close()
 
 
-def _browser(headless: bool, *, new_user: bool) -> Browser:
-    """The shared browser, started if there is none that lives."""
+def _acquire_browser(headless: bool, *, new_user: bool) -> Browser:
+    """Return the shared browser, started if none is alive."""
     with _lock:
-        found = _browsers.get(headless)
-        if found is None or not found.alive:
-            if found is not None:
-                found.close()
+        browser = _browsers.get(headless)
+        if browser is None or not browser.is_alive:
+            if browser is not None:
+                browser.close()
+            # Should the start fail, the dead one must not be found again.
             _browsers.pop(headless, None)
             _browsers[headless] = Browser(headless=headless)
         if new_user:
@@ -125,7 +126,7 @@ def _browser(headless: bool, *, new_user: bool) -> Browser:
         return _browsers[headless]
 
 
-def _let_go(headless: bool) -> None:
+def _release_browser(headless: bool) -> None:
     with _lock:
         _users[headless] -= 1
         last = _browsers.pop(headless, None) if _users[headless] == 0 else None

@@ -1,6 +1,6 @@
-"""Chromium through Selenium: the other way to drive a page, for places where Playwright is not to be had.
+"""Chromium through Selenium, where Playwright is not available.
 
-A driver is an HTTP client of its own process, so it binds to no thread; an environment has one of its own, with its
+A driver is an HTTP client of a process of its own, so it is bound to no thread. Each environment has its own, with its
 own Chromium.
 """
 
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psutil
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.gui.browser import chromium_path
+from clawrl_trl.envs.gui.browser import find_chromium
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
 from clawrl_trl.envs.gui.screen import Point, Size
-from clawrl_trl.envs.sandbox.resource_limits import WATCH, WatchedBrowser
+from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_BUTTONS = {"none": 0, "left": 1, "right": 2, "middle": 4}
-"""A button's bit in the set of those that are held."""
+_BUTTON_BITS = {"none": 0, "left": 1, "right": 2, "middle": 4}
+"""A button's bit in the protocol's set of pressed buttons."""
 _GONE = re.compile(r"disconnected|crashed|closed|no such window|invalid session|not reachable|target frame", re.I)
 DRAG_STEPS = 8
 QUIT = 2
-"""Seconds to wait for a browser to end by itself, several times over."""
+"""Seconds to wait for each answer of the driver while the browser ends."""
 
 
 class SeleniumPage(WebPage):
-    """A page with a Chromium of its own; a tab that the page opens becomes the page.
+    """A page with a Chromium of its own.
 
     Args:
         size (`tuple[int, int]`): Width and height of the view in pixels.
@@ -54,7 +54,7 @@ class SeleniumPage(WebPage):
             from selenium.webdriver.chrome.service import Service
         except ImportError:
             raise UserError('The Selenium back end needs Selenium: pip install "clawrl-trl[envs]".') from None
-        driver, browser = shutil.which("chromedriver"), chromium_path()
+        driver, browser = shutil.which("chromedriver"), find_chromium()
         if driver is None or browser is None:
             raise UserError("Selenium needs Chromium and its driver: apt-get install chromium chromium-driver.")
         super().__init__(size, FileServer())
@@ -71,7 +71,7 @@ class SeleniumPage(WebPage):
         ]:
             options.add_argument(flag)
         self._error = WebDriverException
-        self._over = ""
+        self._end_reason = ""
         self._driver: WebDriver | None = None
         try:
             self._driver = webdriver.Chrome(options=options, service=Service(driver))
@@ -85,10 +85,10 @@ class SeleniumPage(WebPage):
             raise
 
     def send(self, method: str, **parameters: Any) -> Any:
-        return self._ask(lambda driver: driver.execute_cdp_cmd(method, parameters))
+        return self._call(lambda driver: driver.execute_cdp_cmd(method, parameters))
 
     def open(self, url: str) -> None:
-        self._ask(lambda driver: driver.get(url))
+        self._call(lambda driver: driver.get(url))
         self.settle()
 
     def move(self, point: Point) -> None:
@@ -116,33 +116,27 @@ class SeleniumPage(WebPage):
         self.settle()
 
     def _mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
-        """One event of the mouse, by the browser's own protocol: the driver's actions run scripts in the page's world,
-        which a page that overrides everything breaks."""
+        """Send a mouse event by the DevTools protocol.
+
+        The driver's own actions run scripts in the page's world, which fail on a page that overrides built-in
+        functions.
+        """
         self.cursor = point
-        held = _BUTTONS[button] if kind != "mouseReleased" else 0
+        pressed = _BUTTON_BITS[button] if kind != "mouseReleased" else 0
         x, y = point
-        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=held, **parameters)
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=pressed, **parameters)
 
     def press(self, keys: Sequence[str]) -> None:
         def press(actions: "ActionBuilder") -> None:
             for key in keys:
-                actions.key_action.key_down(_key(key))
+                actions.key_action.key_down(_to_selenium_key(key))
             for key in reversed(keys):
-                actions.key_action.key_up(_key(key))
+                actions.key_action.key_up(_to_selenium_key(key))
 
-        self._do(press)
+        self._perform(press)
 
     def type(self, text: str) -> None:
-        self._do(lambda actions: actions.key_action.send_keys([_key(key) for key in text]))
-
-    def settle(self) -> None:
-        super().settle()
-        if self._ask(self._follow):
-            super().settle()
-
-    def renew(self) -> None:
-        self._ask(self._close_tabs)
-        super().renew()
+        self._perform(lambda actions: actions.key_action.send_keys([_to_selenium_key(key) for key in text]))
 
     def close(self) -> None:
         driver, self._driver = self._driver, None
@@ -151,32 +145,33 @@ class SeleniumPage(WebPage):
         self.files.close()
         process = driver.service.process
         if process is not None:
-            WATCH.remove(process.pid)
+            MONITOR.remove(process.pid)
         alive = process is not None and process.poll() is None
-        started = psutil.Process(process.pid).children(recursive=True) if alive else []
+        # Listed before the driver quits: children of a browser that hangs would have no parent to be found by.
+        children = psutil.Process(process.pid).children(recursive=True) if alive else []
         driver.command_executor.client_config.timeout = QUIT
-        with contextlib.suppress(Exception):  # what does not end by itself is ended
+        with contextlib.suppress(Exception):  # what does not end by itself is killed below
             driver.quit()
-        for one in started:
+        for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                child.kill()
         if process is not None and process.poll() is None:
             process.kill()
             process.wait(TIMEOUT)
 
-    def _note(self, reason: str) -> None:
-        self._over = reason
+    def _record_end_reason(self, reason: str) -> None:
+        self._end_reason = reason
 
     def _prepare(self, driver: "WebDriver") -> None:
         assert driver.service.process is not None
-        WATCH.add(WatchedBrowser(driver.service.process.pid, MEMORY_MB, self._note))
+        MONITOR.add(RunningBrowser(driver.service.process.pid, MEMORY_MB, self._record_end_reason))
         config = driver.command_executor.client_config
         config.timeout = int(TIMEOUT)
         driver.set_page_load_timeout(TIMEOUT)
         self._first = driver.current_window_handle
-        self._show(driver, self._first)
+        self._activate_tab(driver, self._first)
 
-    def _show(self, driver: "WebDriver", handle: str) -> None:
+    def _activate_tab(self, driver: "WebDriver", handle: str) -> None:
         driver.switch_to.window(handle)
         width, height = self.size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -184,30 +179,35 @@ class SeleniumPage(WebPage):
         for domain in ("Page", "Accessibility"):
             driver.execute_cdp_cmd(f"{domain}.enable", {})
 
-    def _follow(self, driver: "WebDriver") -> bool:
-        """Go to the newest tab, if there is one that is newer or the present one has closed; whether there was."""
+    def _follow_newest_tab(self) -> bool:
+        return self._call(self._activate_newest_tab)
+
+    def _close_other_tabs(self) -> None:
+        self._call(self._activate_first_tab)
+
+    def _activate_newest_tab(self, driver: "WebDriver") -> bool:
         handles = driver.window_handles
         if not handles:
             raise WorldBroken("the page has closed itself")
-        newest = next((one for one in reversed(handles) if one != self._first), self._first)
+        newest = next((handle for handle in reversed(handles) if handle != self._first), self._first)
         try:
             current = driver.current_window_handle
-        except self._error:
+        except self._error:  # the present tab has closed itself
             current = ""
         if newest == current:
             return False
-        self._show(driver, newest)
+        self._activate_tab(driver, newest)
         return True
 
-    def _close_tabs(self, driver: "WebDriver") -> None:
+    def _activate_first_tab(self, driver: "WebDriver") -> None:
         for handle in driver.window_handles:
             if handle != self._first:
                 driver.switch_to.window(handle)
                 driver.close()
         driver.switch_to.window(self._first)
 
-    def _do(self, fill: Callable[["ActionBuilder"], Any]) -> None:
-        """Carry out what `fill` puts into a chain of actions, once."""
+    def _perform(self, fill: Callable[["ActionBuilder"], Any]) -> None:
+        """Perform the actions that `fill` adds to a chain."""
         from selenium.webdriver.common.actions.action_builder import ActionBuilder
 
         def perform(driver: "WebDriver") -> None:
@@ -215,10 +215,10 @@ class SeleniumPage(WebPage):
             fill(actions)
             actions.perform()
 
-        self._ask(perform)
+        self._call(perform)
         self.settle()
 
-    def _ask(self, work: Callable[["WebDriver"], R]) -> R:
+    def _call(self, work: Callable[["WebDriver"], R]) -> R:
         from urllib3.exceptions import HTTPError
 
         if self._driver is None:
@@ -228,16 +228,16 @@ class SeleniumPage(WebPage):
         except HTTPError as error:
             raise WorldBroken(f"the browser does not answer: {type(error).__name__}") from None
         except self._error as error:
-            said = (error.msg or type(error).__name__).splitlines()[0]
-            if _GONE.search(said) or self._over:
-                over, self._over = self._over, ""
-                raise WorldBroken(over or f"the browser: {said}") from None
-            raise ProtocolError(said) from None
+            message = (error.msg or type(error).__name__).splitlines()[0]
+            if _GONE.search(message) or self._end_reason:
+                end_reason, self._end_reason = self._end_reason, ""
+                raise WorldBroken(end_reason or f"the browser: {message}") from None
+            raise ProtocolError(message) from None
 
 
-def _key(name: str) -> str:
-    """A DOM name of a key, or a character, as Selenium writes it."""
+def _to_selenium_key(name: str) -> str:
+    """Translate a DOM name of a key, or a character, into Selenium's."""
     from selenium.webdriver.common.keys import Keys
 
-    named = {"\n": "ENTER", "\t": "TAB"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-    return name if len(name) == 1 and name not in "\n\t" else str(getattr(Keys, named))
+    constant = {"\n": "ENTER", "\t": "TAB"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+    return name if len(name) == 1 and name not in "\n\t" else str(getattr(Keys, constant))

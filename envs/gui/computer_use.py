@@ -1,8 +1,8 @@
-"""The `computer_use` tool: what a policy may do with a screen.
+"""The `computer_use` tool: the gestures that a policy can make on a screen.
 
-One call is one gesture. A place is given as a coordinate from 0 to 999 relative to the screen, so that a model needs
-not know its size, or as the number of an element in the outline, for models that read but don't see. Reading a call
-knows nothing of screens; carrying it out knows nothing of browsers: each back end brings the few primitives of
+One call is one gesture. A place is a coordinate from 0 to 999 relative to the screen, so that a model needs not know
+its size, or the number of an element in the outline, for models without vision. Reading a call is independent of
+screens, and performing it of browsers: each back end implements the few primitives of
 [`clawrl_trl.envs.gui.screen.Screen`].
 """
 
@@ -44,9 +44,9 @@ ACTIONS = {
     "wait": "wait `time` seconds",
     "terminate": "end the task with `status`",
 }
-"""Every action and what it does."""
+"""Every action and its description for the model."""
 
-_KEYS = {
+_DOM_KEYS = {
     "alt": "Alt",
     "backspace": "Backspace",
     "cmd": "Meta",
@@ -78,7 +78,7 @@ _KEYS = {
     **{f"arrow{way}": f"Arrow{way.title()}" for way in ("up", "down", "left", "right")},
     **{f"f{number}": f"F{number}" for number in range(1, 13)},
 }
-"""Names of keys as models write them, and as the DOM does."""
+"""DOM names of keys, by the names that models write."""
 
 
 class GestureError(ValueError):
@@ -87,7 +87,7 @@ class GestureError(ValueError):
 
 @dataclass(frozen=True)
 class Gesture:
-    """A call of `computer_use`, read.
+    """A gesture: the arguments of a call of `computer_use`, checked.
 
     Attributes:
         action (`str`): One of [`ACTIONS`].
@@ -97,7 +97,7 @@ class Gesture:
         keys (`tuple[str, ...]`): Keys by their DOM names, pressed together.
         pixels (`int`): How far to scroll; positive is up, or right.
         seconds (`float`): How long to wait.
-        status (`str`): What the policy thinks of the task at its end: `"success"` or `"failure"`.
+        status (`str`): The policy's own judgement of the task at its end: `"success"` or `"failure"`.
     """
 
     action: str
@@ -110,8 +110,8 @@ class Gesture:
     status: str = "success"
 
 
-def tool_schema(actions: Sequence[str] = tuple(ACTIONS)) -> Json:
-    """The tool in the chat API's form.
+def build_tool_schema(actions: Sequence[str] = tuple(ACTIONS)) -> Json:
+    """Build the tool's schema in the chat API's form.
 
     Args:
         actions (`Sequence[str]`, *optional*, defaults to all): The actions on offer; parameters that none of them
@@ -134,14 +134,14 @@ def tool_schema(actions: Sequence[str] = tuple(ACTIONS)) -> Json:
             "maxItems": 2,
             "description": f"the place: x, y from 0 to {SCALE}, relative to the screen",
         }
-    own: dict[str, tuple[set[str], Json]] = {
+    own_parameters: dict[str, tuple[set[str], Json]] = {
         "keys": ({"key"}, {"type": "array", "items": {"type": "string"}}),
         "text": ({"type"}, {"type": "string"}),
         "pixels": ({"scroll", "hscroll"}, {"type": "integer"}),
         "time": ({"wait"}, {"type": "number", "description": f"seconds, at most {MAX_SECONDS:g}"}),
         "status": ({"terminate"}, {"type": "string", "enum": ["success", "failure"]}),
     }
-    properties |= {name: schema for name, (takers, schema) in own.items() if takers & offered}
+    properties |= {name: schema for name, (takers, schema) in own_parameters.items() if takers & offered}
     parameters = {"type": "object", "properties": properties, "required": ["action"]}
     function = {"name": TOOL, "description": "Use the mouse and the keyboard.", "parameters": parameters}
     return {"type": "function", "function": function}
@@ -155,7 +155,7 @@ def read_gesture(arguments: Mapping[str, Any], actions: Sequence[str] = tuple(AC
         actions (`Sequence[str]`, *optional*, defaults to all): The actions on offer.
 
     Raises:
-        GestureError: If they make no gesture, with what is wrong.
+        GestureError: If they are no gesture, with the mistake in words.
 
     Examples:
         >>> read_gesture({"action": "left_click", "ref": 3})
@@ -170,12 +170,12 @@ def read_gesture(arguments: Mapping[str, Any], actions: Sequence[str] = tuple(AC
         raise GestureError(f'status must be "success" or "failure", not {status!r}')
     gesture = Gesture(
         action,
-        at=_coordinate(arguments.get("coordinate")),
-        ref=_reference(arguments.get("ref")),
-        text=_text(arguments.get("text")) if action == "type" else "",
-        keys=_keys(arguments) if action == "key" else (),
-        pixels=round(_number(arguments, "pixels", MAX_PIXELS)) if action.endswith("scroll") else 0,
-        seconds=abs(_number(arguments, "time", MAX_SECONDS, 1.0)) if action == "wait" else 0.0,
+        at=_read_coordinate(arguments.get("coordinate")),
+        ref=_read_ref(arguments.get("ref")),
+        text=_read_text(arguments.get("text")) if action == "type" else "",
+        keys=_read_keys(arguments) if action == "key" else (),
+        pixels=round(_read_number(arguments, "pixels", MAX_PIXELS)) if action.endswith("scroll") else 0,
+        seconds=abs(_read_number(arguments, "time", MAX_SECONDS, 1.0)) if action == "wait" else 0.0,
         status=status,
     )
     if action in ("mouse_move", "left_click_drag") and gesture.at is None and gesture.ref is None:
@@ -184,7 +184,7 @@ def read_gesture(arguments: Mapping[str, Any], actions: Sequence[str] = tuple(AC
 
 
 def perform(screen: Screen, gesture: Gesture) -> None:
-    """Carry a gesture out.
+    """Carry out a gesture.
 
     Args:
         screen ([`Screen`]): The screen.
@@ -193,6 +193,7 @@ def perform(screen: Screen, gesture: Gesture) -> None:
     Raises:
         ScreenError: If the element is gone or has no place on the screen.
     """
+    # An option of a closed list has no place on the screen that could be clicked.
     if gesture.action == "left_click" and gesture.ref is not None and screen.choose(gesture.ref):
         return
     if gesture.action == "key":
@@ -200,23 +201,23 @@ def perform(screen: Screen, gesture: Gesture) -> None:
     elif gesture.action == "wait":
         threading.Event().wait(gesture.seconds)
     elif gesture.action in CLICKS:
-        screen.click(_place(screen, gesture), *CLICKS[gesture.action])
+        screen.click(_locate(screen, gesture), *CLICKS[gesture.action])
     elif gesture.action == "type":
         if gesture.at is not None or gesture.ref is not None:
-            screen.click(_place(screen, gesture), "left", 1)
+            screen.click(_locate(screen, gesture), "left", 1)
         screen.type(gesture.text)
     elif gesture.action == "mouse_move":
-        screen.move(_place(screen, gesture))
+        screen.move(_locate(screen, gesture))
     elif gesture.action == "left_click_drag":
-        screen.drag(_place(screen, gesture))
+        screen.drag(_locate(screen, gesture))
     elif gesture.action == "scroll":
-        screen.scroll(_place(screen, gesture), 0, -gesture.pixels)
+        screen.scroll(_locate(screen, gesture), 0, -gesture.pixels)
     elif gesture.action == "hscroll":
-        screen.scroll(_place(screen, gesture), gesture.pixels, 0)
+        screen.scroll(_locate(screen, gesture), gesture.pixels, 0)
 
 
-def _place(screen: Screen, gesture: Gesture) -> Point:
-    """The pixel a gesture means; the cursor's, if it names none."""
+def _locate(screen: Screen, gesture: Gesture) -> Point:
+    """Return the pixel of a gesture's place; the cursor's, if it names none."""
     if gesture.ref is not None:
         return screen.locate(gesture.ref)
     if gesture.at is None:
@@ -225,33 +226,33 @@ def _place(screen: Screen, gesture: Gesture) -> Point:
     return round(x / SCALE * (width - 1)), round(y / SCALE * (height - 1))
 
 
-def relative(point: Point, size: tuple[int, int]) -> list[int]:
-    """The coordinate, 0 to 999, of a pixel; for oracles that know where something is."""
+def to_coordinate(point: Point, size: tuple[int, int]) -> list[int]:
+    """Convert a pixel to a coordinate, 0 to 999; for oracles that know where an element is."""
     return [round(value / (length - 1) * SCALE) for value, length in zip(point, size, strict=True)]
 
 
-def _coordinate(given: Any) -> tuple[float, float] | None:
-    if given is None:
+def _read_coordinate(value: Any) -> tuple[float, float] | None:
+    if value is None:
         return None
-    numbers = isinstance(given, Sequence) and len(given) == 2 and all(_is_number(value) for value in given)
-    if not numbers or not all(0 <= value <= SCALE for value in given):
-        raise GestureError(f"coordinate must be [x, y] with numbers from 0 to {SCALE}, not {given!r}")
-    return float(given[0]), float(given[1])
+    is_pair = isinstance(value, Sequence) and len(value) == 2 and all(_is_number(number) for number in value)
+    if not is_pair or not all(0 <= number <= SCALE for number in value):
+        raise GestureError(f"coordinate must be [x, y] with numbers from 0 to {SCALE}, not {value!r}")
+    return float(value[0]), float(value[1])
 
 
-def _reference(given: Any) -> int | None:
-    if given is None:
+def _read_ref(value: Any) -> int | None:
+    if value is None:
         return None
-    text = str(given).strip("[] ")
-    if isinstance(given, bool) or not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise GestureError(f"ref must be the number of an element, not {given!r}")
+    text = str(value).strip("[] ")
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise GestureError(f"ref must be the number of an element, not {value!r}")
     return int(text)
 
 
-def _text(given: Any) -> str:
-    if isinstance(given, bool) or not isinstance(given, str | int | float) or given == "":
+def _read_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise GestureError("type needs a text")
-    text = str(given)
+    text = str(value)
     if len(text) > MAX_TEXT:
         raise GestureError(f"text is longer than {MAX_TEXT} characters")
     if not text.replace("\n", "").replace("\t", "").isprintable():
@@ -259,25 +260,25 @@ def _text(given: Any) -> str:
     return text
 
 
-def _keys(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    given = arguments.get("keys") or arguments.get("text")
-    if isinstance(given, str):
-        given = given.split("+") if len(given) > 1 else [given]
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_KEYS:
+def _read_keys(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = arguments.get("keys") or arguments.get("text")
+    if isinstance(keys, str):
+        keys = keys.split("+") if len(keys) > 1 else [keys]
+    if not isinstance(keys, list) or not 0 < len(keys) <= MAX_KEYS:
         raise GestureError(f"key needs keys, a list of 1 to {MAX_KEYS} names")
-    return tuple(_key(name) for name in given)
+    return tuple(_read_key(name) for name in keys)
 
 
-def _key(name: Any) -> str:
+def _read_key(name: Any) -> str:
     if isinstance(name, str) and len(name) == 1 and name.isprintable():
         return name
-    known = _KEYS.get(str(name).lower().replace("_", "").strip())
-    if known is None:
+    dom_name = _DOM_KEYS.get(str(name).lower().replace("_", "").strip())
+    if dom_name is None:
         raise GestureError(f"there is no key {name!r}")
-    return known
+    return dom_name
 
 
-def _number(arguments: Mapping[str, Any], name: str, most: float, default: float | None = None) -> float:
+def _read_number(arguments: Mapping[str, Any], name: str, most: float, default: float | None = None) -> float:
     value = arguments.get(name, default)
     if not _is_number(value) or abs(value) > most:
         raise GestureError(f"{name} must be a number up to {most:g}, not {value!r}")

@@ -1,9 +1,9 @@
-"""The GUI environment: an agent with a mouse and a keyboard before a real screen.
+"""GUI environment: an agent with a mouse and a keyboard at a real screen.
 
-The screen is a browser's page or a native window; the environment knows only the primitives of
-[`clawrl_trl.envs.gui.screen.Screen`]. A policy that sees gets pictures, one that only reads gets the outline, and
-both act through the same tool. What a policy gets wrong is told to it; a browser that dies is a dropped episode, and
-the next one starts another.
+The screen is a browser's page or a native window; the environment uses only the primitives of
+[`clawrl_trl.envs.gui.screen.Screen`]. A policy with vision gets pictures, one without gets the outline, and both act
+through the same tool. A mistake of the policy is answered in words. A browser that dies drops the episode, and the
+next episode starts another.
 """
 
 import base64
@@ -15,13 +15,21 @@ from torchrl.data import NonTensor, Unbounded
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, Task, WorldBroken
 from clawrl_trl.envs.base.message import Action, Json
-from clawrl_trl.envs.gui.browser_pool import Stage
-from clawrl_trl.envs.gui.computer_use import ACTIONS, TOOL, Gesture, GestureError, perform, read_gesture, tool_schema
-from clawrl_trl.envs.gui.screen import Element, ScreenError, Size, difference, in_words, to_tensor
-from clawrl_trl.envs.gui.tasks import Scene, resolve
+from clawrl_trl.envs.gui.browser_pool import BrowserLease
+from clawrl_trl.envs.gui.computer_use import (
+    ACTIONS,
+    TOOL,
+    Gesture,
+    GestureError,
+    build_tool_schema,
+    perform,
+    read_gesture,
+)
+from clawrl_trl.envs.gui.screen import Element, ScreenError, Size, format_outline, measure_difference, to_tensor
+from clawrl_trl.envs.gui.tasks import Scene, resolve_step
 
 KEPT_IMAGES = 3
-"""Pictures that stay in the conversation; earlier ones become a word."""
+"""Pictures that stay in the conversation; earlier ones are replaced by a note."""
 MAX_LINES = 120
 """Lines of the outline that are shown."""
 
@@ -44,7 +52,7 @@ class GUIEnv(AgentEnv[GUITask]):
     and `difference` (float32, share of the pixels that changed since the last observation).
     Action: an assistant message with calls of `computer_use`, see [`clawrl_trl.envs.gui.computer_use`].
     Reward: at the end, 1 if the task is solved, else -1, or what the task says; the signal of an action is the change
-    of `progress`. The episode ends with `terminate`, or when the page is through with the agent.
+    of `progress`. The episode ends with `terminate`, or when the page ends it.
 
     Args:
         tasks (`Sequence[GUITask]`): The tasks; their screens have the same size.
@@ -65,7 +73,7 @@ class GUIEnv(AgentEnv[GUITask]):
     Examples:
         >>> env = GUIEnv(read_tasks("examples/tasks/gui/train.jsonl", difficulty=1))
         >>> print(env.reset()["message"])
-        >>> env.step(env.reset().set("action", said({"action": "left_click", "ref": 2})))  # of gui_oracle
+        >>> env.step(env.reset().set("action", format_calls({"action": "left_click", "ref": 2})))  # of gui.oracle
     """
 
     def __init__(
@@ -89,12 +97,12 @@ class GUIEnv(AgentEnv[GUITask]):
         self.size = next(iter(sizes), (0, 0))
         self.actions = tuple(actions)
         self.outline, self.images = outline, images
-        self.stage = Stage(backend, headless=headless)
+        self.browser_lease = BrowserLease(backend, headless=headless)
         self.scene: Scene | None = None
         self._advice: dict[int, str] = {}
-        self._clear()
+        self._reset_observation()
         super().__init__(tasks, max_steps=max_steps, first_task=first_task, device=device)
-        self.stage.prepare(tasks)
+        self.browser_lease.prepare(tasks)
 
     @property
     def elements(self) -> list[Element]:
@@ -103,23 +111,23 @@ class GUIEnv(AgentEnv[GUITask]):
 
     @property
     def png(self) -> bytes:
-        """The picture of the last observation, as a PNG; empty if the screen never stood."""
+        """The picture of the last observation, as a PNG; empty if the screen did not open."""
         return self._png
 
     def begin(self, task: GUITask) -> Start:
-        self._clear()
-        self.scene = self.stage.play(task)
-        self._look(self.scene)
-        text = f"{self.scene.instruction}\n{self._told()}".strip()
-        content: Any = [{"type": "text", "text": text}, *self._pictures()] if self.images else text
-        return Start([{"role": "user", "content": content}], [tool_schema(self.actions)])
+        self._reset_observation()
+        self.scene = self.browser_lease.open_scene(task)
+        self._read_screen(self.scene)
+        text = f"{self.scene.instruction}\n{self._format_outline()}".strip()
+        content: Any = [{"type": "text", "text": text}, *self._add_picture()] if self.images else text
+        return Start([{"role": "user", "content": content}], [build_tool_schema(self.actions)])
 
     def act(self, action: Action) -> Effect:
         if self.scene is None:
             raise WorldBroken("there is no screen")
         if not action.calls:
-            return Effect([f"Call {TOOL} to act, or to terminate.", *self._told().splitlines()], signal=0.0)
-        self._compare(action)
+            return Effect([f"Call {TOOL} to act, or to terminate.", *self._format_outline().splitlines()], signal=0.0)
+        self._compare_with_oracle(action)
         before = self._progress
         results: list[str] = []
         ended = False
@@ -127,22 +135,22 @@ class GUIEnv(AgentEnv[GUITask]):
             if ended:
                 results.append("Not done: the task had ended.")
                 continue
-            said, ended = self._carry_out(self.scene, call.name, call.arguments)
-            results.append(said)
-        self._look(self.scene)
-        results[-1] = f"{results[-1]}\n{self._told()}".strip()
-        parts = self._pictures() if self.images else []
+            message, ended = self._carry_out(self.scene, call.name, call.arguments)
+            results.append(message)
+        self._read_screen(self.scene)
+        results[-1] = f"{results[-1]}\n{self._format_outline()}".strip()
+        parts = self._add_picture() if self.images else []
         return Effect(results, ended=ended, parts=parts, signal=self._progress - before)
 
     def evaluate(self) -> float:
         if self.scene is None:
             raise WorldBroken("there is no screen")
-        return self.scene.outcome()
+        return self.scene.compute_outcome()
 
     def advise(self) -> dict[int, str]:
-        """For the first step that left the task's oracle: what is asked, and the element it is about, told twice.
+        """Return a hint for the first step that left the task's oracle: the instruction and the element, twice.
 
-        The bundled model hardly heeds them told once.
+        Given once, they hardly change what the bundled model does.
         """
         return self._advice
 
@@ -150,18 +158,19 @@ class GUIEnv(AgentEnv[GUITask]):
         scene, self.scene = self.scene, None
         if scene is not None:
             scene.close()
+        # A dropped episode may have left the page in a state that a reset does not repair.
         if self.drop_reason:
-            self.stage.discard()
+            self.browser_lease.discard_page()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Take the screen down, and the browser with the last environment that uses it."""
+        """Close the screen, and the browser with the last environment that uses it."""
         super().close(raise_if_closed=raise_if_closed)
-        self.stage.close()
+        self.browser_lease.close()
 
     def observe_more(self) -> dict[str, Any]:
         return {
             "screenshot": self._picture,
-            "outline": in_words(self._elements, MAX_LINES),
+            "outline": format_outline(self._elements, MAX_LINES),
             "progress": torch.tensor([self._progress]),
             "difference": torch.tensor([self._difference]),
         }
@@ -180,7 +189,7 @@ class GUIEnv(AgentEnv[GUITask]):
         )
 
     def _carry_out(self, scene: Scene, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Carry a call out; what to tell, and whether the episode has ended."""
+        """Carry a call out; returns its result in words, and whether the episode has ended."""
         if name != TOOL:
             return f"Error: there is no tool {name!r}, only {TOOL}.", False
         try:
@@ -190,26 +199,26 @@ class GUIEnv(AgentEnv[GUITask]):
             perform(scene.screen, gesture)
         except (GestureError, ScreenError) as error:
             return f"Error: {error}.", False
-        return self._done(gesture), scene.over()
+        return self._describe_gesture(gesture), scene.has_ended()
 
-    def _compare(self, action: Action) -> None:
-        """Hold an action against the oracle's next step, as long as no action has left it."""
+    def _compare_with_oracle(self, action: Action) -> None:
+        """Compare an action with the oracle's next step, as long as no action has left the oracle."""
         oracle, step = getattr(self.task, "oracle", ()), self.steps_taken - 1
         if self._advice or step >= len(oracle) or self.scene is None:
             return
         try:
-            wanted = resolve(oracle[step], self._elements)
+            expected = resolve_step(oracle[step], self._elements)
         except ScreenError:
             return
-        element = next((one for one in self._elements if one.ref == wanted.get("ref")), None)
-        if element is not None and [call.arguments for call in action.calls] != [wanted]:
-            self._advice[step] = "\n".join([self.scene.instruction, str(element)] * 2)
+        target = next((target for target in self._elements if target.ref == expected.get("ref")), None)
+        if target is not None and [call.arguments for call in action.calls] != [expected]:
+            self._advice[step] = "\n".join([self.scene.instruction, str(target)] * 2)
 
-    def _done(self, gesture: Gesture) -> str:
-        element = next((one for one in self._elements if one.ref == gesture.ref), None)
+    def _describe_gesture(self, gesture: Gesture) -> str:
+        element = next((element for element in self._elements if element.ref == gesture.ref), None)
         return f"Done: {gesture.action}{f' on {element.label}' if element else ''}."
 
-    def _clear(self) -> None:
+    def _reset_observation(self) -> None:
         width, height = self.size
         self._picture = torch.zeros((3, height, width), dtype=torch.uint8)
         self._png = b""
@@ -217,26 +226,26 @@ class GUIEnv(AgentEnv[GUITask]):
         self._progress = self._difference = 0.0
         self._advice.clear()
 
-    def _look(self, scene: Scene) -> None:
+    def _read_screen(self, scene: Scene) -> None:
         self._png = scene.screen.capture()
         picture = to_tensor(self._png)
         if picture.shape != self._picture.shape:
             raise WorldBroken(f"the screen is {tuple(picture.shape)}, not {tuple(self._picture.shape)}")
-        self._difference = difference(self._picture, picture)
+        self._difference = measure_difference(self._picture, picture)
         self._picture = picture
-        self._elements = scene.screen.outline()
-        self._progress = scene.progress()
+        self._elements = scene.screen.read_outline()
+        self._progress = scene.measure_progress()
 
-    def _told(self) -> str:
-        return in_words(self._elements, MAX_LINES) if self.outline else ""
+    def _format_outline(self) -> str:
+        return format_outline(self._elements, MAX_LINES) if self.outline else ""
 
-    def _pictures(self) -> list[Json]:
-        """The picture as a content part, and room made for it in the conversation."""
-        self._forget(KEPT_IMAGES - 1)
+    def _add_picture(self) -> list[Json]:
+        """Return the picture as a content part, after dropping pictures that are too old from the conversation."""
+        self._drop_old_pictures(KEPT_IMAGES - 1)
         url = f"data:image/png;base64,{base64.b64encode(self._png).decode()}"
         return [{"type": "image_url", "image_url": {"url": url}}]
 
-    def _forget(self, keep: int) -> None:
+    def _drop_old_pictures(self, keep: int) -> None:
         parts = [
             (message["content"], place)
             for message in self.messages

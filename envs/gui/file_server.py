@@ -1,10 +1,10 @@
-"""Folders served on the loopback address, for pages that must come from somewhere."""
+"""HTTP server of tasks' folders on the loopback address, the only one that pages can reach."""
 
+import os
 import secrets
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from clawrl_trl.envs.base.agent import WorldBroken
 
@@ -12,8 +12,9 @@ from clawrl_trl.envs.base.agent import WorldBroken
 class FileServer:
     """Serves folders until it is closed.
 
-    Each folder has a host name of its own, which a browser that knows no other way finds here (see
-    [`clawrl_trl.envs.gui.page.network_flags`]), so that pages of different tasks share no origin.
+    Each folder has a host name of its own, which a browser started with
+    [`clawrl_trl.envs.gui.page.network_flags`] resolves to this server, so that pages of different tasks share no
+    origin, and so neither cookies nor storage.
 
     Args:
         folder (`Path`, *optional*): A folder that is served at the address itself; nothing outside it is served.
@@ -35,12 +36,13 @@ class FileServer:
 
     def add(self, folder: Path) -> str:
         """Serve one more folder; returns its address, which ends with a slash."""
-        host = f"{secrets.token_hex(8)}.localhost"  # a name that browsers hold to be secure
+        # Under `localhost`, so that browsers treat its pages as a secure context.
+        host = f"{secrets.token_hex(8)}.localhost"
         self._server.folders[host] = str(folder.resolve())
         return f"http://{host}/"
 
     def url(self, path: str) -> str:
-        """The address of a file."""
+        """Return the address of a file."""
         return f"http://127.0.0.1:{self.port}/{path}"
 
     def close(self) -> None:
@@ -54,7 +56,7 @@ class FileServer:
     def __enter__(self) -> "FileServer":
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -63,9 +65,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[SimpleHTTPRequestHandler]) -> None:
         self.folders: dict[str, str] = {}
-        super().__init__(*arguments)
+        super().__init__(address, handler)
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -77,14 +79,14 @@ class _Handler(SimpleHTTPRequestHandler):
         ".css": "text/css; charset=utf-8",
     }
 
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         return
 
-    def list_directory(self, path: Any) -> None:
+    def list_directory(self, path: str | os.PathLike[str]) -> None:
         self.send_error(404)
 
     def parse_request(self) -> bool:
-        """Hang up on requests to other hosts, which is how an unreachable network looks to a page."""
+        """Close the connection on requests to other hosts, as an unreachable network does."""
         assert isinstance(self.server, _Server)
         if not super().parse_request():
             return False
@@ -96,6 +98,7 @@ class _Handler(SimpleHTTPRequestHandler):
         return True
 
     def translate_path(self, path: str) -> str:
-        found = Path(super().translate_path(path)).resolve()
-        inside = found.is_relative_to(Path(self.directory).resolve())
-        return str(found if inside else Path(self.directory) / "nothing-outside")
+        # Resolved, so that a link in the folder leads to nothing outside it.
+        file = Path(super().translate_path(path)).resolve()
+        inside = file.is_relative_to(Path(self.directory).resolve())
+        return str(file if inside else Path(self.directory) / "nothing-outside")

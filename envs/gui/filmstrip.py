@@ -1,4 +1,4 @@
-"""An episode on a screen as one picture: what was seen, what was done about it, how it ended.
+"""Filmstrip: an episode on a screen as one picture, with its screenshots, actions and outcome.
 
 ```bash
 python -m clawrl_trl.envs.gui.filmstrip examples/tasks/gui/train.jsonl train-3-03-drag docs/filmstrip.png
@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 
 from clawrl_trl.envs.base.message import Json, read_action
 from clawrl_trl.envs.gui.env import GUIEnv
-from clawrl_trl.envs.gui.oracle import act, written
+from clawrl_trl.envs.gui.oracle import follow_task_oracle, step_with_calls
 from clawrl_trl.envs.gui.tasks import read_tasks
 from clawrl_trl.messages import text_of
 from clawrl_trl.pictures import Picture
@@ -33,16 +33,16 @@ class Frame:
     """A moment of an episode.
 
     Attributes:
-        png (`bytes`): What the screen showed.
-        caption (`str`): What was done just before, or how it ended.
+        png (`bytes`): The screenshot.
+        caption (`str`): The action just before, or how the episode ended.
     """
 
     png: bytes
     caption: str
 
 
-def record(env: GUIEnv) -> tuple[str, list[Frame], float]:
-    """Play an episode by the task's oracle.
+def record_episode(env: GUIEnv) -> tuple[str, list[Frame], float]:
+    """Record an episode played by the task's oracle.
 
     Args:
         env ([`GUIEnv`]): The environment, which is reset.
@@ -53,19 +53,19 @@ def record(env: GUIEnv) -> tuple[str, list[Frame], float]:
     state = env.reset()
     instruction = state["message"].splitlines()[0]
     frames = [Frame(env.png, "start")]
-    for arguments in written(env):
+    for arguments in follow_task_oracle(env):
         if state["done"]:
             break
-        on = next((one.label for one in env.elements if one.ref == arguments.get("ref")), "")
-        caption = _caption(arguments, on)
-        state = act(env, state, arguments)
+        label = next((element.label for element in env.elements if element.ref == arguments.get("ref")), "")
+        caption = _describe_call(arguments, label)
+        state = step_with_calls(env, state, arguments)
         frames.append(Frame(env.png, caption))
     if not state["done"]:
-        state = act(env, state, {"action": "terminate"})
+        state = step_with_calls(env, state, {"action": "terminate"})
     return instruction, frames, float(state["outcome"])
 
 
-def of_session(rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture], path: str | Path) -> None:
+def draw_session(rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture], path: str | Path) -> None:
     """Draw the pictures of a captured session.
 
     Args:
@@ -73,16 +73,19 @@ def of_session(rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture], p
         pictures (`Sequence[Picture]`): At least one, see [`clawrl_trl.pictures.of_session`].
         path (`str` or `Path`): The PNG file.
     """
-    asked = next((text_of(one) for one in rows[0]["messages"] if one.get("role") == "user"), "")
-    done = {}
+    instruction = next((text_of(message) for message in rows[0]["messages"] if message.get("role") == "user"), "")
+    captions = {}
     for row in rows:
-        done[sum(one.get("role") == "assistant" for one in row["messages"]) + 1] = _said(row["response"] or {})
-    frames = [Frame(one.png(), done.get(one.step, "start" if one.step == 0 else "")) for one in pictures]
+        replies = sum(message.get("role") == "assistant" for message in row["messages"])
+        captions[replies + 1] = _describe_reply(row["response"] or {})
+    frames = [
+        Frame(picture.png(), captions.get(picture.step, "start" if picture.step == 0 else "")) for picture in pictures
+    ]
     outcome = next((row["detail"]["outcome"] for row in rows if "outcome" in row["detail"]), None)
-    filmstrip(asked.partition("\n")[0], frames, outcome, path)
+    draw_filmstrip(instruction.partition("\n")[0], frames, outcome, path)
 
 
-def filmstrip(title: str, frames: Sequence[Frame], outcome: float | None, path: str | Path) -> None:
+def draw_filmstrip(title: str, frames: Sequence[Frame], outcome: float | None, path: str | Path) -> None:
     """Draw frames side by side, in rows of `COLUMNS`.
 
     Args:
@@ -110,19 +113,21 @@ def filmstrip(title: str, frames: Sequence[Frame], outcome: float | None, path: 
     strip.save(path)
 
 
-def _caption(arguments: Mapping[str, Any], on: str = "") -> str:
-    """A call in words, with the label of the element it names."""
-    what = arguments.get("text") or "+".join(map(str, arguments.get("keys") or ()))
-    said = f" {what!r}" if what else ""
-    return f"{arguments['action']}{said}{f' {on}' if on else ''}"
+def _describe_call(arguments: Mapping[str, Any], label: str = "") -> str:
+    """Describe a call in words, with the label of its element."""
+    value = arguments.get("text") or "+".join(map(str, arguments.get("keys") or ()))
+    argument = f" {value!r}" if value else ""
+    return f"{arguments['action']}{argument}{f' {label}' if label else ''}"
 
 
-def _said(response: Json) -> str:
-    """A reply in a few words: its calls, else its text."""
+def _describe_reply(response: Json) -> str:
+    """Describe a reply in a few words: its calls, else its text."""
     calls = read_action(json.dumps({**response, "role": "assistant"})).calls
     words = [
-        _caption({"action": one.name, **one.arguments}, f"[{one.arguments['ref']}]" if "ref" in one.arguments else "")
-        for one in calls
+        _describe_call(
+            {"action": call.name, **call.arguments}, f"[{call.arguments['ref']}]" if "ref" in call.arguments else ""
+        )
+        for call in calls
     ]
     return (", ".join(words) or " ".join(text_of(response).split()))[:60]
 
@@ -131,7 +136,7 @@ def main(tasks: str, name: str, path: str) -> None:
     """Play one task of a file and draw it."""
     chosen = [task for task in read_tasks(tasks) if task.id == name]
     with closing(GUIEnv(chosen)) as env:
-        filmstrip(*record(env), path)
+        draw_filmstrip(*record_episode(env), path)
 
 
 if __name__ == "__main__":

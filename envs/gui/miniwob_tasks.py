@@ -1,8 +1,8 @@
-"""The tasks of the MiniWoB++ package (https://miniwob.farama.org), served from its files.
+"""Tasks of the MiniWoB++ package (https://miniwob.farama.org), served from its files.
 
-Each page makes up a problem from a seed and gives the reward itself. Its clock is stopped: how fast a policy answers
-is no part of how well it does. What the page shows only to people who watch (rewards, the clock, marks of clicks) is
-hidden, and the instruction, which the agent has been told, is not repeated in the outline.
+Each page generates a problem from a seed and computes the reward itself. Its clock is stopped, since the speed of a
+policy is not scored. What the page displays for spectators (rewards, the clock, marks of clicks) is hidden, and the
+instruction, which the agent has in its message, is not repeated in the outline.
 """
 
 from collections.abc import Sequence
@@ -29,24 +29,24 @@ _OUTCOME = "WOB_DONE_GLOBAL ? Math.max(-1, Math.min(1, WOB_RAW_REWARD_GLOBAL)) :
 
 
 def miniwob_names() -> list[str]:
-    """All tasks of the package, such as `"click-button"` and `"flight.AA"`.
+    """List all tasks of the package, such as `"click-button"` and `"flight.AA"`.
 
     Raises:
         UserError: If the package is missing.
     """
-    html = _html()
+    html = _find_html()
     plain = [page.stem for page in (html / "miniwob").glob("*.html")]
     flights = [f"flight.{page.parent.name}" for page in (html / "flight").glob("*/wrapper.html")]
     return sorted(plain) + sorted(flights)
 
 
 def miniwob_tasks(names: Sequence[str] | None = None, *, seeds: Sequence[int] = (0,)) -> list[WebTask]:
-    """Tasks for [`clawrl_trl.envs.gui.env.GUIEnv`].
+    """Build tasks for [`clawrl_trl.envs.gui.env.GUIEnv`].
 
     Args:
         names (`Sequence[str]`, *optional*): Their names; by default all but those about flights, whose screens are
             larger, so that they need an environment of their own.
-        seeds (`Sequence[int]`, *optional*, defaults to `(0,)`): A problem is made of each task from each seed.
+        seeds (`Sequence[int]`, *optional*, defaults to `(0,)`): Each task is built with each seed.
 
     Raises:
         UserError: If there is no such task, or the package is missing.
@@ -54,19 +54,19 @@ def miniwob_tasks(names: Sequence[str] | None = None, *, seeds: Sequence[int] = 
     Examples:
         >>> env = GUIEnv(miniwob_tasks(["click-button", "enter-text"], seeds=range(10)), max_steps=10)
     """
-    known = miniwob_names()
-    chosen = [name for name in known if not name.startswith("flight.")] if names is None else names
-    unknown = [name for name in chosen if name not in known]
+    available = miniwob_names()
+    names = [name for name in available if not name.startswith("flight.")] if names is None else names
+    unknown = [name for name in names if name not in available]
     if unknown:
         raise UserError(f"MiniWoB++ has no task {unknown[0]!r}; miniwob_names() lists what it has.")
-    return [_task(name, seed) for seed in seeds for name in chosen]
+    return [_build_task(name, seed) for seed in seeds for name in names]
 
 
-def _task(name: str, seed: int) -> WebTask:
+def _build_task(name: str, seed: int) -> WebTask:
     flight = name.startswith("flight.")
     return WebTask(
         id=f"{name}-{seed}",
-        root=_html(),
+        root=_find_html(),
         page=f"{name.replace('.', '/')}/wrapper.html" if flight else f"miniwob/{name}.html",
         ask=_ASK,
         setup=_SETUP % seed,
@@ -78,8 +78,8 @@ def _task(name: str, seed: int) -> WebTask:
     )
 
 
-def _html() -> Path:
-    """The package's pages; found without importing it, which would load all of gymnasium."""
+def _find_html() -> Path:
+    """Find the package's pages without importing it, which would load all of gymnasium."""
     spec = find_spec("miniwob")
     if spec is None or not spec.submodule_search_locations:
         raise UserError('MiniWoB++ is missing: pip install "clawrl-trl[envs]".')

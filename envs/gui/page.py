@@ -1,8 +1,9 @@
-"""A web page as a screen, over the DevTools protocol that every Chromium driver speaks.
+"""Base class for web pages as screens, over the DevTools protocol that every Chromium driver speaks.
 
-The outline is Chromium's own accessibility tree, pictures are its own, and elements are found by its node ids:
-nothing is written into the page, so a page can't tell that it is being read. A task's checks read it in a world of
-their own. What drives mouse and keyboard is the driver's own and lies in the subclasses.
+The outline is Chromium's accessibility tree, pictures are its screenshots, and elements are found by its node ids:
+nothing is written into the page, so a page can't tell that it is being read. A task's checks are evaluated in an
+isolated world. Mouse and keyboard are the driver's and belong to the subclasses. Names of methods, parameters, roles
+and states below are the protocol's.
 """
 
 import base64
@@ -19,40 +20,42 @@ from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.screen import Element, Point, Screen, ScreenError, Size
 
 TIMEOUT = 20.0
-"""Seconds a page may take for anything asked of it."""
+"""Seconds a page may take for any command."""
 MEMORY_MB = 1024
 """Memory that a process of the browser may hold; a page has one for all its frames."""
 FLAGS = [
     "--hide-scrollbars",
     "--disable-extensions",
-    "--disable-dev-shm-usage",
+    "--disable-dev-shm-usage",  # in containers /dev/shm is often too small for a browser
     "--disable-gpu",
     "--mute-audio",
     "--no-first-run",
-    "--disable-site-isolation-trials",
+    "--disable-site-isolation-trials",  # frames stay in the page's process, where its session and its limit reach them
 ]
 
-_OPERABLE = (
+# Roles that an agent can operate: listed even without a name, and with their value.
+_CONTROL_ROLES = (
     {"button", "checkbox", "combobox", "link", "listbox", "menuitem", "menuitemcheckbox", "menuitemradio", "option"}
     | {"radio", "searchbox", "slider", "spinbutton", "switch", "tab", "textbox", "treeitem"}
     | {"Date", "DateTime", "InputTime", "ColorWell", "Canvas"}
 )
-_SILENT = (
+# Roles whose content is listed by itself, or that only structure the page.
+_HIDDEN_ROLES = (
     {"RootWebArea", "InlineTextBox", "generic", "none", "LineBreak", "ListMarker"}
     | {"Iframe", "LabelText", "MenuListPopup"}
 )  # fmt: skip
-_TYPED = {"textbox", "searchbox", "spinbutton"}
-_NAMES = {"StaticText": "text", "Date": "date", "InputTime": "time", "ColorWell": "color", "Canvas": "canvas"}
-_STATES = ("focused", "checked", "selected", "pressed", "expanded", "disabled")
+_TEXT_ROLES = {"textbox", "searchbox", "spinbutton"}
+_ROLE_NAMES = {"StaticText": "text", "Date": "date", "InputTime": "time", "ColorWell": "color", "Canvas": "canvas"}
+_REPORTED_STATES = ("focused", "checked", "selected", "pressed", "expanded", "disabled")
 
 # A page that a new tab hides draws nothing.
-_SETTLED = """new Promise(done => {
+_WAIT_UNTIL_DRAWN = """new Promise(done => {
   const over = () => done(true);
   const drawn = () => document.hidden ? over() : requestAnimationFrame(() => requestAnimationFrame(over));
   addEventListener("visibilitychange", over, {once: true});
   document.readyState === "complete" ? drawn() : addEventListener("load", drawn, {once: true});
 })"""
-_CHOOSE = """function () {
+_CHOOSE_OPTION = """function () {
   const list = this.closest && this.closest("select");
   if (!list || this.disabled || list.disabled || list.size > 1 || list.multiple) return false;
   list.focus();
@@ -61,7 +64,9 @@ _CHOOSE = """function () {
   return true;
 }"""
 
-_WORDS = re.compile(r"[A-Za-z_$][\w$]*")
+# What follows evaluates checks where scripts of the page can't forge them. Copied variables arrive in DevTools' deep
+# serialisation, which `revive` turns into values; a proxy of the window shows them under their names.
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
 _KEYWORDS = frozenset(
     re.findall(
         r"\w+",
@@ -73,14 +78,14 @@ void while with yield
 """,
     )
 )
-_NAMES_OF = """(() => {
+_LIST_GLOBAL_NAMES = """(() => {
   const names = [];
   for (let from = globalThis; from; from = Object.getPrototypeOf(from)) {
     names.push(...Object.getOwnPropertyNames(from));
   }
   return names;
 })()"""
-_READ = """function (given) {
+_EVALUATE_ISOLATED = """function (given) {
   const real = globalThis;
   const revive = one => {
     const pairs = () => one.value.map(([key, value]) => [typeof key === "string" ? key : revive(key), revive(value)]);
@@ -106,34 +111,34 @@ _READ = """function (given) {
 
 
 class ProtocolError(Exception):
-    """The browser refused a command, for a reason that lies in the page and not in the connection."""
+    """A command that the browser refused, for a reason that lies in the page and not in the connection."""
 
 
 def network_flags(port: int, hosts: Sequence[str] = ()) -> list[str]:
-    """The flags that lead a browser to one port of this machine, whatever address a page asks for.
+    """Build the flags that lead a browser to one port of this machine, whatever address a page asks for.
 
     Args:
         port (`int`): The port of the [`FileServer`](clawrl_trl.envs.gui.file_server.FileServer) for all names.
-        hosts (`Sequence[str]`, *optional*): Host names that are looked up as ever.
+        hosts (`Sequence[str]`, *optional*): Host names that are resolved as usual.
     """
     rules = [f"MAP * 127.0.0.1:{port}", *(f"EXCLUDE {host}" for host in hosts)]
     return [
         f"--host-resolver-rules={', '.join(rules)}",
-        "--no-proxy-server",
+        "--no-proxy-server",  # a proxy would resolve names itself, past the rules
         "--disable-quic",
-        # Peer connections know addresses of their own, which no rule leads elsewhere.
+        # WebRTC connects to addresses to which the rules do not apply.
         "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
         "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     ]
 
 
 class WebPage(Screen):
-    """A page, driven by a subclass.
+    """A page of a browser; a tab that the page opens becomes the page.
 
     Attributes:
         size (`tuple[int, int]`): Width and height of the view in pixels.
-        cursor (`tuple[int, int]`): Where the mouse is.
-        files ([`FileServer`]): All that it can reach.
+        cursor (`tuple[int, int]`): Position of the mouse.
+        files ([`FileServer`]): The only server that it can reach.
     """
 
     def __init__(self, size: Size, files: FileServer) -> None:
@@ -144,7 +149,7 @@ class WebPage(Screen):
         self._nodes: dict[int, int] = {}
         self._options: set[int] = set()
         self._scripts: list[str] = []
-        self._known: frozenset[str] = frozenset()
+        self._known_names: frozenset[str] = frozenset()
 
     @abstractmethod
     def send(self, method: str, **parameters: Any) -> Any:
@@ -152,7 +157,7 @@ class WebPage(Screen):
 
         Raises:
             ProtocolError: If the page refuses it.
-            WorldBroken: If there is no page any more, or it does not answer in time.
+            WorldBroken: If the page is gone, or does not answer in time.
         """
 
     @abstractmethod
@@ -164,56 +169,71 @@ class WebPage(Screen):
         """Move the mouse."""
 
     @abstractmethod
+    def _follow_newest_tab(self) -> bool:
+        """Go to the newest tab if it is another than the present one; return whether it was."""
+
+    @abstractmethod
+    def _close_other_tabs(self) -> None:
+        """Close all tabs but the first, which becomes the page."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close the page; idempotent."""
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression, awaited if it is a promise.
+        """Return the value of a JavaScript expression in the page's own world, awaited if it is a promise.
 
         Raises:
             ProtocolError: If it throws.
         """
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        return _value(answer)
+        return _unwrap_value(answer)
 
-    def read(self, expression: str) -> Any:
-        """The value of a JavaScript expression in a world of its own, where no script of the page can change anything.
+    def evaluate_isolated(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression in an isolated world, which the page's scripts can't change.
 
-        The document is the page's, the language and the browser's functions are not. What the expression names
-        besides them are variables of the page's scripts: their values are copied, without running a line of the page.
-        An expression that calls functions of the page works in the page's own world alone, and is evaluated there.
+        The document is the page's; the language's and the browser's functions are unmodified. Other names in the
+        expression are variables of the page's scripts: their values are copied without running code of the page. An
+        expression that calls functions of the page fails there, and is evaluated in the page's own world.
 
         Raises:
             ProtocolError: If it throws.
         """
-        known = self._browser_names()
-        names = sorted({name for name in _WORDS.findall(expression) if name not in known and name not in _KEYWORDS})
-        world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="reader")
-        given = self._copy(names) if names else []
+        known = self._read_browser_names()
+        names = sorted(
+            {name for name in _IDENTIFIER.findall(expression) if name not in known and name not in _KEYWORDS}
+        )
+        # Anew each time: a navigation may have ended the last world.
+        world = self.send("Page.createIsolatedWorld", frameId=self._list_frames()[0], worldName="reader")
+        variables = self._copy_variables(names) if names else []
         answer = self.send(
             "Runtime.callFunctionOn",
-            functionDeclaration=_READ % (", ".join(names), expression),
+            functionDeclaration=_EVALUATE_ISOLATED % (", ".join(names), expression),
             executionContextId=world["executionContextId"],
-            arguments=[{"value": given}],
+            arguments=[{"value": variables}],
             returnByValue=True,
             awaitPromise=True,
         )
-        if "exceptionDetails" in answer and given:
+        if "exceptionDetails" in answer and variables:
             return self.evaluate(expression)
-        return _value(answer)
+        return _unwrap_value(answer)
 
-    def _browser_names(self) -> frozenset[str]:
-        """The names that the browser gives every page; asked of an empty one."""
-        if not self._known:
-            world = self.send("Page.createIsolatedWorld", frameId=self._frames()[0], worldName="names")
+    def _read_browser_names(self) -> frozenset[str]:
+        """Read the names that the browser defines in every page; first asked while the page is still empty."""
+        if not self._known_names:
+            world = self.send("Page.createIsolatedWorld", frameId=self._list_frames()[0], worldName="names")
             answer = self.send(
-                "Runtime.evaluate", expression=_NAMES_OF, contextId=world["executionContextId"], returnByValue=True
+                "Runtime.evaluate",
+                expression=_LIST_GLOBAL_NAMES,
+                contextId=world["executionContextId"],
+                returnByValue=True,
             )
-            self._known = frozenset(_value(answer))
-        return self._known
+            self._known_names = frozenset(_unwrap_value(answer))
+        return self._known_names
 
-    def _copy(self, names: Sequence[str]) -> Any:
-        """Values of the page's variables, as DevTools write them down."""
+    def _copy_variables(self, names: Sequence[str]) -> Any:
+        """Copy the values of the page's variables, in DevTools' deep serialisation."""
+        # `typeof` first, since naming a variable that does not exist throws.
         fields = ", ".join(f'{name}: typeof {name} === "undefined" ? undefined : {name}' for name in names)
         answer = self.send(
             "Runtime.evaluate",
@@ -226,13 +246,14 @@ class WebPage(Screen):
         )
         return answer["result"].get("deepSerializedValue", {}).get("value", [])
 
-    def provide(self, name: str, value: Any) -> None:
-        """Give the pages to come a global constant, before any script of theirs runs."""
+    def define_constant(self, name: str, value: Any) -> None:
+        """Define a global constant in the pages opened from now on, before any of their scripts runs."""
         source = f"window[{json.dumps(name)}] = {json.dumps(value)};"
         self._scripts.append(self.send("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"])
 
-    def renew(self) -> None:
-        """Make it an empty page, without cookies, storage or constants of what was shown."""
+    def reset(self) -> None:
+        """Return to an empty page, without the cookies, storage and constants of the last task."""
+        self._close_other_tabs()
         while self._scripts:
             self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
         self.open("about:blank")
@@ -244,12 +265,17 @@ class WebPage(Screen):
         self.move((0, 0))
 
     def settle(self) -> None:
-        """Wait until the page has loaded and drawn what the last gesture brought."""
+        """Wait until the page has loaded and drawn what the last gesture caused; also in a tab that it opened."""
+        self._wait_until_drawn()
+        if self._follow_newest_tab():
+            self._wait_until_drawn()
+
+    def _wait_until_drawn(self) -> None:
         for _ in range(3):
             try:
-                self.evaluate(_SETTLED)
+                self.evaluate(_WAIT_UNTIL_DRAWN)
                 return
-            except ProtocolError:  # a navigation took the page away under the question
+            except ProtocolError:  # a navigation replaced the page during the evaluation
                 continue
         raise WorldBroken("the page does not come to rest")
 
@@ -258,7 +284,7 @@ class WebPage(Screen):
         return base64.b64decode(answer["data"])
 
     def locate(self, ref: int) -> Point:
-        node = self._node(ref)
+        node = self._find_node(ref)
         try:
             self.send("DOM.scrollIntoViewIfNeeded", backendNodeId=node)
             quads = self.send("DOM.getContentQuads", backendNodeId=node)["quads"]
@@ -270,99 +296,107 @@ class WebPage(Screen):
         return min(max(int(x), 0), self.size[0] - 1), min(max(int(y), 0), self.size[1] - 1)
 
     def choose(self, ref: int) -> bool:
-        node = self._node(ref)
+        node = self._find_node(ref)
         if node not in self._options:
             return False
         try:
-            found = self.send("DOM.resolveNode", backendNodeId=node)["object"]["objectId"]
-            chosen = bool(_value(self._call_on(found, _CHOOSE)))
+            object_id = self.send("DOM.resolveNode", backendNodeId=node)["object"]["objectId"]
+            chosen = bool(_unwrap_value(self._call_on(object_id, _CHOOSE_OPTION)))
             self.settle()
             return chosen
         except ProtocolError:
             return False
 
-    def outline(self) -> list[Element]:
+    def read_outline(self) -> list[Element]:
         elements: list[Element] = []
-        for frame in self._frames():
+        for frame in self._list_frames():
             try:
                 nodes = self.send("Accessibility.getFullAXTree", frameId=frame)["nodes"]
-            except ProtocolError:  # the frame went away meanwhile
+            except ProtocolError:  # the frame was removed meanwhile
                 continue
             tree = {node["nodeId"]: node for node in nodes}
-            labels = " ".join(_name(node) for node in nodes if _of(node, "role") in _OPERABLE)
+            labels = " ".join(_get_name(node) for node in nodes if _get_value(node, "role") in _CONTROL_ROLES)
             if nodes:
-                elements += self._walk(nodes[0], tree, 0, "", labels)
+                elements += self._outline_node(nodes[0], tree, 0, "", labels)
         self._options |= {element.ref for element in elements if element.role == "option"}
-        return [replace(element, ref=self._ref(element.ref)) for element in elements]
+        return [replace(element, ref=self._number_node(element.ref)) for element in elements]
 
-    def _call_on(self, found: str, function: str) -> Json:
+    def _call_on(self, object_id: str, function: str) -> Json:
         answer: Json = self.send(
-            "Runtime.callFunctionOn", objectId=found, functionDeclaration=function, returnByValue=True
+            "Runtime.callFunctionOn", objectId=object_id, functionDeclaration=function, returnByValue=True
         )
         return answer
 
-    def _node(self, ref: int) -> int:
+    def _find_node(self, ref: int) -> int:
         if ref not in self._nodes:
             raise ScreenError(f"there is no element [{ref}]")
         return self._nodes[ref]
 
-    def _frames(self) -> list[str]:
-        def within(tree: Json) -> Iterator[str]:
+    def _list_frames(self) -> list[str]:
+        def walk(tree: Json) -> Iterator[str]:
             yield tree["frame"]["id"]
             for child in tree.get("childFrames", ()):
-                yield from within(child)
+                yield from walk(child)
 
-        return list(within(self.send("Page.getFrameTree")["frameTree"]))
+        return list(walk(self.send("Page.getFrameTree")["frameTree"]))
 
-    def _walk(self, node: Json, tree: dict[str, Json], depth: int, above: str, labels: str) -> list[Element]:
-        """The lines of a node and of what lies in it, with node ids in place of numbers.
+    def _outline_node(self, node: Json, tree: dict[str, Json], depth: int, above: str, labels: str) -> list[Element]:
+        """List the lines of a node and its descendants, with node ids in place of numbers.
 
-        `above` is what a line would only repeat, `labels` what stands in labels and is said by their controls.
+        Args:
+            node (`dict`): The node.
+            tree (`dict[str, dict]`): All nodes of its frame, by id.
+            depth (`int`): Listed elements that it lies in.
+            above (`str`): Text of those around it, which a line must not repeat.
+            labels (`str`): Names of all controls, which the text of their labels must not repeat.
         """
-        element = _element(node, depth, above)
-        role = _of(node, "role")
+        element = _build_element(node, depth, above)
+        role = _get_value(node, "role")
         if element is not None:
             depth, above = depth + 1, element.name or above
         if role == "LabelText":
             above = labels
-        elif role in _TYPED:
-            above = _of(node, "value")
+        elif role in _TEXT_ROLES:
+            above = _get_value(node, "value")
         children = [tree[child] for child in node.get("childIds", ()) if child in tree]
-        inside = [line for child in children for line in self._walk(child, tree, depth, above, labels)]
+        inside = [line for child in children for line in self._outline_node(child, tree, depth, above, labels)]
         if element is None:
             return inside
-        if role not in _OPERABLE and any(line.name == element.name for line in inside):
+        # A heading or a cell whose name is that of the control in it would be listed twice.
+        if role not in _CONTROL_ROLES and any(line.name == element.name for line in inside):
             return [replace(line, depth=line.depth - 1) for line in inside]
         return [element, *inside]
 
-    def _ref(self, node: int) -> int:
+    def _number_node(self, node: int) -> int:
         if node not in self._refs:
             self._refs[node] = len(self._refs) + 1
             self._nodes[self._refs[node]] = node
         return self._refs[node]
 
 
-def _element(node: Json, depth: int, above: str) -> Element | None:
-    role, name = _of(node, "role"), _name(node)
-    if node.get("ignored") or role in _SILENT or "backendDOMNodeId" not in node:
+def _build_element(node: Json, depth: int, above: str) -> Element | None:
+    role, name = _get_value(node, "role"), _get_name(node)
+    if node.get("ignored") or role in _HIDDEN_ROLES or "backendDOMNodeId" not in node:
         return None
-    if role not in _OPERABLE and (not name or f" {name} " in f" {above} "):
+    if role not in _CONTROL_ROLES and (not name or f" {name} " in f" {above} "):
         return None
-    value = _of(node, "value") if role in _OPERABLE and "value" in node else None
-    return Element(node["backendDOMNodeId"], _NAMES.get(role, role), name, tuple(_states(node)), value, depth)
+    value = _get_value(node, "value") if role in _CONTROL_ROLES and "value" in node else None
+    return Element(
+        node["backendDOMNodeId"], _ROLE_NAMES.get(role, role), name, tuple(_list_states(node)), value, depth
+    )
 
 
-def _of(node: Json, field: str) -> str:
+def _get_value(node: Json, field: str) -> str:
     return str(node.get(field, {}).get("value", ""))
 
 
-def _name(node: Json) -> str:
-    return " ".join(_of(node, "name").split())
+def _get_name(node: Json) -> str:
+    return " ".join(_get_value(node, "name").split())
 
 
-def _states(node: Json) -> Iterator[str]:
-    properties = {one["name"]: one["value"].get("value") for one in node.get("properties", ())}
-    for state in _STATES:
+def _list_states(node: Json) -> Iterator[str]:
+    properties = {entry["name"]: entry["value"].get("value") for entry in node.get("properties", ())}
+    for state in _REPORTED_STATES:
         value = properties.get(state)
         if value in (True, "true"):
             yield state
@@ -370,7 +404,7 @@ def _states(node: Json) -> Iterator[str]:
             yield f"partly {state}"
 
 
-def _value(answer: Json) -> Any:
+def _unwrap_value(answer: Json) -> Any:
     if "exceptionDetails" in answer:
         details = answer["exceptionDetails"]
         raise ProtocolError(details.get("exception", {}).get("description") or details.get("text", "it threw"))

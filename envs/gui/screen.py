@@ -1,7 +1,7 @@
-"""The interface of screens to a GUI environment: primitives, an outline in text, pictures as tensors.
+"""Interface of screens to a GUI environment: primitives, an outline in text, pictures as tensors.
 
-A back end is anything with these primitives. Elements are numbered when they are first seen and keep their number as
-long as the screen stands, so that what a policy read a step ago still means the same.
+A back end is anything with these primitives. Elements are numbered when they are first listed and keep their number as
+long as the screen exists, so that the numbers in earlier messages stay valid.
 """
 
 import io
@@ -23,7 +23,7 @@ VISIBLE_CHANGE = 16
 
 
 class ScreenError(Exception):
-    """A gesture that this screen can't take now, in words for the policy; the world stands as it was."""
+    """A gesture that this screen can't carry out now, in words for the policy; nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Element:
         role (`str`): What it is: `"button"`, `"textbox"`, `"text"`, ...
         name (`str`): Its name or text.
         states (`tuple[str, ...]`): Such as `"checked"` or `"focused"`.
-        value (`str`, *optional*): What stands in it.
-        depth (`int`): How many listed elements it lies in.
+        value (`str`, *optional*): Its content.
+        depth (`int`): Number of listed elements that it lies in.
     """
 
     ref: int
@@ -87,23 +87,23 @@ class Screen(Protocol):
         """Type a text, key by key."""
 
     def locate(self, ref: int) -> Point:
-        """The middle of an element, scrolled into view; `ScreenError` if it has none."""
+        """Scroll an element into view and return its middle; `ScreenError` if it has none."""
 
     def choose(self, ref: int) -> bool:
-        """Choose an element that can be chosen but not clicked (an option of a closed list); whether it was one."""
+        """Choose an element that can't be clicked (an option of a closed list); return whether it was one."""
 
     def capture(self) -> bytes:
-        """The screen as a PNG."""
+        """Take a picture of the screen, as a PNG."""
 
-    def outline(self) -> list[Element]:
-        """Return what is on the screen, in reading order."""
+    def read_outline(self) -> list[Element]:
+        """List the elements on the screen, in reading order."""
 
     def close(self) -> None:
         """Take the screen down; idempotent."""
 
 
-def in_words(outline: Sequence[Element], most: int) -> str:
-    """An outline as text, an element a line.
+def format_outline(outline: Sequence[Element], most: int) -> str:
+    """Format an outline as text, an element a line.
 
     Args:
         outline (`Sequence[Element]`): The elements.
@@ -116,12 +116,13 @@ def in_words(outline: Sequence[Element], most: int) -> str:
 
 
 def to_tensor(png: bytes) -> torch.Tensor:
-    """A picture as a uint8 tensor of shape `(3, height, width)`."""
+    """Decode a picture into a uint8 tensor of shape `(3, height, width)`."""
     with Image.open(io.BytesIO(png)) as picture:
         return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
-def difference(before: torch.Tensor, after: torch.Tensor) -> float:
-    """Share of the pixels, 0 to 1, that changed visibly between two pictures of the same size."""
-    apart = (before.to(torch.int16) - after.to(torch.int16)).abs() > VISIBLE_CHANGE
-    return float(apart.any(dim=0).float().mean())
+def measure_difference(before: torch.Tensor, after: torch.Tensor) -> float:
+    """Measure the share of pixels, 0 to 1, that changed visibly between two pictures of the same size."""
+    # Signed and wider than uint8, in which a difference would wrap around.
+    changed = (before.to(torch.int16) - after.to(torch.int16)).abs() > VISIBLE_CHANGE
+    return float(changed.any(dim=0).float().mean())

@@ -1,7 +1,7 @@
-"""Tasks on a screen: what is asked, where it happens, how it is checked, and how it can be solved.
+"""Tasks on a screen: instruction, page or program, checks, and a solution.
 
-A web task is data: a page in a folder, constants for its scripts, and JavaScript expressions that look at the page at
-the end. It comes from a line of a JSONL file, whose pages lie in `pages/` beside it, or from a folder of its own with
+A web task is data: a page in a folder, constants for its scripts, and JavaScript expressions that check the page. It
+comes from a line of a JSONL file, whose pages lie in `pages/` beside it, or from a folder of its own with
 `task.json` and its files; both have the same fields.
 """
 
@@ -17,25 +17,32 @@ from clawrl_trl.errors import UserError
 
 
 class Scene(Protocol):
-    """A task under way on a screen."""
+    """Protocol of a task under way on a screen."""
 
     instruction: str
 
     @property
     def screen(self) -> Screen:
-        """The screen on which it happens."""
+        """The screen that the agent works on."""
 
-    def progress(self) -> float:
-        """Return how much of the task is done, 0 to 1."""
+    def measure_progress(self) -> float:
+        """Measure how much of the task is done, 0 to 1."""
 
-    def over(self) -> bool:
-        """Return whether the world has ended the episode."""
+    def has_ended(self) -> bool:
+        """Return whether the page has ended the episode."""
 
-    def outcome(self) -> float:
-        """Return how well it was done, in [-1, 1]."""
+    def compute_outcome(self) -> float:
+        """Compute how well the task was done, in [-1, 1]."""
 
     def close(self) -> None:
-        """Take it down; idempotent."""
+        """Close what the scene has opened; idempotent."""
+
+
+class WindowTask(Protocol):
+    """Protocol of a task that brings its own window."""
+
+    def open_scene(self) -> Scene:
+        """Open its window."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,16 @@ class WebTask:
         id (`str`): Its name, unique in its set.
         root (`Path`): The folder that is served to the browser.
         page (`str`): The page to begin with, relative to `root`.
-        instruction (`str`): What the agent is asked; if empty, the value of `ask`.
+        instruction (`str`): The instruction for the agent; if empty, the value of `ask`.
         ask (`str`): A JavaScript expression for the instruction, for pages that make up their own.
         data (`dict`): A constant `TASK` for the page's scripts; it must not give the solution away.
         setup (`str`): JavaScript run once the page has loaded.
         ready (`str`): JavaScript, true when the page is ready after that.
         checks (`tuple[str, ...]`): JavaScript conditions; the share that holds is the progress, all of them solve it.
-        ends (`str`): JavaScript, true when the page is through with the agent.
+        ends (`str`): JavaScript, true when the page has ended the episode.
         outcome (`str`): JavaScript for the outcome; by default 1 when all checks hold, else -1.
-        oracle (`tuple[dict, ...]`): Arguments of `computer_use` that solve it. In place of `ref` may stand `element`,
-            a label such as `button "OK"`, the first of which in the outline is meant.
+        oracle (`tuple[dict, ...]`): Arguments of `computer_use` that solve it. In place of `ref` they may have
+            `element`, a label such as `button "OK"`, which means the first element of that label in the outline.
         difficulty (`int`): 1 is easiest.
         size (`tuple[int, int]`): Width and height of the page in pixels.
     """
@@ -76,7 +83,7 @@ class WebTask:
     size: Size = (320, 240)
 
 
-_FIELDS = {one.name for one in fields(WebTask)} - {"root"}
+_FIELD_NAMES = {one.name for one in fields(WebTask)} - {"root"}
 
 
 def read_tasks(path: str | Path, *, difficulty: int | None = None) -> list[WebTask]:
@@ -94,21 +101,24 @@ def read_tasks(path: str | Path, *, difficulty: int | None = None) -> list[WebTa
     """
     path = Path(path)
     if path.is_file():
-        found = [_task(row, path.parent / "pages", where) for row, where in _rows(path)]
+        tasks = [_build_task(row, path.parent / "pages", where) for row, where in _read_rows(path)]
     else:
-        folders = sorted(one.parent for one in [*path.glob("task.json"), *path.glob("*/task.json")])
-        found = [_task({"id": one.name, **_json(one / "task.json")}, one, str(one)) for one in folders]
-    found = [task for task in found if difficulty in (None, task.difficulty)]
-    if not found:
+        folders = sorted(folder.parent for folder in [*path.glob("task.json"), *path.glob("*/task.json")])
+        tasks = [
+            _build_task({"id": folder.name, **_read_object(folder / "task.json")}, folder, str(folder))
+            for folder in folders
+        ]
+    tasks = [task for task in tasks if difficulty in (None, task.difficulty)]
+    if not tasks:
         kind = f" of difficulty {difficulty}" if difficulty is not None else ""
         raise UserError(f"{path} holds no GUI tasks{kind}: it needs lines of JSON, or folders with a task.json.")
-    if len({task.id for task in found}) < len(found):
+    if len({task.id for task in tasks}) < len(tasks):
         raise UserError(f"{path}: two tasks have the same id.")
-    return found
+    return tasks
 
 
-def resolve(step: Mapping[str, Any], outline: Sequence[Element]) -> Json:
-    """An oracle's step as arguments of `computer_use`.
+def resolve_step(step: Mapping[str, Any], outline: Sequence[Element]) -> Json:
+    """Turn an oracle's step into arguments of `computer_use`.
 
     Raises:
         ScreenError: If no element has the label it names.
@@ -123,35 +133,35 @@ def resolve(step: Mapping[str, Any], outline: Sequence[Element]) -> Json:
     return {**arguments, "ref": match.ref}
 
 
-def _rows(path: Path) -> Iterator[tuple[Json, str]]:
+def _read_rows(path: Path) -> Iterator[tuple[Json, str]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _object(line, where), where
+            yield _parse_object(line, where), where
 
 
-def _json(path: Path) -> Json:
-    return _object(path.read_text(encoding="utf-8"), str(path))
+def _read_object(path: Path) -> Json:
+    return _parse_object(path.read_text(encoding="utf-8"), str(path))
 
 
-def _object(text: str, where: str) -> Json:
+def _parse_object(text: str, where: str) -> Json:
     try:
-        read = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
         raise UserError(f"{where} is no JSON: {error}.") from None
-    if not isinstance(read, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{where} must be a JSON object.")
-    return read
+    return content
 
 
-def _task(row: Json, root: Path, where: str) -> WebTask:
-    unknown = set(row) - _FIELDS
+def _build_task(row: Json, root: Path, where: str) -> WebTask:
+    unknown = set(row) - _FIELD_NAMES
     if unknown:
         raise UserError(
-            f"{where}: no such field: {', '.join(sorted(unknown))}; there are {', '.join(sorted(_FIELDS))}."
+            f"{where}: no such field: {', '.join(sorted(unknown))}; there are {', '.join(sorted(_FIELD_NAMES))}."
         )
-    kinds: dict[str, type] = {"id": str, "page": str, "checks": list, "oracle": list}
-    for name, kind in kinds.items():
+    required: dict[str, type] = {"id": str, "page": str, "checks": list, "oracle": list}
+    for name, kind in required.items():
         if not isinstance(row.get(name), kind):
             raise UserError(f"{where}: a GUI task needs {name}, a {kind.__name__}.")
     if not (row.get("instruction") or row.get("ask")) or not row["checks"]:

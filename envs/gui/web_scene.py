@@ -1,4 +1,4 @@
-"""A web task under way: a page of a browser, the server of its files, and what its checks say."""
+"""Web task under way: a page of a browser, the server of its files, and the task's checks."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.page import ProtocolError, WebPage
 from clawrl_trl.envs.gui.tasks import WebTask
 
-_READY = """new Promise((done, fail) => {
+_WAIT_UNTIL_READY = """new Promise((done, fail) => {
   const until = performance.now() + 10000;
   const look = () => (%s) ? done(true)
     : performance.now() > until ? fail(new Error("the page is not ready"))
@@ -31,42 +31,42 @@ class WebScene:
         self.task = task
         self.screen = screen
         try:
-            screen.read("1")  # while the page is empty, what it names is the browser's
-            screen.provide("TASK", dict(task.data))
+            screen.evaluate_isolated("1")  # on the empty page, so that the names it reads are the browser's alone
+            screen.define_constant("TASK", dict(task.data))
             screen.open(address + task.page)
             if task.setup:
                 screen.evaluate(f"(() => {{ {task.setup} }})()")
             if task.ready:
-                screen.evaluate(_READY % task.ready)
+                screen.evaluate(_WAIT_UNTIL_READY % task.ready)
             screen.settle()
             self.instruction = task.instruction or str(screen.evaluate(task.ask))
         except ProtocolError as error:
             raise WorldBroken(f"the page of {task.id} does not start: {error}") from None
 
-    def progress(self) -> float:
-        held = self._hold(self.task.checks)
-        return sum(held) / max(1, len(held))
+    def measure_progress(self) -> float:
+        results = self._evaluate_conditions(self.task.checks)
+        return sum(results) / max(1, len(results))
 
-    def over(self) -> bool:
-        return bool(self.task.ends) and self._hold([self.task.ends])[0]
+    def has_ended(self) -> bool:
+        return bool(self.task.ends) and self._evaluate_conditions([self.task.ends])[0]
 
-    def outcome(self) -> float:
+    def compute_outcome(self) -> float:
         if not self.task.outcome:
-            return 1.0 if self.progress() == 1.0 else -1.0
+            return 1.0 if self.measure_progress() == 1.0 else -1.0
         try:
-            return float(self.screen.read(self.task.outcome))
+            return float(self.screen.evaluate_isolated(self.task.outcome))
         except (ProtocolError, TypeError, ValueError) as error:
             raise WorldBroken(f"the outcome of {self.task.id} can't be told: {error}") from None
 
     def close(self) -> None:
         return
 
-    def _hold(self, conditions: Sequence[str]) -> list[bool]:
+    def _evaluate_conditions(self, conditions: Sequence[str]) -> list[bool]:
         """Evaluate conditions on the page; one that throws (the page has moved on) does not hold."""
         return [self._holds(condition) for condition in conditions]
 
     def _holds(self, condition: str) -> bool:
         try:
-            return self.screen.read(condition) is True
+            return self.screen.evaluate_isolated(condition) is True
         except ProtocolError:
             return False

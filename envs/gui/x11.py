@@ -1,9 +1,9 @@
-"""A native window as a screen: a program in a sandbox, on an X server of its own, without a monitor.
+"""Native windows as screens: a program in a sandbox, on an X server of its own, without a monitor.
 
-The program sees its work folder and the server's socket; what a policy makes it do stays in there. The server (Xvfb)
-picks a free display itself and dies with its screen. Mouse and keyboard are xdotool's; the outline is the tree of
-windows, as X11 knows no more of a program than where its windows are. A program may hold the server, which then
-answers nobody else: nothing is asked of it without a time limit.
+The program sees its work folder and the server's socket, so that what a policy makes it do has no effect elsewhere.
+The server (Xvfb) picks a free display itself and ends with its screen. Mouse and keyboard are xdotool's; the outline
+is the tree of windows, as X11 knows no more of a program. A program may grab the server, which then answers no other
+client, so every request has a time limit.
 """
 
 import contextlib
@@ -26,16 +26,17 @@ from clawrl_trl.envs.sandbox.sandbox import Bind, Limits, Sandbox
 from clawrl_trl.errors import UserError
 
 TIMEOUT = 20.0
-"""Seconds that anything asked of the server may take."""
-SETTLED = 0.05
-"""Seconds between two looks at the screen, which has settled when they are the same."""
+"""Seconds that a request to the server may take."""
+SETTLE_PERIOD = 0.05
+"""Seconds between two pictures of the screen, which has settled when they are equal."""
 MAX_SETTLE = 2.0
-"""Seconds after which a screen that never stands still is taken as it is."""
+"""Seconds after which a screen that never settles is taken as it is."""
 
+# The program's pipes are read by nobody: it would block once they are full.
 _MUTE = ("sh", "-c", 'exec "$0" "$@" </dev/null >/dev/null 2>&1')
 _BUTTONS = {"left": "1", "middle": "2", "right": "3"}
 _WHEEL_STEP = 50
-_KEYS = {
+_KEYSYMS = {
     "ArrowUp": "Up",
     "ArrowDown": "Down",
     "ArrowLeft": "Left",
@@ -90,31 +91,31 @@ class X11Screen:
     def click(self, point: Point, button: str, count: int) -> None:
         self.cursor = point
         clicks = ["click", "--repeat", str(count), "--delay", "40", _BUTTONS[button]]
-        self._do("mousemove", *map(str, point), *clicks)
+        self._perform("mousemove", *map(str, point), *clicks)
 
     def drag(self, point: Point) -> None:
         middle = [str((a + b) // 2) for a, b in zip(self.cursor, point, strict=True)]
         self.cursor = point
-        self._do("mousedown", "1", "mousemove", *middle, "mousemove", *map(str, point), "mouseup", "1")
+        self._perform("mousedown", "1", "mousemove", *middle, "mousemove", *map(str, point), "mouseup", "1")
 
     def scroll(self, point: Point, right: int, down: int) -> None:
         self.cursor = point
-        turns = {"4": -down, "5": down, "6": -right, "7": right}
-        for button, pixels in turns.items():
+        wheel_pixels = {"4": -down, "5": down, "6": -right, "7": right}
+        for button, pixels in wheel_pixels.items():
             if pixels > 0:
                 repeat = str(min(50, max(1, pixels // _WHEEL_STEP)))
-                self._do("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
+                self._perform("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
 
     def press(self, keys: Sequence[str]) -> None:
-        self._do("key", "+".join(_keysym(key) for key in keys))
+        self._perform("key", "+".join(_to_keysym(key) for key in keys))
 
     def type(self, text: str) -> None:
-        self._do("type", "--delay", "5", "--", text)
+        self._perform("type", "--delay", "5", "--", text)
 
     def locate(self, ref: int) -> Point:
-        for element, window in self._windows():
+        for element, rectangle in self._list_windows():
             if element.ref == ref:
-                x, y, width, height = window
+                x, y, width, height = rectangle
                 centre = (x + width // 2, y + height // 2)
                 return min(max(centre[0], 0), self.size[0] - 1), min(max(centre[1], 0), self.size[1] - 1)
         raise ScreenError(f"there is no element [{ref}]")
@@ -127,8 +128,8 @@ class X11Screen:
         self._grab().save(file, "PNG")
         return file.getvalue()
 
-    def outline(self) -> list[Element]:
-        return [element for element, _ in self._windows()]
+    def read_outline(self) -> list[Element]:
+        return [element for element, _ in self._list_windows()]
 
     def close(self) -> None:
         if self._sandbox is not None:
@@ -145,23 +146,24 @@ class X11Screen:
         for tool in ("Xvfb", "xdotool"):
             if shutil.which(tool) is None:
                 raise UserError(f"A native window needs {tool}: apt-get install xvfb xdotool.")
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
         width, height = self.size
-        argv = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+        argv = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
         try:
             server = subprocess.Popen(
                 argv,
-                pass_fds=[writing],
+                pass_fds=[write_end],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
         finally:
-            os.close(writing)
-        with open(reading, "rb") as told:  # noqa: PTH123 - a descriptor
-            ready = select.poll()
-            ready.register(told, select.POLLIN)
-            number = told.readline().strip() if ready.poll(1000 * TIMEOUT) else b""  # at its end: it does not start
+            os.close(write_end)
+        with open(read_end, "rb") as display_pipe:  # noqa: PTH123 - a descriptor
+            poller = select.poll()
+            poller.register(display_pipe, select.POLLIN)
+            # Nothing in time, or the end of the pipe: the server does not start.
+            number = display_pipe.readline().strip() if poller.poll(1000 * TIMEOUT) else b""
         if not number:
             server.kill()
             server.wait(TIMEOUT)
@@ -171,7 +173,7 @@ class X11Screen:
 
     def _wait_for_window(self) -> None:
         deadline = time.monotonic() + TIMEOUT
-        while not self._windows():
+        while not self._list_windows():
             if self._program.poll() is not None:
                 raise WorldBroken("the program has ended")
             if time.monotonic() > deadline:
@@ -183,16 +185,16 @@ class X11Screen:
         deadline, last = time.monotonic() + MAX_SETTLE, b""
         while (now := self._grab().tobytes()) != last and time.monotonic() < deadline:
             last = now
-            time.sleep(SETTLED)
+            time.sleep(SETTLE_PERIOD)
 
     def _grab(self) -> Image.Image:
-        with self._connected() as display:
+        with self._connect() as display:
             from Xlib.X import ZPixmap
 
-            seen = display.screen().root.get_image(0, 0, *self.size, ZPixmap, 0xFFFFFFFF)
-        return Image.frombytes("RGB", self.size, seen.data, "raw", "BGRX")
+            image = display.screen().root.get_image(0, 0, *self.size, ZPixmap, 0xFFFFFFFF)
+        return Image.frombytes("RGB", self.size, image.data, "raw", "BGRX")
 
-    def _do(self, *arguments: str) -> None:
+    def _perform(self, *arguments: str) -> None:
         self._xdotool(*arguments)
         self._settle()
 
@@ -206,55 +208,60 @@ class X11Screen:
         except subprocess.CalledProcessError as error:
             raise WorldBroken(f"xdotool: {error.stderr.decode(errors='replace').strip()[:200]}") from None
 
-    def _windows(self) -> list[tuple[Element, tuple[int, int, int, int]]]:
-        """The windows that are shown, each with its place."""
-        with self._connected() as display:
-            found: list[tuple[Element, tuple[int, int, int, int]]] = []
-            self._walk(display.screen().root, (0, 0), 0, found)
-            return found
+    def _list_windows(self) -> list[tuple[Element, tuple[int, int, int, int]]]:
+        """List the windows that are visible, each with its rectangle (x, y, width, height)."""
+        with self._connect() as display:
+            windows: list[tuple[Element, tuple[int, int, int, int]]] = []
+            self._collect_windows(display.screen().root, (0, 0), 0, windows)
+            return windows
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
-        """A connection to the server; the library would wait for ever, so a server that is late is ended."""
+    def _connect(self) -> Iterator[Any]:
+        """Connect to the server. The library waits without a limit, so a server that is late is killed."""
         try:
             from Xlib.display import Display
             from Xlib.error import ConnectionClosedError, DisplayConnectionError
         except ImportError:
             raise UserError('A native window needs python-xlib: pip install "clawrl-trl[envs]".') from None
-        late = threading.Timer(TIMEOUT, self._server.kill)
-        late.daemon = True
-        late.start()
+        watchdog = threading.Timer(TIMEOUT, self._server.kill)
+        watchdog.daemon = True
+        watchdog.start()
         try:
             with contextlib.closing(Display(self.display)) as display:
                 yield display
         except (DisplayConnectionError, ConnectionClosedError, OSError) as error:
             raise WorldBroken(f"the X server is gone: {error}") from None
         finally:
-            late.cancel()
+            watchdog.cancel()
 
-    def _walk(self, parent: Any, origin: Point, depth: int, found: list[Any]) -> None:
+    def _collect_windows(self, parent: Any, origin: Point, depth: int, windows: list[Any]) -> None:
         from Xlib import X
         from Xlib.error import XError
 
         try:
             children = parent.query_tree().children
-        except XError:  # it went away meanwhile
+        except XError:  # the window was closed meanwhile
             return
         for window in children:
             try:
-                at, shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
+                geometry, is_shown = window.get_geometry(), window.get_attributes().map_state == X.IsViewable
                 name = str(window.get_wm_name() or "")
             except XError:  # likewise
                 continue
-            if not shown or at.width < 2 or at.height < 2:
+            if not is_shown or geometry.width < 2 or geometry.height < 2:
                 continue
-            x, y = origin[0] + at.x, origin[1] + at.y
+            x, y = origin[0] + geometry.x, origin[1] + geometry.y
             ref = self._refs.setdefault(window.id, len(self._refs) + 1)
-            value = f"{at.width}x{at.height} at {x},{y}"
-            found.append((Element(ref, "window", name, (), value, min(depth, 4)), (x, y, at.width, at.height)))
-            self._walk(window, (x, y), depth + 1, found)
+            value = f"{geometry.width}x{geometry.height} at {x},{y}"
+            windows.append(
+                (Element(ref, "window", name, (), value, min(depth, 4)), (x, y, geometry.width, geometry.height))
+            )
+            self._collect_windows(window, (x, y), depth + 1, windows)
 
 
-def _keysym(key: str) -> str:
-    """A DOM name of a key, or a character, as X11 writes it: it has names of its own for most signs."""
-    return f"U{ord(key):04X}" if len(key) == 1 else _KEYS.get(key, key)
+def _to_keysym(key: str) -> str:
+    """Translate a DOM name of a key, or a character, into an X11 keysym.
+
+    Characters by their code point: most signs have a keysym name of their own, and xdotool takes `+` for a separator.
+    """
+    return f"U{ord(key):04X}" if len(key) == 1 else _KEYSYMS.get(key, key)

@@ -1,4 +1,4 @@
-"""Tasks in a native window: a program in a sandbox is judged by the files it leaves in its folder."""
+"""Tasks in a native window: a program in a sandbox, checked by the files that it writes into its folder."""
 
 import tempfile
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene
 from clawrl_trl.envs.gui.x11 import X11Screen
-from clawrl_trl.envs.sandbox.sandbox import left_in, remove
+from clawrl_trl.envs.sandbox.sandbox import read_untrusted_file, remove_folder
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class X11Task:
 
     Attributes:
         id (`str`): Its name, unique in its set.
-        instruction (`str`): What the agent is asked.
+        instruction (`str`): The instruction for the agent.
         program (`tuple[str, ...]`): The program and its arguments, as the sandbox sees them.
         expected (`Mapping[str, str]`): Content of files that the program must have written, by their names; the share
             that is right is the progress.
@@ -35,7 +35,7 @@ class X11Task:
     difficulty: int = 1
     size: Size = (320, 240)
 
-    def play(self) -> Scene:
+    def open_scene(self) -> Scene:
         """Start the program."""
         return X11Scene(self)
 
@@ -50,23 +50,23 @@ class X11Scene:
         try:
             self.screen = X11Screen(task.program, task.size, self._folder)
         except BaseException:
-            remove(self._folder)
+            remove_folder(self._folder)
             raise
 
-    def progress(self) -> float:
+    def measure_progress(self) -> float:
         files = self._expected.items()
-        right = [(self._folder / name).exists() and self._read(name) == content for name, content in files]
-        return sum(right) / max(1, len(right))
+        correct = [(self._folder / name).exists() and self._read_file(name) == content for name, content in files]
+        return sum(correct) / max(1, len(correct))
 
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         return False
 
-    def outcome(self) -> float:
-        return 1.0 if self._expected and self.progress() == 1.0 else -1.0
+    def compute_outcome(self) -> float:
+        return 1.0 if self._expected and self.measure_progress() == 1.0 else -1.0
 
     def close(self) -> None:
         self.screen.close()
-        remove(self._folder)
+        remove_folder(self._folder)
 
-    def _read(self, name: str) -> str:
-        return left_in(self._folder / name).decode(errors="replace").strip()
+    def _read_file(self, name: str) -> str:
+        return read_untrusted_file(self._folder / name).decode(errors="replace").strip()

@@ -1,7 +1,7 @@
 """Back ends of the sandbox: bubblewrap, Docker, or, where the user insists, none.
 
-A back end turns a command into the one that the host starts, and knows how to end it with everything inside. The
-sandbox itself (folder, output, time) does not know which one it uses.
+A back end turns a command into the one that the host starts, and ends it with all that runs inside. The sandbox itself
+(folder, output, time limit) does not depend on which one it uses.
 """
 
 import contextlib
@@ -19,30 +19,30 @@ from pathlib import Path
 from typing import Protocol
 
 from clawrl_trl.envs.sandbox.limits import MB, Limits
-from clawrl_trl.envs.sandbox.resource_limits import children
-from clawrl_trl.envs.sandbox.seccomp import seccomp_filter
+from clawrl_trl.envs.sandbox.resource_limits import list_children
+from clawrl_trl.envs.sandbox.seccomp import build_seccomp_filter
 from clawrl_trl.errors import UserError
 
 WORK = "/work"
 """Where the work folder is inside."""
 SECCOMP, USERNS = "<seccomp>", "<userns>"
-"""Stand in a command for the descriptors of its filter and of its user namespace."""
+"""Placeholders in a command for the descriptors of its seccomp filter and of its user namespace."""
 GRACE = 60.0
-"""Seconds to wait for what was killed to be gone."""
+"""Seconds to wait until killed processes are gone."""
 USER = 1000
 """The user inside."""
 NOBODY = 65534
-"""The user outside that a sandbox made by root runs as, so that not even a hole in it leads to root."""
+"""The user outside that a sandbox made by root runs as, so that not even an escape from it leads to root."""
 PATH = "/opt/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True)
 class Bind:
-    """A file or folder of the host that shows inside.
+    """A file or folder of the host that is mounted inside.
 
     Args:
         source (`Path`): Where it is on the host.
-        target (`str`): Where it shows inside.
+        target (`str`): Where it is inside.
         writable (`bool`, *optional*, defaults to `False`): Whether the sandbox may change it.
         runnable (`bool`, *optional*, defaults to `True`): Whether files in it can be started as programs; only
             bubblewrap can forbid that.
@@ -70,110 +70,118 @@ class SandboxSpec:
 
 
 class Backend(Protocol):
-    """A way into a sandbox."""
+    """Protocol of a back end."""
 
     work: str | None
     """Where the work folder is inside; `None`: where it is outside."""
 
-    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
-        """Descriptors that its command inherits, by what stands in it for them."""
+    def open_descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
+        """Open the descriptors that its command inherits, by their placeholders in it."""
 
-    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def build_command(self, spec: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """Return the host's command that runs `argv` inside."""
 
-    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
-        """The environment in which the host starts it."""
+    def build_environment(self, spec: SandboxSpec) -> Mapping[str, str]:
+        """Return the environment in which the host starts the command."""
 
-    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, spec: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """Kill a command with all that it started."""
 
 
 class Bubblewrap:
-    """Namespaces of its own for pids, users, mounts, network, IPC and host name; a root of which little can be seen.
+    """Namespaces of its own for pids, users, mounts, network, IPC and host name; a root file system with few files.
 
-    Root makes the mounts with its own rights and then becomes nobody in a user namespace made before: the filter,
-    which bubblewrap loads last, refuses to make any; anybody else lets bubblewrap make the user namespace first. Both
-    end without a capability, and with a limit of processes that counts those of this sandbox alone, since it is set
-    within its user namespace.
+    Where this program is root, bubblewrap makes the mounts with root's rights and then enters, as nobody, a user
+    namespace that was made before, since the seccomp filter, which bubblewrap loads last, refuses new ones. For
+    another user bubblewrap makes the user namespace first. Both ways end without a capability, and with a limit of
+    processes that counts those of this sandbox alone, since it is set within its user namespace.
     """
 
     work: str | None = WORK
 
     @contextmanager
-    def descriptors(self) -> Iterator[Mapping[str, int]]:
+    def open_descriptors(self) -> Iterator[Mapping[str, int]]:
         """See [`Backend`]."""
         with contextlib.ExitStack() as stack:
             files = {}
-            if seccomp_filter():
-                files[SECCOMP] = stack.enter_context(_memory_file(seccomp_filter()))
+            if build_seccomp_filter():
+                files[SECCOMP] = stack.enter_context(_open_memory_file(build_seccomp_filter()))
             if os.geteuid() == 0:
-                files[USERNS] = stack.enter_context(_user_namespace())
+                files[USERNS] = stack.enter_context(_open_user_namespace())
             yield files
 
-    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def build_command(self, spec: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
         return [
-            *_not_runnable(room.binds),
+            *_build_noexec_command(spec.binds),
             "bwrap",
-            *(_ROOT if os.geteuid() == 0 else _ANYBODY),
-            *(["--share-net"] if room.network and os.geteuid() else []),
-            *(["--unshare-net"] if not room.network and not os.geteuid() else []),
-            *(["--seccomp", SECCOMP] if seccomp_filter() else []),
+            *(_ROOT_OPTIONS if os.geteuid() == 0 else _USER_OPTIONS),
+            *(["--share-net"] if spec.network and os.geteuid() else []),
+            *(["--unshare-net"] if not spec.network and not os.geteuid() else []),
+            *(["--seccomp", SECCOMP] if build_seccomp_filter() else []),
+            # A new session, because a process could type into a terminal that it shares with the host (TIOCSTI).
             *("--die-with-parent", "--new-session", "--hostname", "sandbox"),
-            *_system(),
-            *_scratch(room.limits),
-            *(part for bind in _binds(room) for part in _bind(bind)),
-            *("--bind", str(room.path), WORK),
+            *_build_system_options(),
+            *_build_scratch_options(spec.limits),
+            *(part for bind in _collect_binds(spec) for part in _build_bind_options(bind)),
+            *("--bind", str(spec.path), WORK),
+            # bubblewrap's root and /dev live in memory: writable, they would be memory that no limit counts.
             *("--remount-ro", "/dev", "--remount-ro", "/", "--"),
-            *(_DROP if os.geteuid() == 0 else []),
-            *room.limits.prlimit(),
-            *_inside(cwd, pty),
+            *(_DROP_PRIVILEGES if os.geteuid() == 0 else []),
+            # Within the user namespace, so that the limit of processes does not count the user's others.
+            *spec.limits.build_prlimit_command(),
+            *_build_entry_command(cwd, pty),
             *argv,
         ]
 
-    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
-        """See [`Backend`]; what the host starts passes it on, and so nothing of the host's is seen."""
-        return room.env
+    def build_environment(self, spec: SandboxSpec) -> Mapping[str, str]:
+        """See [`Backend`]."""
+        # bubblewrap passes its own on, and /proc/1/environ shows it inside: it must not hold the host's secrets.
+        return spec.env
 
-    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
-        """See [`Backend`]; the first process inside takes all others with it, and is gone when they are.
+    def end(self, spec: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
+        """See [`Backend`]; the first process inside takes all others of its pid namespace with it.
 
-        While it is still being set up, it may not be known, but then it is in the outer one's process group.
+        While the sandbox is being set up that process may not exist yet, but then what does is in the process group.
         """
         with contextlib.ExitStack() as stack:
-            inside = []
-            for pid in children(process.pid):
+            pidfds = []
+            for pid in list_children(process.pid):
                 with contextlib.suppress(ProcessLookupError):
-                    inside.append(os.pidfd_open(pid))
-                    stack.callback(os.close, inside[-1])
-                    signal.pidfd_send_signal(inside[-1], signal.SIGKILL)
+                    # By descriptor: the id may already be another process's.
+                    pidfds.append(os.pidfd_open(pid))
+                    stack.callback(os.close, pidfds[-1])
+                    signal.pidfd_send_signal(pidfds[-1], signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            for descriptor in inside:
-                gone = select.poll()
-                gone.register(descriptor, select.POLLIN)
-                gone.poll(1000 * GRACE)
+            # Nothing inside may write any more once this returns; the first process is gone last.
+            for descriptor in pidfds:
+                poller = select.poll()
+                poller.register(descriptor, select.POLLIN)
+                poller.poll(1000 * GRACE)
 
 
-def _inside(cwd: str, pty: bool) -> list[str]:
-    """Changes to a folder, as whom the command runs as, and takes the terminal."""
+def _build_entry_command(cwd: str, pty: bool) -> list[str]:
+    """Build the command that enters a folder, with the rights of the command itself, and takes the terminal."""
     return ["env", "-C", cwd, *(["setsid", "--ctty", "--wait"] if pty else [])]
 
 
-_ANYBODY = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", f"{USER}", "--gid", f"{USER}"]
-_ANYBODY += ["--cap-drop", "ALL"]
-_ROOT = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
-_ROOT += [part for name in ("SETUID", "SETGID", "SETPCAP") for part in ("--cap-add", f"CAP_{name}")]
-_ROOT += ["--userns2", USERNS]
-_DROP = ["setpriv", "--reuid", f"{USER}", "--regid", f"{USER}", "--clear-groups", "--no-new-privs"]
-_DROP += ["--bounding-set=-all", "--inh-caps=-all", "--"]
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime", "mime.types")
-_NAMES = ("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf")
+_USER_OPTIONS = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", f"{USER}", "--gid", f"{USER}"]
+_USER_OPTIONS += ["--cap-drop", "ALL"]
+_ROOT_OPTIONS = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
+# To become the sandbox's user and drop the bounding set in `_DROP_PRIVILEGES`, which gives these up too.
+_ROOT_OPTIONS += [part for name in ("SETUID", "SETGID", "SETPCAP") for part in ("--cap-add", f"CAP_{name}")]
+_ROOT_OPTIONS += ["--userns2", USERNS]
+_DROP_PRIVILEGES = ["setpriv", "--reuid", f"{USER}", "--regid", f"{USER}", "--clear-groups", "--no-new-privs"]
+_DROP_PRIVILEGES += ["--bounding-set=-all", "--inh-caps=-all", "--"]
+# Of the host's /etc no more than programs need; users and host names come from `etc` beside this file.
+_HOST_ETC_FILES = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime", "mime.types")
+_OWN_ETC_FILES = ("passwd", "group", "hosts", "nsswitch.conf", "resolv.conf")
 
 
 @cache
-def _system() -> tuple[str, ...]:
-    """The system's programs and the running Python, to be read."""
+def _build_system_options() -> tuple[str, ...]:
+    """Build the options that mount the system's programs and the running Python, read-only."""
     options = ["--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/opt", "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -181,42 +189,47 @@ def _system() -> tuple[str, ...]:
             options += ["--symlink", str(path.readlink()), str(path)]
         elif path.exists():
             options += ["--ro-bind", str(path), str(path)]
-    for name in _ETC:
+    for name in _HOST_ETC_FILES:
         options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     base = Path(sys.base_prefix)
     if not base.is_relative_to("/usr"):
-        options += _bind(Bind(base, str(base)))
+        options += _build_bind_options(Bind(base, str(base)))
     if sys.prefix != sys.base_prefix:
-        options += _bind(Bind(Path(sys.prefix), "/opt/python"))
+        options += _build_bind_options(Bind(Path(sys.prefix), "/opt/python"))
     else:
         options += ["--symlink", sys.prefix, "/opt/python"]
     return tuple(options)
 
 
-def _scratch(limits: Limits) -> list[str]:
+def _build_scratch_options(limits: Limits) -> list[str]:
+    """Build the options for /proc, /dev and the folders in memory, whose size is bounded."""
     options = ["--proc", "/proc", "--dev", "/dev"]
     for place in ("/tmp", "/dev/shm"):
         options += ["--size", str(limits.disk_mb * MB), "--perms", "1777", "--tmpfs", place]
     return options
 
 
-def _binds(room: SandboxSpec) -> list[Bind]:
+def _collect_binds(spec: SandboxSpec) -> list[Bind]:
     etc = Path(__file__).parent / "etc"
-    binds = [Bind(etc / name, f"/etc/{name}") for name in _NAMES if (etc / name).exists()]
-    if room.network:
+    binds = [Bind(etc / name, f"/etc/{name}") for name in _OWN_ETC_FILES if (etc / name).exists()]
+    if spec.network:
+        # On many systems a link into /run, which is not mounted inside.
         binds.append(Bind(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf"))
-    return [*binds, *room.binds]
+    return [*binds, *spec.binds]
 
 
-def _bind(bind: Bind) -> list[str]:
-    """The options of a bind; the folders above it are made so that all may pass."""
+def _build_bind_options(bind: Bind) -> list[str]:
+    """Build the options of a bind; the folders above it are made so that every user may pass."""
     above = [part for folder in reversed(Path(bind.target).parents[:-1]) for part in ("--dir", str(folder))]
     options = [part for pair in zip(above[::2], above[1::2], strict=True) for part in ("--perms", "0755", *pair)]
     return [*options, "--bind" if bind.writable else "--ro-bind", str(bind.source), bind.target]
 
 
-def _not_runnable(binds: Sequence[Bind]) -> list[str]:
-    """Starts what follows where the kernel runs nothing in some folders, wherever they are shown from then on."""
+def _build_noexec_command(binds: Sequence[Bind]) -> list[str]:
+    """Build the command that starts what follows with the folders that are not runnable mounted `noexec`.
+
+    bubblewrap can't forbid execution itself; its binds keep the flag of the mount that they are made from.
+    """
     folders = [str(bind.source) for bind in binds if not bind.runnable]
     if not folders:
         return []
@@ -230,33 +243,34 @@ class Docker:
 
     work: str | None = WORK
 
-    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
+    def open_descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
         """See [`Backend`]."""
         return contextlib.nullcontext({})
 
-    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def build_command(self, spec: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
-        limits = room.limits
+        limits = spec.limits
         return [
-            *("docker", "run", "--rm", "--init", "--interactive", *(["--tty"] if pty else []), "--name", room.name),
-            *("--network", "bridge" if room.network else "none", "--read-only", "--cap-drop", "ALL"),
-            *("--security-opt", "no-new-privileges", "--user", f"{room.path.stat().st_uid}:{room.path.stat().st_gid}"),
+            *("docker", "run", "--rm", "--init", "--interactive", *(["--tty"] if pty else []), "--name", spec.name),
+            *("--network", "bridge" if spec.network else "none", "--read-only", "--cap-drop", "ALL"),
+            *("--security-opt", "no-new-privileges", "--user", f"{spec.path.stat().st_uid}:{spec.path.stat().st_gid}"),
             *("--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"),
             *("--pids-limit", f"{limits.processes}", "--ulimit", f"fsize={limits.file_mb * MB}"),
             *("--ulimit", f"cpu={limits.cpu_s}", "--ulimit", "core=0", "--shm-size", f"{limits.disk_mb}m"),
-            *("--tmpfs", f"/tmp:size={limits.disk_mb}m,mode=1777", "--volume", f"{room.path}:{WORK}"),
-            *(p for b in room.binds for p in ("--volume", f"{b.source}:{b.target}:{'rw' if b.writable else 'ro'}")),
-            *(part for name, value in room.env.items() for part in ("--env", f"{name}={value}")),
-            *("--workdir", cwd, room.image, *argv),
+            *("--tmpfs", f"/tmp:size={limits.disk_mb}m,mode=1777", "--volume", f"{spec.path}:{WORK}"),
+            *(p for b in spec.binds for p in ("--volume", f"{b.source}:{b.target}:{'rw' if b.writable else 'ro'}")),
+            *(part for name, value in spec.env.items() for part in ("--env", f"{name}={value}")),
+            *("--workdir", cwd, spec.image, *argv),
         ]
 
-    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
-        """See [`Backend`]; the client needs its own."""
+    def build_environment(self, spec: SandboxSpec) -> Mapping[str, str]:
+        """See [`Backend`]; the docker client needs its own, and passes none of it on."""
         return os.environ
 
-    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, spec: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """See [`Backend`]."""
-        subprocess.run(["docker", "kill", room.name], capture_output=True, timeout=30, check=False)
+        # Killing the client alone would leave its container running.
+        subprocess.run(["docker", "kill", spec.name], capture_output=True, timeout=30, check=False)
         process.kill()
 
 
@@ -265,20 +279,21 @@ class Unsandboxed:
 
     work: str | None = None
 
-    def descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
+    def open_descriptors(self) -> contextlib.AbstractContextManager[Mapping[str, int]]:
         """See [`Backend`]."""
         return contextlib.nullcontext({})
 
-    def command(self, room: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
+    def build_command(self, spec: SandboxSpec, argv: Sequence[str], cwd: str, *, pty: bool) -> list[str]:
         """See [`Backend`]."""
-        limited = [part for part in room.limits.prlimit() if not part.startswith("--nproc")]  # the user has others
-        return [*limited, *_inside(cwd, pty), *argv]
+        # Without a user namespace, the limit of processes would count all of the user's.
+        limited = [part for part in spec.limits.build_prlimit_command() if not part.startswith("--nproc")]
+        return [*limited, *_build_entry_command(cwd, pty), *argv]
 
-    def environment(self, room: SandboxSpec) -> Mapping[str, str]:
+    def build_environment(self, spec: SandboxSpec) -> Mapping[str, str]:
         """See [`Backend`]."""
-        return room.env
+        return spec.env
 
-    def end(self, room: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
+    def end(self, spec: SandboxSpec, process: "subprocess.Popen[bytes]") -> None:
         """See [`Backend`]."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -290,7 +305,7 @@ BACKENDS: dict[str, type[Backend]] = {"bubblewrap": Bubblewrap, "docker": Docker
 
 
 def default_backend(unsafe_no_sandbox: bool = False) -> str:
-    """The back end to use where the user chose none.
+    """Choose the back end where the user named none.
 
     Args:
         unsafe_no_sandbox (`bool`, *optional*, defaults to `False`): Whether to go without a sandbox where there is
@@ -311,7 +326,7 @@ def default_backend(unsafe_no_sandbox: bool = False) -> str:
 
 
 def check_backend(name: str) -> None:
-    """See that a back end can be used.
+    """Check that a back end can be used.
 
     Args:
         name (`str`): `"bubblewrap"`, `"docker"` or `"none"`.
@@ -328,20 +343,23 @@ def check_backend(name: str) -> None:
 
 
 @contextmanager
-def inherited(argv: Sequence[str], backend: Backend) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """A back end's command with the descriptors that it inherits, for as long as it takes to start it.
+def inherit_descriptors(argv: Sequence[str], backend: Backend) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """Open the descriptors that a back end's command inherits, for as long as it takes to start it.
 
     Args:
-        argv (`Sequence[str]`): The command, with names in place of the descriptors.
-        backend ([`Backend`]): Which makes them.
+        argv (`Sequence[str]`): The command, with placeholders for the descriptors.
+        backend ([`Backend`]): What opens them.
+
+    Yields:
+        The command with the descriptors' numbers, and the descriptors to pass on.
     """
-    with backend.descriptors() as files:
+    with backend.open_descriptors() as files:
         yield [str(files[part]) if part in files else part for part in argv], tuple(files.values())
 
 
 @contextmanager
-def _memory_file(data: bytes) -> Iterator[int]:
-    descriptor = os.memfd_create("handed")
+def _open_memory_file(data: bytes) -> Iterator[int]:
+    descriptor = os.memfd_create("seccomp")
     try:
         os.write(descriptor, data)
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -351,7 +369,7 @@ def _memory_file(data: bytes) -> Iterator[int]:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _open_descriptor(path: str) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield descriptor
@@ -360,18 +378,18 @@ def _opened(path: str) -> Iterator[int]:
 
 
 @contextmanager
-def _user_namespace() -> Iterator[int]:
-    """A user namespace in which the sandbox's user is nobody outside; it lives on with the processes in it."""
+def _open_user_namespace() -> Iterator[int]:
+    """Open a user namespace in which the sandbox's user is nobody outside; it lives on with the processes in it."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["unshare", "--user", "--", "cat"], stdin=pipe, stdout=pipe, bufsize=0) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         try:
             holder.stdin.write(b".")
-            if holder.stdout.read(1) != b".":  # cat answers from within the namespace
+            if holder.stdout.read(1) != b".":  # cat answers once it runs in the namespace
                 raise OSError("no user namespace can be made")
             for kind in ("uid", "gid"):
                 Path(f"/proc/{holder.pid}/{kind}_map").write_text(f"{USER} {NOBODY} 1")
-            with _opened(f"/proc/{holder.pid}/ns/user") as descriptor:
+            with _open_descriptor(f"/proc/{holder.pid}/ns/user") as descriptor:
                 yield descriptor
         finally:
             holder.kill()
@@ -379,17 +397,23 @@ def _user_namespace() -> Iterator[int]:
 
 @cache
 def bubblewrap_trouble() -> str:
-    """Why bubblewrap can't be used on this machine; empty when it can."""
+    """Return why bubblewrap can't be used on this machine; empty when it can.
+
+    Tried once by running it, since namespaces may be forbidden where it is installed.
+    """
     missing = [name for name in ("bwrap", "prlimit", "setpriv", "unshare", "setsid") if shutil.which(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    room = SandboxSpec(Path("/tmp"), "probe", False, Limits(), (), {}, "")
+    spec = SandboxSpec(Path("/tmp"), "probe", False, Limits(), (), {}, "")
     bubblewrap = Bubblewrap()
     try:
-        with inherited(bubblewrap.command(room, ["true"], WORK, pty=False), bubblewrap) as (argv, descriptors):
-            tried = subprocess.run(argv, pass_fds=descriptors, capture_output=True, text=True, timeout=30, check=False)
+        with inherit_descriptors(bubblewrap.build_command(spec, ["true"], WORK, pty=False), bubblewrap) as (
+            argv,
+            descriptors,
+        ):
+            probe = subprocess.run(argv, pass_fds=descriptors, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
         return "bwrap does not answer"
     except OSError as error:
         return str(error)
-    return tried.stderr.strip().splitlines()[-1] if tried.returncode else ""
+    return probe.stderr.strip().splitlines()[-1] if probe.returncode else ""

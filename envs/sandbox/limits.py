@@ -1,8 +1,8 @@
 """Limits of a sandboxed command.
 
-The kernel holds a process to its own limits (`prlimit`); what all of a sandbox's processes use together is looked
-after by `clawrl_trl.envs.sandbox.resource_limits`, because without control groups, which an ordinary user may not
-make, the kernel counts memory for each process alone.
+The kernel enforces the limits of each process (`prlimit`). What all processes of a sandbox use together is measured by
+`clawrl_trl.envs.sandbox.resource_limits`: without control groups, which an ordinary user may not create, the kernel
+counts memory for each process alone.
 """
 
 from dataclasses import dataclass, fields
@@ -40,14 +40,15 @@ class Limits:
             if getattr(self, field.name) < 1:
                 raise UserError(f"The limit {field.name} must be at least 1.")
 
-    def prlimit(self) -> list[str]:
-        """The command that runs what follows it under the limits that the kernel holds a process to."""
+    def build_prlimit_command(self) -> list[str]:
+        """Build the command that runs what follows it under the limits that the kernel holds a process to."""
         limits = {
+            # Not the address space (`as`): runtimes reserve much more of it than they ever use.
             "data": self.memory_mb * MB,
             "cpu": self.cpu_s,
             "nproc": self.processes,
             "fsize": self.file_mb * MB,
             "nofile": 1024,
-            "core": 0,
+            "core": 0,  # a dump would be a file of the size of its memory
         }
         return ["prlimit", *(f"--{name}={value}" for name, value in limits.items()), "--"]

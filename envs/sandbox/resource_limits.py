@@ -1,8 +1,7 @@
-"""The limits that hold for all processes of a sandbox together: memory and the size of the work folder.
+"""Limits that hold for all processes of a sandbox together: memory and the size of the work folder.
 
-One thread looks after all running commands of the program and ends the one that is over its limits; it sleeps after
-each look in proportion to what that cost, so that it takes turns with those who work, and ends when there is nothing
-left to watch.
+One thread measures all running commands of the program and ends those that are over a limit. After each measurement it
+sleeps in proportion to what that cost, so that it takes little of the processor, and it ends when no command runs.
 """
 
 import contextlib
@@ -22,21 +21,21 @@ from clawrl_trl.envs.sandbox.limits import MB, Limits
 logger = logging.getLogger(__name__)
 
 PERIOD = 0.1
-"""Seconds between two looks at the same command, at least."""
-REST = 20
-"""How much longer than a look the sleep after it is."""
+"""Least seconds between two measurements of the same command."""
+REST_RATIO = 20
+"""How many times longer than a measurement the sleep after it is: the thread takes at most 1/21 of a core."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A running command.
+class RunningCommand:
+    """A running command under limits.
 
     Attributes:
         pid (`int`): Its outermost process, on the host.
         folders (`Sequence[Path]`): The folders that it may write to, on the host.
         limits ([`Limits`]): What it may use.
-        stop (`Callable[[str], None]`): Ends it, with the reason.
+        stop (`Callable[[str], None]`): Called with the reason to end it.
     """
 
     pid: int
@@ -46,104 +45,111 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class WatchedBrowser:
+class RunningBrowser:
     """A running browser, each process of which has a limit of its own, so that one page costs no other.
 
     Attributes:
-        pid (`int`): A process from which all of the browser's stem.
+        pid (`int`): A process that all of the browser's descend from.
         memory_mb (`int`): Memory of a process of the browser.
-        tell (`Callable[[str], None]`): Is told the reason before a process is ended.
+        report (`Callable[[str], None]`): Called with the reason before a process is ended.
     """
 
     pid: int
     memory_mb: int
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
-    def look(self) -> None:
+    def end_oversized_processes(self) -> None:
         """End the processes that are over their limit."""
-        for pid in descendants(self.pid):
-            if memory_of([pid], self.memory_mb * MB) > self.memory_mb * MB:
-                self.tell(f"the page used more than {self.memory_mb} MB of memory")
+        for pid in iterate_descendants(self.pid):
+            if measure_memory([pid], self.memory_mb * MB) > self.memory_mb * MB:
+                # Before the kill: whoever notices the dead page looks for the reason at once.
+                self.report(f"the page used more than {self.memory_mb} MB of memory")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
 
-class Watch:
-    """Looks after running commands; safe to use from many threads."""
+class ResourceMonitor:
+    """Measures running commands and browsers; safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, Watched | WatchedBrowser] = {}
+        self._entries: dict[int, RunningCommand | RunningBrowser] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, watched: Watched | WatchedBrowser) -> None:
-        """Look after a command or a browser from now on."""
+    def add(self, entry: RunningCommand | RunningBrowser) -> None:
+        """Measure a command or a browser from now on."""
         with self._lock:
-            self._watched[watched.pid] = watched
+            self._entries[entry.pid] = entry
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="sandbox-monitor", daemon=True)
                 self._thread.start()
 
     def remove(self, pid: int) -> None:
-        """Leave a command alone."""
+        """Measure a command no more."""
         with self._lock:
-            self._watched.pop(pid, None)
+            self._entries.pop(pid, None)
 
     def _run(self) -> None:
         while True:
             began = time.monotonic()
             with self._lock:
-                if not self._watched:
+                if not self._entries:
+                    # Under the lock, so that a command added now finds either this thread running or none.
                     self._thread = None
                     return
-                watched = list(self._watched.values())
-            for one in watched:
-                looked = time.monotonic()
-                self._look(one)
-                time.sleep(REST * (time.monotonic() - looked))
+                entries = list(self._entries.values())
+            for entry in entries:
+                check_began = time.monotonic()
+                self._check(entry)
+                time.sleep(REST_RATIO * (time.monotonic() - check_began))
             time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
 
-    def _look(self, watched: Watched | WatchedBrowser) -> None:
+    def _check(self, entry: RunningCommand | RunningBrowser) -> None:
         try:
-            if isinstance(watched, WatchedBrowser):
-                watched.look()
+            if isinstance(entry, RunningBrowser):
+                entry.end_oversized_processes()
                 return
-            reason = excess(watched)
+            reason = find_excess(entry)
             if reason:
-                self.remove(watched.pid)
-                watched.stop(reason)
-        except Exception:  # the others need their watch
-            logger.exception("A sandboxed command can't be looked after.")
+                self.remove(entry.pid)
+                entry.stop(reason)
+        except Exception:  # the other commands still need their limits
+            logger.exception("A sandboxed command can't be measured.")
 
 
-WATCH = Watch()
-os.register_at_fork(after_in_child=WATCH.__init__)  # type: ignore[misc]
+MONITOR = ResourceMonitor()
+# No thread survives a fork, and the lock may have been held: a child starts with a monitor of its own.
+os.register_at_fork(after_in_child=MONITOR.__init__)  # type: ignore[misc]
 
 
-def excess(watched: Watched) -> str:
-    """Return the limit that a command is over, in words; empty when none."""
-    limits = watched.limits
-    family = list(descendants(watched.pid))
-    if memory_of(family, limits.memory_mb * MB) > limits.memory_mb * MB:
+def find_excess(command: RunningCommand) -> str:
+    """Return the limit that a command exceeds, in words; empty when none."""
+    limits = command.limits
+    pids = list(iterate_descendants(command.pid))
+    if measure_memory(pids, limits.memory_mb * MB) > limits.memory_mb * MB:
         return f"more than {limits.memory_mb} MB of memory"
-    disk = limits.disk_mb * MB - unnamed(family)
-    for folder in watched.folders:
-        disk -= size_of(folder, disk) if disk >= 0 else 0
-    if disk < 0:
+    available = limits.disk_mb * MB - measure_unnamed_files(pids)
+    for folder in command.folders:
+        available -= measure_folder(folder, available) if available >= 0 else 0
+    if available < 0:
         return f"more than {limits.disk_mb} MB on disk"
     return ""
 
 
-def memory_of(family: Sequence[int], enough: int) -> int:
-    """Bytes of memory that processes hold together; exact only when they may be more than `enough`."""
-    resident = sum(_resident(one) for one in family)
-    return resident if resident <= enough else sum(_proportional(one) for one in family)
+def measure_memory(pids: Sequence[int], limit: int) -> int:
+    """Measure the bytes of memory that processes hold together; exact only when they may be more than `limit`."""
+    # An upper bound that costs one short read a process; pages shared among them count several times.
+    resident = sum(_read_resident(pid) for pid in pids)
+    return resident if resident <= limit else sum(_read_proportional(pid) for pid in pids)
 
 
-def unnamed(family: Sequence[int]) -> int:
-    """Bytes in open files that have no name in any folder: removed ones, and those that live in memory."""
+def measure_unnamed_files(pids: Sequence[int]) -> int:
+    """Measure the bytes in open files without a name in any folder: deleted ones and memory files.
+
+    A command could otherwise hide any amount of data from the measurement of its folders.
+    """
     sizes: dict[tuple[int, int], int] = {}
-    for pid in family:
+    for pid in pids:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
@@ -153,33 +159,33 @@ def unnamed(family: Sequence[int]) -> int:
     return sum(sizes.values())
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """A process and all that stem from it."""
+def iterate_descendants(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants, all by id."""
     waiting = [pid]
     while waiting:
-        one = waiting.pop()
-        yield one
-        waiting += children(one)
+        process = waiting.pop()
+        yield process
+        waiting += list_children(process)
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started; none when it has ended."""
-    found: list[int] = []
+def list_children(pid: int) -> list[int]:
+    """List the children of a process; none when it has ended."""
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return found
+            pids += map(int, (thread / "children").read_text().split())
+    return pids
 
 
-def _resident(pid: int) -> int:
+def _read_resident(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
     except (OSError, IndexError):
         return 0
 
 
-def _proportional(pid: int) -> int:
-    """Memory of a process, with what it shares counted in parts."""
+def _read_proportional(pid: int) -> int:
+    """Read the memory of a process in bytes, with each shared page divided among those that share it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -187,18 +193,19 @@ def _proportional(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
-def size_of(folder: Path, enough: int) -> int:
-    """Bytes that a folder takes on disk, counted until they are more than `enough`."""
+def measure_folder(folder: Path, limit: int) -> int:
+    """Measure the bytes that a folder takes on disk, counted until they are more than `limit`."""
     total = 0
     waiting = [os.fspath(folder)]
-    while waiting and total <= enough:
+    while waiting and total <= limit:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     total += 512 * entry.stat(follow_symlinks=False).st_blocks
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-        except OSError as error:  # it was removed meanwhile; a name too long to look into hides what it holds
+        except OSError as error:  # most likely it was removed meanwhile
+            # Folders nested beyond the longest path can't be measured, so that a command could hide data there.
             if error.errno == errno.ENAMETOOLONG:
-                return enough + 1
+                return limit + 1
     return total

@@ -1,8 +1,8 @@
 """One sandbox for everything that runs untrusted code.
 
-What runs inside sees the system's programs and the running Python to read, a work folder at `/work` to write, no
-network, no environment of the host and no process of it; it is held to its limits, and ended with all that it
-started when its time is up, when the sandbox closes, or when this program dies, however it dies.
+A command inside can read the system's programs and the running Python and write a work folder at `/work`. It has no
+network, and sees neither the environment nor the processes of the host. Limits hold for it. It is ended with all that
+it started when its time is up, when the sandbox closes, or when this program dies, however it dies.
 
 ```python
 with Sandbox() as sandbox:
@@ -25,7 +25,7 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
@@ -40,31 +40,31 @@ from clawrl_trl.envs.sandbox.backends import (
     SandboxSpec,
     check_backend,
     default_backend,
-    inherited,
+    inherit_descriptors,
 )
 from clawrl_trl.envs.sandbox.limits import Limits
-from clawrl_trl.envs.sandbox.resource_limits import WATCH, Watched
+from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningCommand
 from clawrl_trl.errors import UserError
 
-__all__ = ["Bind", "Completed", "Limits", "Sandbox", "SandboxClosed", "default_backend"]
+__all__ = ["Bind", "CommandResult", "Limits", "Sandbox", "SandboxClosed", "default_backend"]
 
 
 class SandboxClosed(RuntimeError):
-    """A command was given to a sandbox that is closed."""
+    """A sandbox that is closed was told to start a command."""
 
 
 @dataclass(frozen=True)
-class Completed:
+class CommandResult:
     """Result of a command.
 
     Attributes:
         exit_code (`int`): Its exit code; negative: the signal that ended it.
-        stdout (`str`): What it printed, at most `Limits.output_kb`: the beginning and the end.
-        stderr (`str`): What it printed as errors, likewise.
+        stdout (`str`): Its standard output, at most `Limits.output_kb`: the beginning and the end.
+        stderr (`str`): Its standard error, likewise.
         timed_out (`bool`): Whether it was ended because its time was up.
         truncated (`bool`): Whether some of its output is missing.
-        over (`str`): Which limit on memory or disk it was ended for; empty: none.
-        raw (`bytes`): What `stdout` was before it was read as UTF-8.
+        exceeded_limit (`str`): The limit on memory or disk that it was ended for; empty: none.
+        raw (`bytes`): `stdout` before it was decoded as UTF-8.
     """
 
     exit_code: int
@@ -72,7 +72,7 @@ class Completed:
     stderr: str
     timed_out: bool = False
     truncated: bool = False
-    over: str = ""
+    exceeded_limit: str = ""
     raw: bytes = b""
 
 
@@ -111,21 +111,23 @@ class Sandbox:
             raise UserError(f"The work folder {workdir} does not exist: make it first.")
         self.limits = limits or Limits()
         self.backend = BACKENDS[name]()
-        self._own = workdir is None
+        self._owns_folder = workdir is None
         self.path = (workdir or Path(tempfile.mkdtemp(prefix="clawrl-sandbox-"))).resolve()
         self.work = self.backend.work or str(self.path)
-        self.env = _environment(self.work) | dict(env or {})
-        self._room = SandboxSpec(self.path, "", network, self.limits, tuple(binds), self.env, image)
-        self._give_away = name != "none" and os.geteuid() == 0
+        self.env = _build_environment(self.work) | dict(env or {})
+        self._spec = SandboxSpec(self.path, "", network, self.limits, tuple(binds), self.env, image)
+        # Root's sandbox runs as another user, who could not change what root puts into the work folder.
+        self._gives_to_user = name != "none" and os.geteuid() == 0
         self._lock = threading.Lock()
         self._running: dict[int, tuple[subprocess.Popen[bytes], SandboxSpec]] = {}
-        self._over: dict[int, str] = {}
+        self._exceeded: dict[int, str] = {}
         self._closed = False
-        self._end = weakref.finalize(self, remove, self.path if self._own else None)
+        # Also at the interpreter's exit, for a sandbox that nobody closed.
+        self._finalizer = weakref.finalize(self, remove_folder, self.path if self._owns_folder else None)
 
     def run(
         self, argv: Sequence[str], *, input: str | bytes | None = None, timeout: float, cwd: str | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command to its end.
 
         Args:
@@ -135,13 +137,15 @@ class Sandbox:
             cwd (`str`, *optional*): Where it runs, inside; default: the work folder.
         """
         process = self.popen(argv, cwd=cwd)
-        given = input.encode() if isinstance(input, str) else input or b""
+        stdin_data = input.encode() if isinstance(input, str) else input or b""
         try:
-            out, err, timed_out = _converse(process, given, time.monotonic() + timeout, self.limits.output_kb * 1024)
+            out, err, timed_out = _communicate(
+                process, stdin_data, time.monotonic() + timeout, self.limits.output_kb * 1024
+            )
         finally:
-            over = self.end(process)
-        cut = out.cut or err.cut
-        return Completed(process.returncode, out.text(), err.text(), timed_out, cut, over, out.data())
+            exceeded = self.end(process)
+        truncated = out.is_truncated or err.is_truncated
+        return CommandResult(process.returncode, out.text, err.text, timed_out, truncated, exceeded, out.data)
 
     def popen(
         self, argv: Sequence[str], *, pty: bool = False, cwd: str | None = None, files: Sequence[int] | None = None
@@ -158,31 +162,34 @@ class Sandbox:
         Raises:
             SandboxClosed: If the sandbox is closed.
         """
-        room = SandboxSpec(**{**vars(self._room), "name": f"clawrl-{uuid.uuid4().hex[:12]}"})
-        where = self.work if cwd is None else str(Path(self.work, cwd))
-        if self._give_away:
-            adopt(self.path)
+        # A name for each command: by it Docker ends the command's container.
+        spec = replace(self._spec, name=f"clawrl-{uuid.uuid4().hex[:12]}")
+        directory = self.work if cwd is None else str(Path(self.work, cwd))
+        if self._gives_to_user:
+            give_to_sandbox_user(self.path)
         with self._lock:
             if self._closed:
                 raise SandboxClosed("the sandbox is closed")
-            process = _spawn(self.backend, room, argv, where, pty, files)
-            self._running[process.pid] = process, room
-        folders = {self.path, *(bind.source for bind in room.binds if bind.counted)}
-        WATCH.add(Watched(process.pid, tuple(folders), self.limits, lambda why: self._stop(process, why)))
+            process = _spawn(self.backend, spec, argv, directory, pty, files)
+            self._running[process.pid] = process, spec
+        folders = {self.path, *(bind.source for bind in spec.binds if bind.counted)}
+        MONITOR.add(
+            RunningCommand(process.pid, tuple(folders), self.limits, lambda reason: self._stop(process, reason))
+        )
         return process
 
     def end(self, process: "subprocess.Popen[bytes]") -> str:
-        """Kill a command with all that it started, and let go of its streams; returns the limit it was ended for."""
-        WATCH.remove(process.pid)
+        """Kill a command with all that it started and close its streams; returns the limit it was ended for, or ""."""
+        MONITOR.remove(process.pid)
         with self._lock:
-            known = self._running.pop(process.pid, None)
-        if known is not None and process.poll() is None:
-            self.backend.end(known[1], process)
+            entry = self._running.pop(process.pid, None)
+        if entry is not None and process.poll() is None:
+            self.backend.end(entry[1], process)
         process.wait(GRACE)
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                _close(stream)
-        return self._over.pop(process.pid, "")
+                _close_stream(stream)
+        return self._exceeded.pop(process.pid, "")
 
     def close(self) -> None:
         """End all that runs inside, and remove the work folder if it was the sandbox's own."""
@@ -191,7 +198,7 @@ class Sandbox:
             running = [process for process, _ in self._running.values()]
         for process in running:
             self.end(process)
-        self._end()
+        self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -201,103 +208,112 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _stop(self, process: "subprocess.Popen[bytes]", why: str) -> None:
+    def _stop(self, process: "subprocess.Popen[bytes]", reason: str) -> None:
         with self._lock:
-            known = self._running.get(process.pid)
-            if known is not None:
-                self._over[process.pid] = why
-        if known is not None:
-            self.backend.end(known[1], process)
+            entry = self._running.get(process.pid)
+            if entry is not None:
+                self._exceeded[process.pid] = reason
+        if entry is not None:
+            self.backend.end(entry[1], process)
 
 
-class Kept:
-    """The beginning and the end of what a stream says.
+class BoundedOutput:
+    """The beginning and the end of a stream, within a bound.
 
     Args:
-        most (`int`): Bytes to keep, half of them of the beginning.
+        max_bytes (`int`): Bytes to keep, half of them of the beginning.
     """
 
-    def __init__(self, most: int) -> None:
-        self._half = most // 2
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
-        self._lost = 0
+        self._omitted = 0
 
     def add(self, data: bytes) -> None:
-        """Hear more of it."""
-        room = self._half - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
+        """Append data; of what exceeds the bound, the middle goes."""
+        space = self._half - len(self._head)
+        self._head += data[:space]
+        self._tail += data[space:]
         surplus = len(self._tail) - self._half
         if surplus > 0:
             del self._tail[:surplus]
-            self._lost += surplus
+            self._omitted += surplus
 
     @property
-    def cut(self) -> bool:
-        """True if something is missing."""
-        return self._lost > 0
+    def is_truncated(self) -> bool:
+        """True if some of the stream is missing."""
+        return self._omitted > 0
 
+    @property
     def data(self) -> bytes:
         """The bytes that were kept, with a line in place of those that were not."""
-        gap = f"\n[... {self._lost} bytes left out ...]\n".encode() if self._lost else b""
+        gap = f"\n[... {self._omitted} bytes left out ...]\n".encode() if self._omitted else b""
         return bytes(self._head + gap + self._tail)
 
+    @property
     def text(self) -> str:
-        """`data` as UTF-8."""
-        return self.data().decode(errors="replace")
+        """`data` decoded as UTF-8."""
+        return self.data.decode(errors="replace")
 
 
-def _converse(process: "subprocess.Popen[bytes]", given: bytes, deadline: float, most: int) -> tuple[Kept, Kept, bool]:
-    """Feed a command and read what it says, until it has ended or its time is up."""
+def _communicate(
+    process: "subprocess.Popen[bytes]", stdin_data: bytes, deadline: float, max_bytes: int
+) -> tuple[BoundedOutput, BoundedOutput, bool]:
+    """Feed a command and read its output until it has ended or its time is up: stdout, stderr, whether it timed out.
+
+    Both at once, since a command that waits for one would never come to the other; unlike
+    `subprocess.Popen.communicate`, with bounded output.
+    """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    kept = {process.stdout: Kept(most), process.stderr: Kept(most)}
-    left = memoryview(given)
+    outputs = {process.stdout: BoundedOutput(max_bytes), process.stderr: BoundedOutput(max_bytes)}
+    unsent = memoryview(stdin_data)
     with selectors.DefaultSelector() as selector:
-        for stream in kept:
+        for stream in outputs:
             selector.register(stream, selectors.EVENT_READ)
-        if given:
-            os.set_blocking(process.stdin.fileno(), False)
+        if stdin_data:
+            os.set_blocking(process.stdin.fileno(), False)  # a write to a full pipe must not outlast the deadline
             selector.register(process.stdin, selectors.EVENT_WRITE)
         else:
             process.stdin.close()
         while len(selector.get_map()):
-            wait = deadline - time.monotonic()
-            ready = selector.select(wait) if wait > 0 else []
+            remaining = deadline - time.monotonic()
+            ready = selector.select(remaining) if remaining > 0 else []
             if not ready:
-                return kept[process.stdout], kept[process.stderr], True
+                return outputs[process.stdout], outputs[process.stderr], True
             for key, _ in ready:
                 stream = cast(IO[bytes], key.fileobj)
                 if stream is process.stdin:
-                    left = _feed(stream, left)
-                    done = not left
+                    unsent = _feed_stdin(stream, unsent)
+                    done = not unsent
                 else:
                     data = os.read(stream.fileno(), 1 << 16)
-                    kept[stream].add(data)
+                    outputs[stream].add(data)
                     done = not data
                 if done:
                     selector.unregister(stream)
-                    _close(stream)
+                    _close_stream(stream)
+    # A command may close its streams and go on; its time is counted all the same.
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return kept[process.stdout], kept[process.stderr], True
-    return kept[process.stdout], kept[process.stderr], False
+        return outputs[process.stdout], outputs[process.stderr], True
+    return outputs[process.stdout], outputs[process.stderr], False
 
 
-def _feed(stream: IO[bytes], left: memoryview) -> memoryview:
+def _feed_stdin(stream: IO[bytes], unsent: memoryview) -> memoryview:
     try:
-        return left[os.write(stream.fileno(), left[: 1 << 16]) :]
-    except BrokenPipeError:  # it reads no more
-        return left[:0]
+        return unsent[os.write(stream.fileno(), unsent[: 1 << 16]) :]
+    except BrokenPipeError:  # the command reads no more
+        return unsent[:0]
 
 
-def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # what was written and not yet sent has nobody to read it
+def _close_stream(stream: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # closing flushes, and nobody reads any more
         stream.close()
 
 
-def _environment(work: str) -> dict[str, str]:
+def _build_environment(work: str) -> dict[str, str]:
     return {
         "PATH": PATH,
         "HOME": work,
@@ -309,34 +325,43 @@ def _environment(work: str) -> dict[str, str]:
     }
 
 
-def adopt(folder: Path) -> None:
-    """Give what root put into a work folder to the sandbox's user; `chown` follows no link, also when raced."""
+def give_to_sandbox_user(folder: Path) -> None:
+    """Give what root put into a work folder to the sandbox's user."""
+    # Untrusted code may have left links to files of the host: `-h` and `-P` change the link and never its target, also
+    # when it is swapped meanwhile. `--from=0` leaves the files of other users of the host theirs.
     owner = f"{NOBODY}:{NOBODY}"
     subprocess.run(["chown", "-RhP", "--from=0", owner, "--", str(folder)], capture_output=True, check=False)
 
 
-def remove(folder: Path | None) -> None:
-    """Remove a folder that untrusted code has filled: `rm` neither follows links nor minds the depth."""
+def remove_folder(folder: Path | None) -> None:
+    """Remove a folder that untrusted code has filled."""
     if folder is None:
         return
+    # `rm` and not `shutil.rmtree`: it follows no link that is swapped in, and folders nested too deep to recurse into
+    # don't stop it.
     removed = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
-    if removed.returncode:  # folders without their owner's rights
+    if removed.returncode:  # folders whose owner may not look into them
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
         subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
 
 
-def left_in(file: Path, most: int = 1 << 20) -> bytes:
-    """Read what untrusted code left in a file: never a link's target, never a pipe to wait for, never too much."""
+def read_untrusted_file(file: Path, max_bytes: int = 1 << 20) -> bytes:
+    """Read at most `max_bytes` of a file that untrusted code wrote; `b""` for what is no regular file."""
     try:
+        # O_NOFOLLOW against a link to a file of the host, O_NONBLOCK against a pipe that nobody writes to.
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return b""
-    with open(descriptor, "rb") as found:  # noqa: PTH123  (a path would be followed)
-        return found.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    with open(descriptor, "rb") as stream:  # noqa: PTH123  (a path would be followed)
+        # Checked on the descriptor, since the path may lead elsewhere by now.
+        return stream.read(max_bytes) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 class _Spawner:
-    """One thread, as old as the program, that starts all commands: theirs is the death they die with."""
+    """Starts all commands in one thread that lasts as long as the program.
+
+    bubblewrap's `--die-with-parent` ends a command when the thread that started it ends, not only with the process.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "sandbox-spawn")
@@ -344,24 +369,25 @@ class _Spawner:
     def __call__(
         self,
         backend: Backend,
-        room: SandboxSpec,
+        spec: SandboxSpec,
         argv: Sequence[str],
-        where: str,
+        cwd: str,
         pty: bool,
         files: Sequence[int] | None,
     ) -> "subprocess.Popen[bytes]":
-        return self._pool.submit(_start, backend, room, argv, where, pty, files).result()
+        return self._pool.submit(_start, backend, spec, argv, cwd, pty, files).result()
 
 
 _spawn = _Spawner()
+# No thread survives a fork, so a child needs one of its own.
 os.register_at_fork(after_in_child=_spawn.__init__)  # type: ignore[misc]
 
 
 def _start(
-    backend: Backend, room: SandboxSpec, argv: Sequence[str], where: str, pty: bool, files: Sequence[int] | None
+    backend: Backend, spec: SandboxSpec, argv: Sequence[str], cwd: str, pty: bool, files: Sequence[int] | None
 ) -> "subprocess.Popen[bytes]":
-    env = dict(backend.environment(room))
-    with inherited(backend.command(room, argv, where, pty=pty), backend) as (command, descriptors):
+    env = dict(backend.build_environment(spec))
+    with inherit_descriptors(backend.build_command(spec, argv, cwd, pty=pty), backend) as (command, descriptors):
         if not pty:
             stdin, stdout, stderr = files or [subprocess.PIPE] * 3
             return subprocess.Popen(

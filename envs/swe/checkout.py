@@ -1,8 +1,8 @@
-"""A task's repository at its base commit, in a sandbox of its own.
+"""Checkout of a task's repository at its base commit, in a sandbox of its own.
 
-The agent works in one checkout and is graded in another. Only the base commit is fetched, without its history's
-future, so that the fix can't be found in it. Nothing but a diff goes from one checkout to the other, and as bytes: not
-every file is UTF-8.
+The agent works in one checkout and is graded in another. Only the base commit is fetched, not the history after it,
+where the fix could be found. Nothing but a diff goes from one checkout to the other, and as bytes: not every file is
+UTF-8.
 """
 
 import os
@@ -14,20 +14,26 @@ from types import TracebackType
 from typing import Self
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.sandbox import Bind, Completed, Limits, Sandbox
+from clawrl_trl.envs.sandbox.sandbox import Bind, CommandResult, Limits, Sandbox
 from clawrl_trl.envs.swe.tasks import SweTask
 
 LIMITS = Limits(memory_mb=2048, cpu_s=3600, processes=256, file_mb=256, disk_mb=2048, output_kb=8192)
 GIT_TIMEOUT = 300.0
 """Seconds for a step of setting a repository up, or for taking its diff."""
-LONGEST = 100_000
-"""Bytes of a command; the kernel takes no argument of more than 128 KiB."""
+MAX_COMMAND_BYTES = 100_000
+"""Most bytes of a command; the kernel takes no argument of more than 128 KiB."""
 IMAGE_REPO = "/testbed"
-"""Where SWE-bench's images have the repository, with a Python environment that knows it there."""
+"""Where SWE-bench's images have the repository, which is installed from there in their Python environment."""
 
-_WHO = {"NAME": "agent", "EMAIL": "agent@localhost", "DATE": "2000-01-01T00:00:00+0000"}
-_IDENTITY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in _WHO.items()}
-_ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_AUTHOR = {"NAME": "agent", "EMAIL": "agent@localhost", "DATE": "2000-01-01T00:00:00+0000"}
+_IDENTITY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in _AUTHOR.items()}
+# The user's settings of git (hooks, signing, line ends) must not change a checkout, nor a prompt hold it.
+_ISOLATED_CONFIG = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
 
 
 class Checkout:
@@ -44,46 +50,51 @@ class Checkout:
 
     def __init__(self, task: SweTask, *, limits: Limits = LIMITS, backend: str | None = None) -> None:
         if task.image is None:
-            self._owner = Sandbox(limits=limits, backend=backend, env=_IDENTITY)
+            self._folder_sandbox = Sandbox(limits=limits, backend=backend, env=_IDENTITY)
         else:
-            self._owner = Sandbox(limits=limits, backend="docker", env=_IDENTITY, image=task.image)
-        self._sandbox, self._cwd = self._owner, "repo"
+            self._folder_sandbox = Sandbox(limits=limits, backend="docker", env=_IDENTITY, image=task.image)
+        self._sandbox, self._cwd = self._folder_sandbox, "repo"
         self._shell: tuple[str, ...] = ()
-        self.root = self._owner.path / "repo"
+        self.root = self._folder_sandbox.path / "repo"
         try:
             self.root.mkdir()
             if task.image is not None:
-                self.base = self._from_image(task.image, limits)
+                self.base = self._copy_from_image(task.image, limits)
             else:
-                self.base = _from_files(self.root, task.files) if task.files else _from_repository(self.root, task)
+                self.base = _create_repository(self.root, task)
         except BaseException:
             self.close()
             raise
 
-    def run(self, command: str, timeout: float) -> Completed:
-        """Run a bash command in the repository; its stderr goes to its stdout. What no shell can take fails."""
-        fault = _fault(command)
-        if fault:
-            return Completed(126, f"bash: {fault}\n", "")
-        return self.program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
+    def run(self, command: str, timeout: float) -> CommandResult:
+        """Run a bash command in the repository, its stderr joined to its stdout.
 
-    def program(
+        A command that can't be passed to a shell (a NUL, a lone surrogate, too long) fails with exit code 126, as the
+        agent's mistake.
+        """
+        fault = _find_fault(command)
+        if fault:
+            return CommandResult(126, f"bash: {fault}\n", "")
+        return self.run_program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
+
+    def run_program(
         self, argv: Sequence[str], *, timeout: float = GIT_TIMEOUT, input: str | bytes | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a program in the repository."""
         return self._sandbox.run([*self._shell, *argv], timeout=timeout, cwd=self._cwd, input=input)
 
-    def diff(self) -> bytes:
-        """Return the diff since the base commit, new files included; empty where git can't say."""
-        self.program(["git", "add", "--all"])
+    def take_diff(self) -> bytes:
+        """Return the diff since the base commit, new files included; empty where git fails."""
+        self.run_program(["git", "add", "--all"])
+        # The repository's settings are the agent's to change: none may change the form of the diff or run a program.
         plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
-        done = self.program(["git", "diff", "--cached", *plain, self.base])
+        done = self.run_program(["git", "diff", "--cached", *plain, self.base])
         return b"" if done.exit_code or done.truncated or done.timed_out else done.raw
 
     def close(self) -> None:
         """End what runs in it, and remove it."""
         self._sandbox.close()
-        self._owner.close()
+        self._folder_sandbox.close()
 
     def __enter__(self) -> Self:
         return self
@@ -93,20 +104,22 @@ class Checkout:
     ) -> None:
         self.close()
 
-    def _from_image(self, image: str, limits: Limits) -> str:
-        """Copy the image's repository out, and show the copy in its place: a container lasts for one command.
+    def _copy_from_image(self, image: str, limits: Limits) -> str:
+        """Copy the image's repository out and mount the copy in its place, since a container lasts for one command.
 
-        Its history, which may go on to the fix, is left behind.
+        Its history, which may contain the fix, is left behind.
         """
         copy = f"cp -a {IMAGE_REPO}/. repo && rm -rf repo/.git"
-        done = self._owner.run(["bash", "-c", copy], timeout=GIT_TIMEOUT)
+        done = self._folder_sandbox.run(["bash", "-c", copy], timeout=GIT_TIMEOUT)
         if done.exit_code:
             raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
         # Bash reads this file first: the images keep their Python in a conda environment.
-        (self._owner.path / "activate").write_text("source /opt/miniconda3/bin/activate testbed 2>/dev/null || true\n")
+        (self._folder_sandbox.path / "activate").write_text(
+            "source /opt/miniconda3/bin/activate testbed 2>/dev/null || true\n"
+        )
         self._shell = ("bash", "-c", 'exec "$@"', "bash")
         self._sandbox = Sandbox(
-            self._owner.path,
+            self._folder_sandbox.path,
             limits=limits,
             backend="docker",
             image=image,
@@ -114,62 +127,67 @@ class Checkout:
             env=_IDENTITY | {"BASH_ENV": "/work/activate"},
         )
         self._cwd = IMAGE_REPO
-        begin = (
+        commit_command = (
             "git init --quiet --template= && git add --all && git commit --quiet --message=Begin && git rev-parse HEAD"
         )
-        done = self.program(["bash", "-c", begin])
+        done = self.run_program(["bash", "-c", commit_command])
         if done.exit_code:
             raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
         return done.stdout.strip()
 
 
-def _fault(command: str) -> str:
-    """Why a command can't be a program's argument; empty: it can."""
+def _find_fault(command: str) -> str:
+    """Return why a command can't be a program's argument; empty: it can."""
     try:
-        given = command.encode()
+        data = command.encode()
     except UnicodeEncodeError:
         return "the command has characters that Unicode does not have"
-    if b"\0" in given:
+    if b"\0" in data:
         return "the command has a NUL character"
-    return f"the command is longer than {LONGEST} bytes" if len(given) > LONGEST else ""
+    return f"the command is longer than {MAX_COMMAND_BYTES} bytes" if len(data) > MAX_COMMAND_BYTES else ""
 
 
-def _from_files(root: Path, files: Mapping[str, str]) -> str:
+def _create_repository(root: Path, task: SweTask) -> str:
+    """Create a task's repository in a folder; returns its base commit."""
+    return _create_from_files(root, task.files) if task.files else _clone_repository(root, task)
+
+
+def _create_from_files(root: Path, files: Mapping[str, str]) -> str:
     for name, content in files.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise WorldBroken(f"the task's file {name!r} lies outside its repository")
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    _git(root, "init", "--quiet", "--initial-branch=main", "--template=")
-    _git(root, "add", "--all")
-    _git(root, "commit", "--quiet", "--message=Begin")
-    return _git(root, "rev-parse", "HEAD")
+    _run_git(root, "init", "--quiet", "--initial-branch=main", "--template=")
+    _run_git(root, "add", "--all")
+    _run_git(root, "commit", "--quiet", "--message=Begin")
+    return _run_git(root, "rev-parse", "HEAD")
 
 
-def _from_repository(root: Path, task: SweTask) -> str:
+def _clone_repository(root: Path, task: SweTask) -> str:
     source, commit = task.repository, task.base_commit
     if source is None or commit is None:
         raise WorldBroken(f"the task {task.id} names no repository, or no commit in it")
-    _git(root, "init", "--quiet", "--initial-branch=main", "--template=")
-    if source.is_file():  # a bundle holds branches, of which all come along
-        with tempfile.TemporaryDirectory(prefix="clawrl-bundle-") as whole:
-            _git(Path(whole), "clone", "--quiet", "--bare", str(source), ".")
-            _fetch(root, Path(whole), commit)
+    _run_git(root, "init", "--quiet", "--initial-branch=main", "--template=")
+    if source.is_file():  # git fetches no single commit from a bundle, only whole branches, so not into the checkout
+        with tempfile.TemporaryDirectory(prefix="clawrl-bundle-") as clone:
+            _run_git(Path(clone), "clone", "--quiet", "--bare", str(source), ".")
+            _fetch_commit(root, Path(clone), commit)
     else:
-        _fetch(root, source, commit)
-    _git(root, "checkout", "--quiet", "-B", "main", commit)
-    return _git(root, "rev-parse", "HEAD")
+        _fetch_commit(root, source, commit)
+    _run_git(root, "checkout", "--quiet", "-B", "main", commit)
+    return _run_git(root, "rev-parse", "HEAD")
 
 
-def _fetch(root: Path, source: Path, commit: str) -> None:
+def _fetch_commit(root: Path, source: Path, commit: str) -> None:
     """Fetch one commit alone: neither its past, which is long, nor its future, which holds the fix."""
-    _git(root, "-c", "protocol.version=2", "fetch", "--quiet", "--depth=1", source.resolve().as_uri(), commit)
+    _run_git(root, "-c", "protocol.version=2", "fetch", "--quiet", "--depth=1", source.resolve().as_uri(), commit)
 
 
-def _git(root: Path, *arguments: str) -> str:
-    """Run git on the host, where no untrusted code has been yet."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(root), **_ALONE, **_IDENTITY}
+def _run_git(root: Path, *arguments: str) -> str:
+    """Run git on the host, before any untrusted code had a chance to put hooks or settings into the repository."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(root), **_ISOLATED_CONFIG, **_IDENTITY}
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=root, env=env, capture_output=True, text=True, timeout=GIT_TIMEOUT, check=False

@@ -1,9 +1,9 @@
-"""The software environment: an issue, a repository, one bash block a turn, and hidden tests in the end.
+"""Software environment: an issue, a repository, one bash block a turn, and hidden tests at the end.
 
-The manner is mini-swe-agent's: each command runs in a shell of its own in the repository, and one that prints the
-sentinel submits. What is submitted is the diff, and only the diff reaches the fresh sandbox in which it is graded.
-That package's environment classes are not used: the local and the bubblewrap one leave a command the network, the
-host's environment and its processes, and bound neither its memory nor its output.
+The protocol is mini-swe-agent's: each command runs in a new shell in the repository, and one that prints the sentinel
+submits. The submission is the diff, and only the diff reaches the fresh sandbox in which it is graded. That package's
+environment classes are not used: its local and bubblewrap ones give a command the network, the host's environment and
+its processes, and bound neither its memory nor its output.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import torch
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Json
-from clawrl_trl.envs.sandbox.sandbox import Completed, Limits, default_backend
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits, default_backend
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import Grade, grade
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask
@@ -118,33 +118,33 @@ class SWEEnv(AgentEnv[SweTask]):
         """Check the repository out."""
         self.grade = None
         self._submitted = False
-        self._worked: list[int] = []
-        self._end = time.monotonic() + self.episode_timeout
+        self._command_steps: list[int] = []
+        self._deadline = time.monotonic() + self.episode_timeout
         self._checkout = Checkout(task, limits=self.limits, backend=self.backend)
         system = [{"role": "system", "content": self.system}] if self.system else []
         return Start([*system, {"role": "user", "content": task.problem_statement}], [BASH] if self.tool else [])
 
     def act(self, action: Action) -> Effect:
         """Run the command."""
-        command, trouble = _command(action)
+        command, trouble = _read_command(action)
         if command is None:
             return Effect([trouble] * max(1, len(action.calls)), signal=-1.0, hint=trouble)
-        left = self._end - time.monotonic()
-        if left <= 0:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
             return Effect(["Error: the time for this task is over."], ended=True)
         assert self._checkout is not None
-        timeout = min(self.command_timeout, left)
+        timeout = min(self.command_timeout, remaining)
         done = self._checkout.run(command, timeout)
         self._submitted = _submits(done)
         if not self._submitted:
-            self._worked.append(self.steps_taken - 1)
-        worked = done.exit_code == 0 and not (done.timed_out or done.over)
-        return Effect([self._observation(done, timeout)], ended=self._submitted, signal=1.0 if worked else -1.0)
+            self._command_steps.append(self.steps_taken - 1)
+        succeeded = done.exit_code == 0 and not (done.timed_out or done.exceeded_limit)
+        return Effect([self._describe(done, timeout)], ended=self._submitted, signal=1.0 if succeeded else -1.0)
 
     def evaluate(self) -> float:
         """Grade the diff in a fresh sandbox; the result stays in `grade`."""
         assert self._checkout is not None
-        diff = self._checkout.diff() if self._submitted or self.submit_at_limit else b""
+        diff = self._checkout.take_diff() if self._submitted or self.submit_at_limit else b""
         if diff.strip():
             self.grade = grade(self.task, diff, timeout=self.grading_timeout, limits=self.limits, backend=self.backend)
         else:
@@ -152,18 +152,18 @@ class SWEEnv(AgentEnv[SweTask]):
         return 1.0 if self.grade.resolved else -1.0
 
     def advise(self) -> dict[int, str]:
-        """The first failing test's message, for each command before the submission; see [`AgentEnv`].
+        """Return the first failing test's message for each command before the submission; see [`AgentEnv`].
 
-        A test says what the task's author wrote for it (`test_messages`), else its name: what it printed is no hint,
-        for it runs the agent's code.
+        The message is the one that the task's author wrote (`test_messages`), else it names the test. What the test
+        printed is no hint, because the test runs the agent's code, which could write hints for itself.
         """
         passed = self.grade.passed if self.grade else {}
-        # Where there was nothing to run the tests on, those of the issue fail as they did before.
-        failing = [name for name, fine in passed.items() if not fine] or self.task.fail_to_pass
+        # Where nothing was submitted, the tests of the issue fail as they did before.
+        failing = [name for name, has_passed in passed.items() if not has_passed] or self.task.fail_to_pass
         if not failing:
             return {}
-        words = self.task.test_messages.get(failing[0], f"The test {failing[0]} must pass.")
-        return dict.fromkeys(self._worked, words)
+        message = self.task.test_messages.get(failing[0], f"The test {failing[0]} must pass.")
+        return dict.fromkeys(self._command_steps, message)
 
     def finish(self) -> None:
         """Remove the checkout."""
@@ -171,27 +171,31 @@ class SWEEnv(AgentEnv[SweTask]):
         if checkout is not None:
             checkout.close()
 
-    def _observation(self, done: Completed, timeout: float) -> str:
+    def _describe(self, done: CommandResult, timeout: float) -> str:
         note = f"Error: the command was ended after {timeout:g} s.\n" if done.timed_out else ""
-        note += f"Error: the command was ended: {done.over}.\n" if done.over else ""
-        # What is on stderr all the same is of the sandbox: the command's own goes to stdout.
+        note += f"Error: the command was ended: {done.exceeded_limit}.\n" if done.exceeded_limit else ""
+        # The command's own stderr goes to stdout; what is on stderr comes from the sandbox.
         output = excerpt(done.stdout + done.stderr, self.head, self.tail)
         return f"{note}<returncode>{done.exit_code}</returncode>\n<output>\n{output.rstrip()}\n</output>"
 
 
 def _require_tools(tasks: Sequence[SweTask]) -> None:
-    """Say so if what the tasks need is not on this machine."""
-    inside = [task for task in tasks if task.image is None]
-    if len(inside) < len(tasks) and shutil.which("docker") is None:
+    """Check that the programs that the tasks need are on this machine.
+
+    Raises:
+        UserError: If one is missing.
+    """
+    without_image = [task for task in tasks if task.image is None]
+    if len(without_image) < len(tasks) and shutil.which("docker") is None:
         raise UserError("Tasks with images need Docker: install it, or keep to tasks without image_name.")
-    if inside and shutil.which("git") is None:
+    if without_image and shutil.which("git") is None:
         raise UserError("Software tasks need git: install it.")
-    if any(task.test_command is None for task in inside) and importlib.util.find_spec("pytest") is None:
+    if any(task.test_command is None for task in without_image) and importlib.util.find_spec("pytest") is None:
         raise UserError('The hidden tests need pytest: pip install "clawrl-trl[envs]".')
 
 
-def _command(action: Action) -> tuple[str | None, str]:
-    """The one command of an action, or what to do instead."""
+def _read_command(action: Action) -> tuple[str | None, str]:
+    """Read the one command of an action; without one, what to tell the model to do instead."""
     if action.calls:
         commands = [call.arguments.get("command") for call in action.calls if call.name == "bash"]
         if len(action.calls) == 1 and commands and isinstance(commands[0], str):
@@ -206,6 +210,6 @@ def _command(action: Action) -> tuple[str | None, str]:
     )
 
 
-def _submits(done: Completed) -> bool:
+def _submits(done: CommandResult) -> bool:
     lines = done.stdout.lstrip().splitlines()
     return done.exit_code == 0 and bool(lines) and lines[0].strip() == SENTINEL

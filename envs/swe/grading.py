@@ -1,12 +1,12 @@
 """Grading of a diff by the hidden tests, on a checkout that the agent has never touched.
 
-The diff is applied first and the hidden tests are written last, onto the base commit's own versions of all files that
-named tests are in, in folders that are folders: whatever the diff did to a test, or put in its way, is gone. So is
-what it did to files that steer the test runner, unless the oracle changes them too. A diff that keeps the tests from
-being written has failed; only tests that don't fit the base commit itself break the world. Tests import the code that
-they test, which can forge what its process reports; so the tests that decide run as copies of which some must fail
-(`clawrl_trl.envs.sandbox.canaries`), and the report is held against the exit code. With a test command, the log is
-believed.
+The diff is applied first and the hidden tests are written last, onto the base commit's versions of all files with
+named tests; links and folders in their way are removed. So nothing that the diff did to a test remains, nor what it
+did to files that configure the test runner, unless the oracle changes them too. A diff that keeps the tests from being
+written has failed; only tests that don't fit the base commit itself break the world. Tests import the code that they
+test, which can forge what its process reports. So the tests that decide run as copies of which some must fail
+(`clawrl_trl.envs.sandbox.canaries`), and the report must agree with the exit code. With a test command, the log is
+trusted.
 """
 
 import json
@@ -18,18 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, function_of, functions_in, make_canaries
-from clawrl_trl.envs.sandbox.sandbox import Completed, Limits
+from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, list_functions, make_canaries, strip_parameters
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.tasks import SweTask
 
 STEERING = {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"}
 STEERING |= {"pyproject.toml", "sitecustomize.py", "usercustomize.py"}
-"""Names of files that steer a test runner."""
+"""Names of files that configure a test runner or Python itself: by one of them a diff could make every test pass."""
 
-_HEADER = re.compile(r"^(?:diff --git a/(.+?) b/(.+)|--- a/(.+)|\+\+\+ b/(.+)|rename (?:from|to) (.+))$", re.MULTILINE)
-_SAID = re.compile(r"^(PASSED|XFAIL|FAILED|ERROR) (\S+(?: \[.*\])?)", re.MULTILINE)
-_UNITTEST = re.compile(r"^(\w+ \([\w.]+\)).* \.\.\. (ok|expected failure|FAIL|ERROR)$", re.MULTILINE)
+_DIFF_HEADER = re.compile(
+    r"^(?:diff --git a/(.+?) b/(.+)|--- a/(.+)|\+\+\+ b/(.+)|rename (?:from|to) (.+))$", re.MULTILINE
+)
+_PYTEST_LINE = re.compile(r"^(PASSED|XFAIL|FAILED|ERROR) (\S+(?: \[.*\])?)", re.MULTILINE)
+_UNITTEST_LINE = re.compile(r"^(\w+ \([\w.]+\)).* \.\.\. (ok|expected failure|FAIL|ERROR)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,54 +68,66 @@ def grade(
         if diff.strip() and not _apply(checkout, diff):
             return Grade(False, "the diff does not apply")
         if not _write_tests(checkout, task):
-            return _unwritable(task, diff, limits, backend)
-        ran, reason = _run(checkout, task, timeout)
-    passed = {name: _passed(name, ran) for name in (*task.fail_to_pass, *task.pass_to_pass)}
-    failing = [name for name, fine in passed.items() if not fine]
+            return _grade_unwritable_tests(task, diff, limits, backend)
+        results, reason = _run_tests(checkout, task, timeout)
+    passed = {name: _has_passed(name, results) for name in (*task.fail_to_pass, *task.pass_to_pass)}
+    failing = [name for name, has_passed in passed.items() if not has_passed]
     if failing:
         return Grade(False, reason or f"{len(failing)} of {len(passed)} tests fail, {failing[0]} among them", passed)
     return Grade(bool(task.fail_to_pass), passed=passed)
 
 
-def paths_of(diff: str) -> set[str]:
-    """The files that a diff touches."""
-    return {path for found in _HEADER.findall(diff) for path in found if path}
+def list_paths(diff: str) -> set[str]:
+    """List the files that a diff touches, under their old and new names."""
+    return {path for match in _DIFF_HEADER.findall(diff) for path in match if path}
 
 
 def _apply(checkout: Checkout, diff: str | bytes) -> bool:
-    """Apply a diff inside the sandbox; git follows no link and leaves neither the repository nor `.git` alone."""
-    return checkout.program(["git", "apply", "--whitespace=nowarn", "-"], input=diff).exit_code == 0
+    """Apply a diff inside the sandbox; git refuses one that follows a link, leaves the repository or writes `.git`."""
+    return checkout.run_program(["git", "apply", "--whitespace=nowarn", "-"], input=diff).exit_code == 0
 
 
 def _write_tests(checkout: Checkout, task: SweTask) -> bool:
-    """Write the hidden tests; whether they fit."""
-    return _restore(checkout, task) and (not task.test_patch.strip() or _apply(checkout, task.test_patch))
+    """Write the hidden tests; return whether they fit."""
+    return _restore_base_files(checkout, task) and (not task.test_patch.strip() or _apply(checkout, task.test_patch))
 
 
-def _unwritable(task: SweTask, diff: str | bytes, limits: Limits, backend: str | None) -> Grade:
-    """Whose fault it is that the hidden tests don't fit."""
+def _grade_unwritable_tests(task: SweTask, diff: str | bytes, limits: Limits, backend: str | None) -> Grade:
+    """Decide whose fault it is that the hidden tests don't fit: a failure where it is the diff's.
+
+    Raises:
+        WorldBroken: If they don't fit the base commit either.
+    """
     if diff.strip():
-        with Checkout(task, limits=limits, backend=backend) as untouched:
-            if _write_tests(untouched, task):
+        with Checkout(task, limits=limits, backend=backend) as fresh:
+            if _write_tests(fresh, task):
                 return Grade(False, "the hidden tests can't be written onto the diff")
     raise WorldBroken(f"the hidden tests of {task.id} don't apply to its base commit")
 
 
-def _restore(checkout: Checkout, task: SweTask) -> bool:
-    """Put the files of the named tests, and those that steer the runner, back as they were at the base commit."""
-    base = set(_lines(checkout, "git", "ls-tree", "-rz", "--name-only", checkout.base))
-    now = base | set(_lines(checkout, "git", "ls-files", "-oz"))
-    steering = {path for path in now if PurePosixPath(path).name in STEERING}
+def _restore_base_files(checkout: Checkout, task: SweTask) -> bool:
+    """Restore the files of the named tests, and those that configure the runner, from the base commit."""
+    base = set(_list_git_paths(checkout, "git", "ls-tree", "-rz", "--name-only", checkout.base))
+    # Untracked files too, and ignored ones: a diff can add a conftest.py as well as the .gitignore that hides it.
+    present = base | set(_list_git_paths(checkout, "git", "ls-files", "-oz"))
+    steering = {path for path in present if PurePosixPath(path).name in STEERING}
     named = {name.partition("::")[0] for name in (*task.fail_to_pass, *task.pass_to_pass) if "::" in name}
-    guarded = paths_of(task.test_patch) | (steering | named) - paths_of(task.patch)
+    # What the oracle changes is part of the solution, and stays as the diff has it.
+    guarded = list_paths(task.test_patch) | (steering | named) - list_paths(task.patch)
     for path in sorted(guarded):
-        _clear(checkout.root, path)
-    kept = sorted(guarded & base)
-    return not kept or checkout.program(["git", "checkout", "--force", checkout.base, "--", *kept]).exit_code == 0
+        _clear_path(checkout.root, path)
+    restored = sorted(guarded & base)
+    return (
+        not restored
+        or checkout.run_program(["git", "checkout", "--force", checkout.base, "--", *restored]).exit_code == 0
+    )
 
 
-def _clear(root: Path, path: str) -> None:
-    """Remove a file, and what stands where its folders must be; nothing runs in the sandbox, so nobody interferes."""
+def _clear_path(root: Path, path: str) -> None:
+    """Remove a file, and whatever is in the place of its folders.
+
+    On the host, but nothing runs in the sandbox, so that no link can be swapped in meanwhile.
+    """
     place = root
     for part in PurePosixPath(path).parts:
         place = place / part
@@ -125,66 +139,68 @@ def _clear(root: Path, path: str) -> None:
     shutil.rmtree(place)
 
 
-def _run(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mapping[str, bool], str]:
+def _run_tests(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mapping[str, bool], str]:
     if task.test_command is not None:
         done = checkout.run(task.test_command, timeout)
-        ran: Mapping[str, bool] = read_log(done.stdout)
+        results: Mapping[str, bool] = read_log(done.stdout)
         trouble = ""
     else:
-        files = _test_files(checkout, task)
-        canaries = make_canaries(*_deciding(checkout, task, files))
+        files = _list_test_files(checkout, task)
+        canaries = make_canaries(*_find_deciding_tests(checkout, task, files))
         for path, text in canaries.files.items():
-            _clear(checkout.root, path)
+            _clear_path(checkout.root, path)
             (checkout.root / path).write_text(text)
-        done = checkout.program(_pytest(task, files, canaries), timeout=timeout)
-        ran, trouble = canaries.judge(read_report(done))
+        done = checkout.run_program(_build_pytest_command(task, files, canaries), timeout=timeout)
+        results, trouble = canaries.judge(read_report(done))
     if done.timed_out:
         return {}, f"the tests did not end within {timeout:g} s"
-    if done.over:
-        return {}, f"the tests were ended: {done.over}"
-    if trouble and ran:
+    if done.exceeded_limit:
+        return {}, f"the tests were ended: {done.exceeded_limit}"
+    if trouble and results:
         return {}, trouble
     return (
-        ran,
-        "" if ran else f"no report that agrees with the exit code: {(done.stderr or done.stdout).strip()[-500:]}",
+        results,
+        "" if results else f"no report that agrees with the exit code: {(done.stderr or done.stdout).strip()[-500:]}",
     )
 
 
-def _pytest(task: SweTask, files: Sequence[str], canaries: Canaries) -> list[str]:
-    """The command that runs the hidden tests; what decides, as copies alone."""
-    # A task that brings its whole world can't mean the plugins of this one, and loading them takes longest.
-    alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"] if task.files else []
-    own = [file for file in files if file not in canaries.stand_ins]
-    return [*alone, *worker(["."]), *own, *canaries.run]
+def _build_pytest_command(task: SweTask, files: Sequence[str], canaries: Canaries) -> list[str]:
+    """Build the command that runs the hidden tests; files with tests that decide, as copies alone."""
+    # A task that consists of its files can't need the plugins installed here, whose loading takes longest.
+    environment = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"] if task.files else []
+    plain_files = [file for file in files if file not in canaries.stand_ins]
+    return [*environment, *build_worker_command(["."]), *plain_files, *canaries.paths_to_run]
 
 
-def worker(path: Sequence[str], program: str = "") -> list[str]:
-    """The command that runs pytest and reports, to be followed by pytest's arguments.
+def build_worker_command(path: Sequence[str], program: str = "") -> list[str]:
+    """Build the command that runs pytest and reports, to be followed by pytest's arguments.
 
     Args:
-        path (`Sequence[str]`): Folders to import from; relative ones: from where it is run.
-        program (`str`, *optional*): What starts the commands of the tests; default: they do.
+        path (`Sequence[str]`): Folders to import from; relative to the folder where it runs.
+        program (`str`, *optional*): What starts the commands of the tests; default: they start as they are.
     """
     source = Path(__file__).with_name("grading_worker.py").read_text()
+    # Isolated, so that no module of the repository is loaded in place of one of Python's or pytest's.
     return ["python", "-I", "-c", source, json.dumps({"path": list(path), "program": program})]
 
 
-def read_report(done: Completed) -> list[Phase]:
-    """Read the tests' outcomes; empty unless the report, its own tale and the exit code agree."""
+def read_report(done: CommandResult) -> list[Phase]:
+    """Read the tests' outcomes; empty unless the outcomes, the exit code in the report and the process's agree."""
     try:
         report = json.loads(done.stdout)
         phases = [(str(name), str(phase), str(outcome)) for name, phase, outcome in report["phases"]]
         code = int(report["exit"])
     except (ValueError, TypeError, KeyError):
         return []
+    # A forged report needs a forged exit code too, and the other way round.
     failed = any(outcome == "failed" for _, _, outcome in phases)
     return phases if code == done.exit_code == int(failed) else []
 
 
-def _deciding(
+def _find_deciding_tests(
     checkout: Checkout, task: SweTask, files: Sequence[str]
 ) -> tuple[Mapping[str, str], Mapping[str, set[str]]]:
-    """The files of tests that must come to pass, and those tests; a file whose tests can't all be found is not one."""
+    """Find the files with tests that decide, and those tests; none in a file whose named tests can't all be found."""
     sources, deciding = {}, {}
     for file in files:
         if not file.endswith(".py"):
@@ -193,43 +209,45 @@ def _deciding(
             source = (checkout.root / file).read_text()
         except (OSError, UnicodeError):
             continue
-        functions = set(functions_in(source))
-        named = {function_of(test) for name in task.fail_to_pass for path, _, test in [name.partition("::")]
+        functions = set(list_functions(source))
+        tests = {strip_parameters(test) for name in task.fail_to_pass for path, _, test in [name.partition("::")]
                  if path == file and test}  # fmt: skip
-        bare = {name for name in task.fail_to_pass if "::" not in name}
-        named |= {function for function in functions if function.rpartition("::")[2] in bare}
+        bare_names = {name for name in task.fail_to_pass if "::" not in name}
+        tests |= {function for function in functions if function.rpartition("::")[2] in bare_names}
         sources[file] = source
-        deciding[file] = named if named <= functions else set()
+        deciding[file] = tests if tests <= functions else set()
     return dict(sorted(sources.items(), key=lambda item: not deciding[item[0]])), deciding
 
 
-def _test_files(checkout: Checkout, task: SweTask) -> list[str]:
-    """The files that the named tests are in; one that the diff removed is left out, as pytest would run nothing."""
+def _list_test_files(checkout: Checkout, task: SweTask) -> list[str]:
+    """List the files with named tests; one that the diff removed is left out, as pytest would then run nothing."""
     named = {name.partition("::")[0] for name in (*task.fail_to_pass, *task.pass_to_pass) if "::" in name}
-    files = named or {path for path in paths_of(task.test_patch) if path.endswith(".py")}
+    files = named or {path for path in list_paths(task.test_patch) if path.endswith(".py")}
     return sorted(file for file in files if (checkout.root / file).is_file())
 
 
 def read_log(log: str) -> dict[str, bool]:
-    """The tests in the log of `pytest -rA` or of unittest in its wordy mode."""
-    passed = {name: said in ("PASSED", "XFAIL") for said, name in _SAID.findall(log)}
-    return passed | {name: said in ("ok", "expected failure") for name, said in _UNITTEST.findall(log)}
+    """Read the tests' outcomes from the log of `pytest -rA` or of unittest with `--verbose`."""
+    passed = {name: outcome in ("PASSED", "XFAIL") for outcome, name in _PYTEST_LINE.findall(log)}
+    return passed | {name: outcome in ("ok", "expected failure") for name, outcome in _UNITTEST_LINE.findall(log)}
 
 
-def _passed(name: str, ran: Mapping[str, bool]) -> bool:
+def _has_passed(name: str, results: Mapping[str, bool]) -> bool:
     """Return whether a named test passed.
 
     SWE-bench's lists, read from logs, have names that end at a blank, and for some projects names without a file;
     such a name stands for all tests that it may mean.
     """
-    if name in ran:
-        return ran[name]
-    bare = "::" not in name and "(" not in name
-    meant = [
-        fine for one, fine in ran.items() if one.partition(" ")[0] == name or (bare and one.endswith(f"::{name}"))
+    if name in results:
+        return results[name]
+    is_bare = "::" not in name and "(" not in name
+    matching = [
+        has_passed
+        for test, has_passed in results.items()
+        if test.partition(" ")[0] == name or (is_bare and test.endswith(f"::{name}"))
     ]
-    return bool(meant) and all(meant)
+    return bool(matching) and all(matching)
 
 
-def _lines(checkout: Checkout, *argv: str) -> Iterable[str]:
-    return [line for line in os.fsdecode(checkout.program(argv).raw).split("\0") if line]
+def _list_git_paths(checkout: Checkout, *argv: str) -> Iterable[str]:
+    return [line for line in os.fsdecode(checkout.run_program(argv).raw).split("\0") if line]

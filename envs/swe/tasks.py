@@ -4,22 +4,21 @@ A row has `instance_id`, `problem_statement`, `base_commit`, `patch` (the oracle
 `FAIL_TO_PASS` and `PASS_TO_PASS` (lists, or JSON of lists), and `repo` ("owner/name"), which is looked for as a
 local repository or git bundle. Additions, all optional: `repository` (a path, from the file's folder), `files`
 (path to content: the repository as a whole, for small tasks), `image_name` (a Docker image in SWE-bench's manner),
-`test_command` (with a log like `pytest -rA`'s or unittest's), `test_messages` (test to text: what a teacher is told
+`test_command` (with a log like `pytest -rA`'s or unittest's), `test_messages` (test to text: the hint for a teacher
 where the test fails), `difficulty`.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""What a command prints first to submit, as mini-swe-agent has it."""
+"""First line of a command's output that submits, as in mini-swe-agent."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +56,22 @@ class SweTask:
     difficulty: int = 1
 
     def oracle(self) -> list[str]:
-        """Actions that solve the task."""
-        return [action_of(f"git apply - <<'END_OF_PATCH'\n{self.patch}END_OF_PATCH"), submit()]
+        """Return actions that solve the task."""
+        return [format_action(f"git apply - <<'END_OF_PATCH'\n{self.patch}END_OF_PATCH"), format_submission()]
 
     def noop(self) -> list[str]:
-        """Actions that solve nothing: an empty file is submitted, so that the hidden tests run in earnest."""
-        return [action_of("touch nothing"), submit()]
+        """Return actions that solve nothing: they submit an empty file, since an empty diff would not be tested."""
+        return [format_action("touch nothing"), format_submission()]
 
 
-def action_of(command: str) -> str:
-    """A command as an action: one bash block."""
+def format_action(command: str) -> str:
+    """Format a command as an action: one bash block."""
     return f"```bash\n{command}\n```"
 
 
-def submit() -> str:
-    """The action that submits."""
-    return action_of(f"echo {SENTINEL}")
+def format_submission() -> str:
+    """Format the action that submits."""
+    return format_action(f"echo {SENTINEL}")
 
 
 def read_swe_tasks(
@@ -91,29 +90,29 @@ def read_swe_tasks(
     Raises:
         UserError: If there is no such file, or a row is no task or its repository is missing.
     """
-    given = path or os.environ.get("SWE_BENCH_PATH")
-    if not given:
+    location = path or os.environ.get("SWE_BENCH_PATH")
+    if not location:
         raise UserError("No SWE tasks are named: give a JSONL or parquet file, or set SWE_BENCH_PATH.")
     tasks = []
-    for file in _files(Path(given)):
-        shelf = Path(repositories or os.environ.get("SWE_BENCH_REPOS") or file.parent / "repositories")
-        tasks += [_task(row, file, shelf) for row in _rows(file)]
+    for file in _find_files(Path(location)):
+        repositories_folder = Path(repositories or os.environ.get("SWE_BENCH_REPOS") or file.parent / "repositories")
+        tasks += [_build_task(row, file, repositories_folder) for row in _read_rows(file)]
     if len({task.id for task in tasks}) < len(tasks):
-        raise UserError(f"Two tasks in {given} have the same instance_id: rename one.")
+        raise UserError(f"Two tasks in {location} have the same instance_id: rename one.")
     return [task for task in tasks if difficulty in (None, task.difficulty)]
 
 
-def _files(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(one for kind in ("*.jsonl", "*.parquet") for one in path.rglob(kind))
-        if found:
-            return found
+        files = sorted(file for kind in ("*.jsonl", "*.parquet") for file in path.rglob(kind))
+        if files:
+            return files
     elif path.is_file():
         return [path]
     raise UserError(f"There are no SWE tasks at {path}: name a JSONL or parquet file, or a folder with such files.")
 
 
-def _rows(file: Path) -> Iterator[Json]:
+def _read_rows(file: Path) -> Iterator[Json]:
     if file.suffix == ".parquet":
         import pyarrow.parquet
 
@@ -130,16 +129,16 @@ def _rows(file: Path) -> Iterator[Json]:
                 raise UserError(f"{file}, line {number} is no JSON object: {error}.") from None
 
 
-def _task(row: Json, file: Path, shelf: Path) -> SweTask:
+def _build_task(row: Json, file: Path, repositories_folder: Path) -> SweTask:
     try:
         return SweTask(
             id=row["instance_id"],
             problem_statement=row["problem_statement"],
             test_patch=row["test_patch"],
-            fail_to_pass=_names(row["FAIL_TO_PASS"]),
-            pass_to_pass=_names(row.get("PASS_TO_PASS") or []),
+            fail_to_pass=_read_test_names(row["FAIL_TO_PASS"]),
+            pass_to_pass=_read_test_names(row.get("PASS_TO_PASS") or []),
             patch=row.get("patch") or "",
-            repository=_repository(row, file, shelf),
+            repository=_find_repository(row, file, repositories_folder),
             base_commit=row.get("base_commit"),
             files=row.get("files") or {},
             image=row.get("image_name"),
@@ -152,22 +151,24 @@ def _task(row: Json, file: Path, shelf: Path) -> SweTask:
         raise UserError(f"{name} in {file} is no SWE-bench task: {type(error).__name__} {error}.") from None
 
 
-def _names(given: Any) -> list[str]:
-    names = json.loads(given) if isinstance(given, str) else list(given)
+def _read_test_names(value: object) -> list[str]:
+    if not isinstance(value, Iterable):
+        raise TypeError("the tests must be a list of names")
+    names = json.loads(value) if isinstance(value, str) else list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError("the tests must be a list of names")
     return names
 
 
-def _repository(row: Json, file: Path, shelf: Path) -> Path | None:
+def _find_repository(row: Json, file: Path, repositories_folder: Path) -> Path | None:
     if row.get("files") or row.get("image_name"):
         return None
     if row.get("repository"):
         places = [file.parent / str(row["repository"])]
     else:
-        whole = str(row["repo"])
-        stems = [whole.replace("/", "__"), whole, whole.rpartition("/")[2]]
-        places = [shelf / f"{stem}{ending}" for stem in stems for ending in ("", ".git", ".bundle")]
+        name = str(row["repo"])
+        stems = [name.replace("/", "__"), name, name.rpartition("/")[2]]
+        places = [repositories_folder / f"{stem}{ending}" for stem in stems for ending in ("", ".git", ".bundle")]
     for place in places:
         if place.exists():
             return place.resolve()

@@ -1,12 +1,11 @@
 """TerminalEnv: a task in a real, persistent shell.
 
-The agent works through four tools on one shell in a sandbox; what counts in the end is what the task's tests find in
-the work folder once the shell and all that ran in it are gone. Services that were left running don't count.
+The agent works through four tools on one shell in a sandbox. The outcome is what the task's tests find in the work
+folder once the shell and all that ran in it have ended; services that were left running don't count.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, com
 from clawrl_trl.envs.base.message import Action, Call, Json
 from clawrl_trl.envs.sandbox.backends import check_backend, default_backend
 from clawrl_trl.envs.sandbox.sandbox import Limits
-from clawrl_trl.envs.terminal.shell import Seen, Shell, ShellBroken, ShellRoom
+from clawrl_trl.envs.terminal.shell import CommandFolder, Shell, ShellBroken, ShellOutput
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
 from clawrl_trl.envs.terminal.task_world import TaskWorld
 
@@ -30,7 +29,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
     """Work in a terminal, rewarded by the task's tests.
 
     The tools are `shell_exec(command)`, `shell_view()`, `shell_write_to_process(input)` and
-    `write_file(path, content)`. There is one shell; an `id` of a shell, which some models give, is read over. A reply
+    `write_file(path, content)`. There is one shell; an `id` of a shell, which some models give, is ignored. A reply
     without a call ends the episode. The outcome is 2 * passed / tests - 1; the signal of an action is 1 for exit code
     0, -1 for any other and for a call that can't be carried out. Observations, action and the ends of an episode: see
     [`AgentEnv`].
@@ -108,6 +107,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
     def evaluate(self) -> float:
         """See [`AgentEnv`]."""
         assert self._world is not None
+        # First, so that nothing of the agent's runs beside the tests.
         self._end_terminal()
         return self._world.verify().outcome
 
@@ -126,122 +126,123 @@ class TerminalEnv(AgentEnv[TaskFolder]):
             self._terminal = None
 
 
-Answer = tuple[str, float | None]
-"""What a tool says, and the process score of calling it."""
+ToolAnswer = tuple[str, float | None]
+"""Result of a tool in words, and the process score of calling it."""
 
 
 class _Terminal:
-    """The tools, on one shell."""
+    """The agent's tools on one shell."""
 
     def __init__(self, world: TaskWorld, timeout: float, *, sandboxed: bool) -> None:
-        self._room = ShellRoom(sandboxed=sandboxed)
-        self._sandbox = world.sandbox(self._room.bind)
-        self._shell = Shell(self._sandbox, self._room)
+        self._commands = CommandFolder(sandboxed=sandboxed)
+        self._sandbox = world.open_sandbox(self._commands.bind)
+        self._shell = Shell(self._sandbox, self._commands)
         self._timeout = timeout
-        self._tools: dict[str, tuple[dict[str, str], Callable[..., Answer]]] = {
+        self._tools: dict[str, tuple[dict[str, str], Callable[..., ToolAnswer]]] = {
             "shell_exec": ({"command": "command"}, self._execute),
             "shell_view": ({}, self._view),
             "shell_write_to_process": ({"input": "text", "command": "text"}, self._type),
-            "write_file": ({"path": "path", "file_path": "path", "content": "content"}, self._write),
+            "write_file": ({"path": "path", "file_path": "path", "content": "content"}, self._write_file),
         }
+        # Its name in OpenClaw-RL's terminal environment.
         self._tools["shell_write_content_to_file"] = self._tools["write_file"]
 
     def start(self) -> None:
-        """Have the shell come up while the policy thinks."""
+        """Start the shell, which gets ready while the policy samples its first action."""
         self._shell.start()
 
-    def call(self, call: Call) -> Answer:
-        """Do what a call asks; a mistake in it is answered in words."""
+    def call(self, call: Call) -> ToolAnswer:
+        """Carry a call out; a mistake in it is answered in words, for the model to mend."""
         if call.name not in self._tools:
-            return _refused(f"there is no tool {call.name!r}; there are {', '.join(schema_names())}")
+            return _refuse(f"there is no tool {call.name!r}; there are {', '.join(list_tool_names())}")
         names, tool = self._tools[call.name]
-        given: dict[str, str] = {}
+        values: dict[str, str] = {}
         for name, value in call.arguments.items():
-            if name in _READ_OVER:
+            if name in _IGNORED_ARGUMENTS:
                 continue
             if name not in names:
-                return _refused(f"{call.name} has no argument {name!r}; it has {', '.join(names) or 'none'}")
+                return _refuse(f"{call.name} has no argument {name!r}; it has {', '.join(names) or 'none'}")
             if not isinstance(value, str):
-                return _refused(f"the argument {name!r} of {call.name} must be a text")
-            given[names[name]] = value
-        missing = [name for name, own in names.items() if own not in given]
+                return _refuse(f"the argument {name!r} of {call.name} must be a text")
+            values[names[name]] = value
+        missing = [name for name, parameter in names.items() if parameter not in values]
         if missing:
-            return _refused(f"{call.name} needs the argument {missing[0]!r}")
-        return tool(**given)
+            return _refuse(f"{call.name} needs the argument {missing[0]!r}")
+        return tool(**values)
 
     def close(self) -> None:
         """End the shell with all that runs in it."""
         self._shell.close()
         self._sandbox.close()
-        self._room.close()
+        self._commands.close()
 
-    def _execute(self, command: str) -> Answer:
+    def _execute(self, command: str) -> ToolAnswer:
         if not command.strip():
-            return _refused("the command is empty")
-        return (BUSY, -1.0) if self._shell.running else self._told(self._shell.execute(command, self._timeout))
+            return _refuse("the command is empty")
+        return (BUSY, -1.0) if self._shell.running else self._describe(self._shell.execute(command, self._timeout))
 
-    def _write(self, path: str, content: str) -> Answer:
+    def _write_file(self, path: str, content: str) -> ToolAnswer:
         if self._shell.running:
             return BUSY, -1.0
-        seen = self._shell.write_file(path, content, self._timeout)
-        if seen.exit_code == 0:
+        output = self._shell.write_file(path, content, self._timeout)
+        if output.exit_code == 0:
             return f"Wrote {len(content)} characters to {path}.", 1.0
-        return self._told(seen)
+        return self._describe(output)
 
-    def _view(self) -> Answer:
-        return self._told(self._shell.view(self._timeout))
+    def _view(self) -> ToolAnswer:
+        return self._describe(self._shell.view(self._timeout))
 
-    def _type(self, text: str) -> Answer:
+    def _type(self, text: str) -> ToolAnswer:
         if not self._shell.running:
-            return _refused("nothing is running that could be typed to: use shell_exec")
-        return self._told(self._shell.type(text, self._timeout))
+            return _refuse("nothing is running that could be typed to: use shell_exec")
+        return self._describe(self._shell.type(text, self._timeout))
 
-    def _told(self, seen: Seen) -> Answer:
-        text = seen.output.rstrip("\n")
-        if seen.lost:
-            note = f"[the shell is gone: {seen.lost}; the next command starts a new one]"
-        elif seen.running:
+    def _describe(self, output: ShellOutput) -> ToolAnswer:
+        text = output.text.rstrip("\n")
+        if output.end_reason:
+            note = f"[the shell is gone: {output.end_reason}; the next command starts a new one]"
+        elif output.running:
             note = "[still running]"
-        elif seen.exit_code:
-            note = f"[exit code {seen.exit_code}]"
+        elif output.exit_code:
+            note = f"[exit code {output.exit_code}]"
         else:
             note = "" if text else "[no output]"
-        return "\n".join(part for part in (text, note) if part), _signal(seen)
+        return "\n".join(part for part in (text, note) if part), _score_output(output)
 
 
-def _refused(why: str) -> Answer:
+def _refuse(why: str) -> ToolAnswer:
     return f"Error: {why}.", -1.0
 
 
-def _signal(seen: Seen) -> float | None:
-    """The process score of what the terminal showed: its exit code; none where nothing has ended."""
-    if seen.lost:
+def _score_output(output: ShellOutput) -> float | None:
+    """Score an output by its exit code: 1 or -1; `None` while the command runs."""
+    if output.end_reason:
         return -1.0
-    return None if seen.exit_code is None else (1.0 if seen.exit_code == 0 else -1.0)
+    return None if output.exit_code is None else (1.0 if output.exit_code == 0 else -1.0)
 
 
-_READ_OVER = ("id", "block", "timeout")
+_IGNORED_ARGUMENTS = ("id", "block", "timeout")
 
 
-def _schema(name: str, description: str, **arguments: str) -> Json:
-    properties: dict[str, Any] = {one: {"type": "string", "description": said} for one, said in arguments.items()}
+def _build_schema(name: str, description: str, **arguments: str) -> Json:
+    properties: Json = {argument: {"type": "string", "description": text} for argument, text in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(arguments)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 SCHEMAS = [
-    _schema("shell_exec", "Run a command in the shell and see what it prints.", command="The bash command."),
-    _schema("shell_view", "See what the running command has printed since."),
-    _schema(
+    _build_schema("shell_exec", "Run a command in the shell and see what it prints.", command="The bash command."),
+    _build_schema("shell_view", "See what the running command has printed since."),
+    _build_schema(
         "shell_write_to_process",
         "Type a line to the running command.",
         input="The line, or one of the keys C-c, C-d, C-z.",
     ),
-    _schema("write_file", "Write a file.", path="Where to write it.", content="What it is to hold."),
+    _build_schema("write_file", "Write a file.", path="Where to write it.", content="What it is to hold."),
 ]
-"""The tools' schemas, chat API."""
+"""Schemas of the tools, in the chat API's form."""
 
 
-def schema_names() -> list[str]:
-    """Names of the tools."""
+def list_tool_names() -> list[str]:
+    """List the names of the tools."""
     return [schema["function"]["name"] for schema in SCHEMAS]

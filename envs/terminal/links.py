@@ -1,33 +1,37 @@
-"""Removes the symbolic links of a work folder that lead out of it, before anybody follows them who sees more."""
+"""Removal of symbolic links that lead out of a work folder.
+
+The agent leaves links that its own sandbox makes harmless; the tests, which can see the expected values, would follow
+them and read those in place of the agent's file.
+"""
 
 import os
 from pathlib import Path, PurePosixPath
 
-_HERE = (PurePosixPath("/app"), PurePosixPath("/work"))
-_PUBLIC = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt/python", "/dev/null")
-"""Where a link may lead: the system's own, which is the same for everybody."""
-_MOST = 40
-"""Links in a row, as the kernel has it."""
+_WORK_ROOTS = (PurePosixPath("/app"), PurePosixPath("/work"))
+_PUBLIC_ROOTS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt/python", "/dev/null")
+"""Where a link may lead: the system's files, which are the same in every sandbox."""
+_MAX_LINKS = 40
+"""Links followed in a row before a path is refused, as in the kernel."""
 
 
-def remove_links(work: Path) -> None:
+def remove_escaping_links(work: Path) -> None:
     """Remove the links that lead out of a work folder; nothing may run in it.
 
     Args:
         work (`Path`): The work folder, on the host; inside it is at `/app` and at `/work`.
     """
-    waiting = [os.fspath(work)]
-    while waiting:
+    folders = [os.fspath(work)]
+    while folders:
         try:
-            entries = list(os.scandir(waiting.pop()))
-        except OSError:  # a folder that its owner may not read
+            entries = list(os.scandir(folders.pop()))
+        except OSError:  # a folder that can't be read: the tests, with the same rights, can't enter it
             continue
         for entry in entries:
             if entry.is_symlink():
                 if _leads_out(work, Path(entry.path)):
                     _unlink(Path(entry.path))
             elif entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
+                folders.append(entry.path)
 
 
 def _unlink(link: Path) -> None:
@@ -39,10 +43,10 @@ def _unlink(link: Path) -> None:
 
 
 def _leads_out(work: Path, link: Path) -> bool:
-    """Follow a link as it is followed inside, without leaving the work folder."""
-    place = _HERE[0] / link.relative_to(work).parent
+    """Follow a link as it would be followed inside; on the host its target may be another file."""
+    place = _WORK_ROOTS[0] / link.relative_to(work).parent
     parts = list(reversed(PurePosixPath(link.readlink()).parts))
-    followed = 1
+    links_followed = 1
     while parts:
         part = parts.pop()
         if part == "/":
@@ -51,14 +55,15 @@ def _leads_out(work: Path, link: Path) -> bool:
             place = place.parent
         else:
             place = place / part
-            root = next((root for root in _HERE if place.is_relative_to(root)), None)
+            root = next((root for root in _WORK_ROOTS if place.is_relative_to(root)), None)
             if root is None:
                 continue
-            here = work / place.relative_to(root)
-            if here.is_symlink():
-                followed += 1
-                if followed > _MOST:
+            host_path = work / place.relative_to(root)
+            if host_path.is_symlink():
+                # Each link on the way counts: the last target may be reached through a folder that is a link to `/`.
+                links_followed += 1
+                if links_followed > _MAX_LINKS:
                     return True
-                parts += reversed(PurePosixPath(here.readlink()).parts)
+                parts += reversed(PurePosixPath(host_path.readlink()).parts)
                 place = place.parent
-    return not any(place.is_relative_to(root) for root in (*_HERE, *_PUBLIC))
+    return not any(place.is_relative_to(root) for root in (*_WORK_ROOTS, *_PUBLIC_ROOTS))

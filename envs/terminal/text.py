@@ -1,7 +1,7 @@
-"""The text in what a program sends to a terminal, without the control sequences of ECMA-48.
+"""Text of a terminal's output, without the control sequences of ECMA-48.
 
-Bytes may come in any pieces. What remains holds no control character but newline, tab, carriage return and backspace,
-and of these the last two are gone once `resolve` has moved the cursor as they say. A sequence ends with its line at
+Bytes may come in any pieces. The remaining text has no control character but newline, tab, carriage return and
+backspace, of which `resolve` removes the last two by moving the cursor as they say. A sequence ends with its line at
 the latest, so that a broken one costs no more text than that.
 """
 
@@ -12,13 +12,13 @@ _CANCEL = "\x18\x1a"
 _LINE_ENDS = "\n\x0b\x0c"
 _C1_CSI, _C1_STRINGS = "\x9b", "\x90\x98\x9d\x9e\x9f"
 _ESCAPE_STRINGS = "PX]^_k"
-"""DCS, SOS, OSC, PM, APC, and the title of a screen."""
+"""DCS, SOS, OSC, PM, APC, and screen's title sequence."""
 _PLAIN = re.compile(r"[^\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff]*")
 _IN_STRING = re.compile(r"[^\x07\x0a-\x0c\x18\x1a\x1b\x80-\x9f\udc80-\udc9f]*")
 
 
 class TerminalText:
-    """Reads a terminal's output piece by piece."""
+    """Incremental parser of a terminal's output."""
 
     def __init__(self) -> None:
         self.reset()
@@ -29,23 +29,23 @@ class TerminalText:
         self._state = "text"
 
     def feed(self, data: bytes) -> str:
-        """The text in the next bytes; a character or a sequence may begin in one piece and end in another."""
+        """Return the text in the next bytes; a character or a sequence may begin in one piece and end in another."""
         text = self._decoder.decode(data)
-        shown: list[str] = []
+        pieces: list[str] = []
         place = 0
         while place < len(text):
             if self._state in ("text", "string"):
                 run = (_PLAIN if self._state == "text" else _IN_STRING).match(text, place)
                 assert run is not None
-                shown.append(run[0] if self._state == "text" else "")
+                pieces.append(run[0] if self._state == "text" else "")
                 place = run.end()
             if place < len(text):
-                shown.append(self._take(_control(text[place])))
+                pieces.append(self._consume(_decode_control(text[place])))
                 place += 1
-        return "".join(shown)
+        return "".join(pieces)
 
-    def _take(self, char: str) -> str:
-        """Take a character; returns what it shows and the state after it."""
+    def _consume(self, char: str) -> str:
+        """Take a character: change the state, and return the text that it shows."""
         if char in _LINE_ENDS:
             self._state = "text"
             return "\n"
@@ -56,10 +56,10 @@ class TerminalText:
         elif char in _CANCEL or (char == "\x07" and self._state == "string"):
             self._state = "text"
         elif char >= " " and char != "\x7f":
-            return self._take_printable(char)
+            return self._consume_printable(char)
         return ""
 
-    def _take_printable(self, char: str) -> str:
+    def _consume_printable(self, char: str) -> str:
         state, self._state = self._state, "text"
         if state == "string" or (state in ("escape", "intermediate") and " " <= char <= "/"):
             self._state = "string" if state == "string" else "intermediate"
@@ -71,10 +71,10 @@ class TerminalText:
 
 
 def resolve(text: str) -> str:
-    """Lines as they look in the end: what a carriage return or backspaces led back over is overwritten.
+    """Return lines as they look in the end: carriage returns and backspaces lead to text being overwritten.
 
     Args:
-        text (`str`): What `TerminalText` made of an output.
+        text (`str`): An output as `TerminalText` returned it.
     """
     return "\n".join(map(_resolve_line, text.split("\n")))
 
@@ -83,17 +83,18 @@ def _resolve_line(line: str) -> str:
     line = line.rstrip("\r").rpartition("\r")[2]
     if "\b" not in line:
         return line
-    kept: list[str] = []
+    chars: list[str] = []
     for char in line.rstrip("\b"):
         if char != "\b":
-            kept.append(char)
-        elif kept:
-            kept.pop()
-    return "".join(kept)
+            chars.append(char)
+        elif chars:
+            chars.pop()
+    return "".join(chars)
 
 
-def _control(char: str) -> str:
-    """A byte that is no UTF-8 as the control character that it may be, else as a replacement character."""
+def _decode_control(char: str) -> str:
+    """Map a byte that is no UTF-8 to the C1 control character that it may be, else to a replacement character."""
+    # Programs that don't know of UTF-8 send C1 controls as single bytes.
     if "\udc80" <= char <= "\udc9f":
         return chr(ord(char) - 0xDC00)
     return "\ufffd" if "\udca0" <= char <= "\udcff" else char

@@ -14,7 +14,7 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui.browser import Browser
 from clawrl_trl.envs.gui.browser_pool import BACKENDS
 from clawrl_trl.envs.gui.env import Backend, GUIEnv
-from clawrl_trl.envs.gui.oracle import act
+from clawrl_trl.envs.gui.oracle import step_with_calls
 from clawrl_trl.envs.gui.tasks import read_tasks
 from clawrl_trl.errors import UserError
 
@@ -36,7 +36,7 @@ def test_a_dead_browser_is_dropped_and_replaced(backend: Backend) -> None:
         state = env.reset()
         (chromium,) = (one for one in mine() if one.name() in ("chromium", "chrome"))
         os.kill(chromium.pid, signal.SIGKILL)
-        state = act(env, state, {"action": "left_click", "ref": 1})
+        state = step_with_calls(env, state, {"action": "left_click", "ref": 1})
         assert state["dropped"] and torch.isnan(state["reward"]).all()
         assert not env.reset()["dropped"]
     finally:
@@ -65,7 +65,7 @@ def test_nothing_is_left_when_the_last_environment_closes() -> None:
 def test_it_is_asked_from_many_threads_and_does_not_wait_for_ever() -> None:
     browser = Browser()
     try:
-        pages = [browser.page((40, 30)) for _ in range(2)]
+        pages = [browser.open_page((40, 30)) for _ in range(2)]
         answers: list[object] = []
         threads = [
             threading.Thread(target=lambda page=page, n=n: answers.append(page.evaluate(f"{n} + 1")))

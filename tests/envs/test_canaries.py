@@ -1,4 +1,4 @@
-"""Copies of tests of which some must fail: what is spoilt, and what the results are read as."""
+"""Copies of tests of which some must fail: what is inverted, and how the results are read."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ import pytest
 from clawrl_trl.envs.sandbox.canaries import (
     Canaries,
     Phase,
-    function_of,
-    functions_in,
+    invert_tests,
+    list_functions,
     make_canaries,
     read_phases,
-    spoil,
+    strip_parameters,
 )
-from clawrl_trl.envs.terminal.links import remove_links
+from clawrl_trl.envs.terminal.links import remove_escaping_links
 
 SPOILABLE = {
     "a number": "assert 1 + 1 == 2",
@@ -40,11 +40,11 @@ SPOILABLE = {
 def test_a_spoilt_test_fails_and_a_true_one_passes(kind: str) -> None:
     source = f"def test_it():\n    {SPOILABLE[kind]}\n"
     for number in range(5):
-        for spoilt in (frozenset[str](), frozenset({"test_it"})):
+        for inverted in (frozenset[str](), frozenset({"test_it"})):
             module = ModuleType("copy")
-            exec(spoil(source, spoilt, random.Random(number)), vars(module))
+            exec(invert_tests(source, inverted, random.Random(number)), vars(module))
             test: Callable[[], None] = module.test_it
-            if spoilt:
+            if inverted:
                 with pytest.raises(AssertionError):
                     test()
             else:
@@ -56,16 +56,16 @@ def test_each_copy_looks_like_any_other() -> None:
         "# a comment\nclass TestA:\n    def test_a(self):\n        assert f() == 3\n\ndef test_b():\n    assert g()\n"
     )
     canaries = make_canaries({"t/test_x.py": source}, {"t/test_x.py": {"TestA::test_a"}})
-    assert functions_in(source) == ["TestA::test_a", "test_b"]
-    assert 0 < sum(bool(copy.spoilt) for copy in canaries.copies) < len(canaries.copies) == 6
+    assert list_functions(source) == ["TestA::test_a", "test_b"]
+    assert 0 < sum(bool(copy.inverted) for copy in canaries.copies) < len(canaries.copies) == 6
     assert {copy.source.count("\n") for copy in canaries.copies} == {canaries.stand_ins["t/test_x.py"].count("\n")}
-    assert sorted(canaries.run) == sorted(set(canaries.files) - {"t/test_x.py"})
+    assert sorted(canaries.paths_to_run) == sorted(set(canaries.files) - {"t/test_x.py"})
     assert all(path.startswith("t/test_") for path in canaries.files)
 
 
 def phases_of(canaries: Canaries, wins: Callable[[str, bool], bool]) -> list[Phase]:
-    """What pytest reports where a test passes if `wins` (its name, whether it ought to pass)."""
-    ought = {f"{copy.path}::test_a[1 2]": "test_a" not in copy.spoilt for copy in canaries.copies}
+    """Build pytest's report where a test passes if `wins` (its name, whether it ought to pass)."""
+    ought = {f"{copy.path}::test_a[1 2]": "test_a" not in copy.inverted for copy in canaries.copies}
     ought |= {name: name in canaries.must_pass for name in canaries.must_pass | canaries.must_fail}
     return [
         (name, phase, "passed" if phase != "call" or wins(name, right) else "failed")
@@ -108,7 +108,7 @@ def test_each_phase_must_be_reported_and_pass() -> None:
         assert read_phases(whole[:missing] + whole[missing + 1 :]) == {"a": False}
     assert read_phases([("a", "setup", "skipped"), ("a", "teardown", "passed")]) == {"a": False}
     assert read_phases([whole[0], ("a", "call", "xfailed"), whole[2]]) == {"a": True}
-    assert function_of("A::b[c::d]") == "A::b"
+    assert strip_parameters("A::b[c::d]") == "A::b"
 
 
 LINKS: Mapping[str, bool] = {
@@ -134,6 +134,6 @@ def test_only_links_that_lead_out_are_removed(tmp_path: Path, target: str) -> No
     (tmp_path / "a.txt").touch()
     (tmp_path / "root").symlink_to("/")
     (tmp_path / "itself").symlink_to(target)
-    remove_links(tmp_path)
+    remove_escaping_links(tmp_path)
     assert (tmp_path / "itself").is_symlink() == LINKS[target]
     assert not (tmp_path / "root").is_symlink() and (tmp_path / "a.txt").exists()

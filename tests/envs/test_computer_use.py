@@ -12,10 +12,10 @@ from clawrl_trl.envs.gui.computer_use import (
     CLICKS,
     Gesture,
     GestureError,
+    build_tool_schema,
     perform,
     read_gesture,
-    relative,
-    tool_schema,
+    to_coordinate,
 )
 from clawrl_trl.envs.gui.screen import ScreenError
 
@@ -138,13 +138,13 @@ def test_reading_raises_nothing_but_the_reason(action: Any, rest: dict[str, Any]
 def test_relative_coordinates_come_back_within_a_pixel(x: int, y: int) -> None:
     screen = Recorder()
     screen.size = (1920, 1080)
-    perform(screen, Gesture("mouse_move", at=tuple(relative((x, y), screen.size))))  # type: ignore[arg-type]
+    perform(screen, Gesture("mouse_move", at=tuple(to_coordinate((x, y), screen.size))))  # type: ignore[arg-type]
     ((_, (back_x, back_y)),) = screen.asked
     assert abs(back_x - x) <= 1 and abs(back_y - y) <= 1
 
 
 def test_the_schema_offers_what_is_read() -> None:
-    function = tool_schema()["function"]
+    function = build_tool_schema()["function"]
     properties = function["parameters"]["properties"]
     assert properties["action"]["enum"] == list(ACTIONS)
     assert set(properties) == {"action", "ref", "coordinate", "keys", "text", "pixels", "time", "status"}
@@ -153,6 +153,6 @@ def test_the_schema_offers_what_is_read() -> None:
 
 
 def test_a_short_offer_has_a_short_schema() -> None:
-    properties = tool_schema(("left_click", "terminate"))["function"]["parameters"]["properties"]
+    properties = build_tool_schema(("left_click", "terminate"))["function"]["parameters"]["properties"]
     assert set(properties) == {"action", "ref", "coordinate", "status"}
-    assert set(tool_schema(("wait",))["function"]["parameters"]["properties"]) == {"action", "time"}
+    assert set(build_tool_schema(("wait",))["function"]["parameters"]["properties"]) == {"action", "time"}

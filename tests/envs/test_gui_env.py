@@ -16,9 +16,9 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs.gui.browser_pool import BACKENDS
-from clawrl_trl.envs.gui.computer_use import relative
+from clawrl_trl.envs.gui.computer_use import to_coordinate
 from clawrl_trl.envs.gui.env import KEPT_IMAGES, GUIEnv
-from clawrl_trl.envs.gui.oracle import act, said
+from clawrl_trl.envs.gui.oracle import format_calls, step_with_calls
 from clawrl_trl.envs.gui.tasks import WebTask, read_tasks
 from clawrl_trl.errors import UserError
 
@@ -98,10 +98,10 @@ def test_every_click(make: Callable[..., GUIEnv]) -> None:
         "middle_click": ["auxclick", "pad", 1],
         "right_click": ["contextmenu", "pad", 0],
     }.items():
-        state = act(env, state, {"action": action, "ref": pad})
+        state = step_with_calls(env, state, {"action": action, "ref": pad})
         assert event in seen(env), action
     x, y = env.scene.screen.locate(pad)  # type: ignore[union-attr]
-    state = act(env, state, {"action": "left_click", "coordinate": relative((x, y), (320, 240))})
+    state = step_with_calls(env, state, {"action": "left_click", "coordinate": to_coordinate((x, y), (320, 240))})
     assert ["click", "pad", 1] in seen(env)
 
 
@@ -110,28 +110,28 @@ def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
         checks=("document.getElementById('name').value === 'Zoë'", "document.getElementById('size').value[0] === 'l'")
     )
     state = env.reset()
-    state = act(env, state, {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"})
+    state = step_with_calls(env, state, {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"})
     assert 'textbox "Name" [2] = "Tom" (focused)' in state["outline"] and state["progress"].item() == 0.0
-    state = act(env, state, {"action": "key", "keys": ["ctrl", "a"]}, {"action": "type", "text": "Zoë"})
+    state = step_with_calls(env, state, {"action": "key", "keys": ["ctrl", "a"]}, {"action": "type", "text": "Zoë"})
     assert state["progress"].item() == 0.5
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'option "large"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'option "large"')})
     assert state["progress"].item() == 1.0 and 'combobox "Size" [3] = "large"' in state["outline"]
-    state = act(env, state, {"action": "terminate", "status": "failure"})
+    state = step_with_calls(env, state, {"action": "terminate", "status": "failure"})
     assert state["terminated"] and state["reward"].item() == 1.0
 
 
 def test_moving_dragging_and_scrolling(make: Callable[..., GUIEnv]) -> None:
     env = make()
-    state = act(env, env.reset(), {"action": "mouse_move", "ref": 1})
-    state = act(env, state, {"action": "left_click_drag", "ref": ref(env, 'text "some words here"')})
+    state = step_with_calls(env, env.reset(), {"action": "mouse_move", "ref": 1})
+    state = step_with_calls(env, state, {"action": "left_click_drag", "ref": ref(env, 'text "some words here"')})
     assert [one[:2] for one in seen(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
     where = lambda: env.scene.screen.evaluate("[scrollX, scrollY]")  # type: ignore[union-attr]  # noqa: E731
-    state = act(env, state, {"action": "scroll", "pixels": -200})
+    state = step_with_calls(env, state, {"action": "scroll", "pixels": -200})
     assert where() == [0, 200] and state["difference"].item() > 0
-    state = act(env, state, {"action": "hscroll", "pixels": 150})
-    state = act(env, state, {"action": "scroll", "pixels": 50})
+    state = step_with_calls(env, state, {"action": "hscroll", "pixels": 150})
+    state = step_with_calls(env, state, {"action": "scroll", "pixels": 50})
     assert where() == [150, 150]
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Far"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Far"')})
     assert ["click", "far", 1] in seen(env)
 
 
@@ -139,9 +139,9 @@ def test_difference_tells_what_changed(make: Callable[..., GUIEnv]) -> None:
     env = make(
         "<body style='margin:0'><button style='width:160px;height:240px;background:#000' onclick='this.remove()'>x"
     )
-    state = act(env, env.reset(), {"action": "wait", "time": 0})
+    state = step_with_calls(env, env.reset(), {"action": "wait", "time": 0})
     assert state["difference"].item() == 0.0
-    state = act(env, state, {"action": "left_click", "ref": 1})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": 1})
     assert 0.2 < state["difference"].item() <= 0.5
 
 
@@ -155,7 +155,7 @@ def test_difference_tells_what_changed(make: Callable[..., GUIEnv]) -> None:
 )
 def test_mistakes_are_told_and_change_nothing(make: Callable[..., GUIEnv], arguments: Any, told: str) -> None:
     env = make()
-    state = act(env, env.reset(), arguments)
+    state = step_with_calls(env, env.reset(), arguments)
     assert told in state["message"] and not state["done"] and seen(env) == []
 
 
@@ -163,9 +163,9 @@ def test_a_key_that_is_not_there_leaves_none_down(make: Callable[..., GUIEnv]) -
     """Playwright knows the keys of one keyboard only, Selenium presses any character."""
     told = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
     env = make(told, checks=("document.title === 'ctrl false'",))
-    state = act(env, env.reset(), {"action": "key", "keys": ["ctrl", "\N{GRINNING FACE}"]})
+    state = step_with_calls(env, env.reset(), {"action": "key", "keys": ["ctrl", "\N{GRINNING FACE}"]})
     assert not state["done"] and state["message"].startswith(("Error: this keyboard can't press Control +", "Done"))
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Pad"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Pad"')})
     assert state["progress"].item() == 1.0
 
 
@@ -181,7 +181,7 @@ def test_calls_after_the_end_are_not_carried_out(make: Callable[..., GUIEnv]) ->
     env = make(
         "<button onclick='window.n = (window.n || 0) + 1'>Go</button>", checks=("n === 1",), ends="window.n > 0"
     )
-    state = act(env, env.reset(), {"action": "left_click", "ref": 1}, {"action": "left_click", "ref": 1})
+    state = step_with_calls(env, env.reset(), {"action": "left_click", "ref": 1}, {"action": "left_click", "ref": 1})
     assert state["terminated"] and state["reward"].item() == 1.0
     assert [one["content"] for one in json.loads(state["conversation"])][-1].startswith("Not done")
 
@@ -190,7 +190,7 @@ def test_an_element_keeps_its_number_while_the_page_changes(make: Callable[..., 
     env = make(
         "<button onclick='this.before(Object.assign(document.createElement(`button`), {textContent: `new`}))'>a"
     )
-    state = act(env, env.reset(), {"action": "left_click", "ref": 1})
+    state = step_with_calls(env, env.reset(), {"action": "left_click", "ref": 1})
     assert state["outline"].splitlines() == ['button "new" [2]', 'button "a" [1] (focused)']
 
 
@@ -201,9 +201,9 @@ def test_pages_in_frames_and_new_tabs_are_read_and_clicked(make: Callable[..., G
         "<a href=other.html target=_blank>Tab</a><iframe src=inner.html></iframe>", ready="window[0].document.body"
     )
     state = env.reset()
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Inner"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Inner"')})
     assert env.scene.screen.evaluate("window.clicked") == 1  # type: ignore[union-attr]
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'link "Tab"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'link "Tab"')})
     assert 'button "Other"' in state["outline"]
     state = env.reset()
     assert 'link "Tab"' in state["outline"] and not state["dropped"]
@@ -221,7 +221,7 @@ def test_a_reset_leaves_nothing_behind(make: Callable[..., GUIEnv]) -> None:
 
 def test_dialogs_do_not_hold_the_page(make: Callable[..., GUIEnv]) -> None:
     env = make("<button onclick='alert(1); this.textContent = `after`'>Alert</button>")
-    assert 'button "after"' in act(env, env.reset(), {"action": "left_click", "ref": 1})["outline"]
+    assert 'button "after"' in step_with_calls(env, env.reset(), {"action": "left_click", "ref": 1})["outline"]
 
 
 def test_the_network_is_closed(make: Callable[..., GUIEnv]) -> None:
@@ -239,7 +239,7 @@ def test_pictures_reach_the_conversation_and_three_stay(make: Callable[..., GUIE
     env = make(env={"images": True, "outline": False})
     state = env.reset()
     for _ in range(4):
-        state = act(env, state, {"action": "wait", "time": 0})
+        state = step_with_calls(env, state, {"action": "wait", "time": 0})
     parts = [
         part
         for message in json.loads(state["conversation"])
@@ -261,7 +261,7 @@ def test_a_broken_page_is_dropped_and_the_next_episode_is_whole(make: Callable[.
     assert renderers
     for renderer in renderers:
         renderer.kill()
-    state = act(env, state, {"action": "left_click", "ref": 1})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": 1})
     assert state["dropped"] and state["terminated"] and torch.isnan(state["reward"]).all()
     assert not env.reset()["dropped"]
 
@@ -270,7 +270,7 @@ def test_a_page_is_kept_but_not_after_a_dropped_episode(make: Callable[..., GUIE
     env = make()
     state = env.reset()
     page = env.scene.screen  # type: ignore[union-attr]
-    act(env, state, {"action": "terminate"})
+    step_with_calls(env, state, {"action": "terminate"})
     state = env.reset()
     assert env.scene.screen is page  # type: ignore[union-attr]
     while not state["dropped"]:
@@ -282,7 +282,7 @@ def test_a_page_that_does_not_load_is_dropped(make: Callable[..., GUIEnv], tmp_p
     env = make(setup="throw new Error('no')")
     state = env.reset()
     assert state["dropped"] and "does not start" in state["reason"]
-    state = act(env, state, {"action": "wait", "time": 0})
+    state = step_with_calls(env, state, {"action": "wait", "time": 0})
     assert state["terminated"] and torch.isnan(state["reward"]).all()
 
 
@@ -293,7 +293,7 @@ def test_in_a_pool() -> None:
     try:
         state = pool.reset()
         for _ in range(2):
-            state = pool.step(state.set("action", [said({"action": "wait", "time": 0})] * 3))["next"]
+            state = pool.step(state.set("action", [format_calls({"action": "wait", "time": 0})] * 3))["next"]
         assert [len(set(state[key])) for key in ("task_id", "session_id")] == [3, 3]
         assert not state["dropped"].any() and (state["step"] == 2).all()
     finally:
@@ -322,7 +322,7 @@ def test_the_signal_of_an_action_is_the_change_of_progress(make: Callable[..., G
         {"action": "scroll", "pixels": -200},
         {"action": "key", "keys": ["x"]},
     ):
-        state = act(env, state, arguments)
+        state = step_with_calls(env, state, arguments)
         signals.append(state["signal"].item())
     assert signals == [0.25, 0.0, 0.25, -0.25]
 
@@ -363,7 +363,9 @@ def test_a_page_that_overrides_everything_makes_no_progress(make: Callable[..., 
     env = make(FORGERY, checks=(check,))
     state = env.reset()
     assert not state["dropped"] and state["progress"].item() == 0.0
-    state = act(env, state, {"action": "left_click", "ref": ref(env, 'button "Go"')}, {"action": "terminate"})
+    state = step_with_calls(
+        env, state, {"action": "left_click", "ref": ref(env, 'button "Go"')}, {"action": "terminate"}
+    )
     assert state["reward"].item() == -1.0
 
 
@@ -396,7 +398,7 @@ def test_a_page_that_takes_all_memory_is_dropped_with_the_reason(make: Callable[
     env = make(f"<button id=go>Go</button><script>{grow}</script>")
     state = env.reset()
     for _ in range(30):
-        state = act(env, state, {"action": "left_click", "ref": 1}, {"action": "wait", "time": 1})
+        state = step_with_calls(env, state, {"action": "left_click", "ref": 1}, {"action": "wait", "time": 1})
         if state["done"]:
             break
     assert state["dropped"] and "memory" in state["reason"]
@@ -407,13 +409,13 @@ def test_the_first_step_that_left_the_oracle_has_the_element_for_a_hint() -> Non
     env = GUIEnv(read_tasks(SHIPPED / "train.jsonl", difficulty=1))
     state = env.reset()
     task = env.task
-    state = act(env, state, {"action": "terminate", "status": "failure"})
+    state = step_with_calls(env, state, {"action": "terminate", "status": "failure"})
     (words,) = json.loads(state["hints"])["0"]
     label = task.oracle[0]["element"]
     line = next(line for line in state["outline"].splitlines() if label in line)
     assert words.splitlines() == [task.instruction, line.strip()] * 2
     state = env.reset(TensorDict({"next_task": torch.tensor([0])}, batch_size=()))
     ref = next(one.ref for one in env.elements if one.label == label)
-    state = act(env, state, {"action": "left_click", "ref": ref})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": ref})
     assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
     env.close()

@@ -8,7 +8,7 @@ import pytest
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.oracle import solve
 from clawrl_trl.envs.gui.screen import Element, ScreenError
-from clawrl_trl.envs.gui.tasks import read_tasks, resolve
+from clawrl_trl.envs.gui.tasks import read_tasks, resolve_step
 from clawrl_trl.errors import UserError
 from recipes.tasks import gui as generator
 from recipes.tasks.splits import SPLITS, write_splits
@@ -86,10 +86,13 @@ def test_other_mistakes_are_told(tmp_path: Path) -> None:
 
 def test_an_oracle_names_elements_by_their_label() -> None:
     outline = [Element(4, "button", "OK"), Element(7, "textbox", "")]
-    assert resolve({"action": "left_click", "element": 'button "OK"'}, outline) == {"action": "left_click", "ref": 4}
-    assert resolve({"action": "type", "element": "textbox", "text": "a"}, outline)["ref"] == 7
+    assert resolve_step({"action": "left_click", "element": 'button "OK"'}, outline) == {
+        "action": "left_click",
+        "ref": 4,
+    }
+    assert resolve_step({"action": "type", "element": "textbox", "text": "a"}, outline)["ref"] == 7
     with pytest.raises(ScreenError):
-        resolve({"action": "left_click", "element": 'link "OK"'}, outline)
+        resolve_step({"action": "left_click", "element": 'link "OK"'}, outline)
 
 
 @pytest.mark.browser
@@ -102,7 +105,7 @@ def test_oracles_solve_every_shipped_task_and_doing_nothing_none(path: str) -> N
         for task in tasks:
             state = env.reset()
             assert env.task is task and env.scene is not None
-            assert env.scene.outcome() == -1.0, task.id
+            assert env.scene.compute_outcome() == -1.0, task.id
             solved = solve(env, state)
             assert solved["reward"].item() == 1.0 and solved["progress"].item() == 1.0, task.id
             assert not solved["dropped"] and not solved["truncated"], task.id

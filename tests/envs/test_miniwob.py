@@ -9,7 +9,7 @@ import pytest
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.miniwob_oracles import ORACLES
 from clawrl_trl.envs.gui.miniwob_tasks import FLIGHT_SIZE, SIZE, miniwob_names, miniwob_tasks
-from clawrl_trl.envs.gui.oracle import act, solve
+from clawrl_trl.envs.gui.oracle import solve, step_with_calls
 from clawrl_trl.errors import UserError
 
 FLIGHTS = [name for name in miniwob_names() if name.startswith("flight.")]
@@ -67,7 +67,7 @@ def test_a_seed_makes_the_problem_and_giving_up_loses_it() -> None:
         for _ in range(3):
             state = env.reset()
             outlines.append(state["message"])
-            assert act(env, state, {"action": "terminate"})["reward"].item() == -1.0
+            assert step_with_calls(env, state, {"action": "terminate"})["reward"].item() == -1.0
         assert outlines[0] == outlines[1] != outlines[2]
     finally:
         env.close()

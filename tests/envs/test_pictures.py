@@ -44,8 +44,8 @@ def names_in(folder: Path) -> list[str]:
 
 def call(**arguments: Any) -> Any:
     """A reply with one call, as a model writes it whose server reads no calls."""
-    said = json.dumps({"name": "computer_use", "arguments": arguments})
-    return says("<tool_call>", said, "</tool_call>")
+    text = json.dumps({"name": "computer_use", "arguments": arguments})
+    return says("<tool_call>", text, "</tool_call>")
 
 
 class WatchedEnv(GUIEnv):
@@ -178,9 +178,9 @@ def test_a_session_s_name_leads_nowhere_else(tmp_path: Path, session: str) -> No
 
 
 def jpeg() -> bytes:
-    written = io.BytesIO()
-    Image.new("RGB", (8, 6), "red").save(written, "JPEG")
-    return written.getvalue()
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), "red").save(file, "JPEG")
+    return file.getvalue()
 
 
 def test_pictures_of_other_kinds() -> None:

@@ -11,7 +11,7 @@ from child_processes import has_ended
 
 from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
-from clawrl_trl.envs.sandbox.resource_limits import descendants, size_of
+from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
 from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
 from clawrl_trl.errors import UserError
 
@@ -29,7 +29,7 @@ def test_a_command_runs_in_the_work_folder(sandbox: Sandbox) -> None:
     (sandbox.path / "a.py").write_text("print(1 + 1)")
     done = sandbox.run(["python", "a.py"], timeout=60)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "2\n", "")
-    assert not done.timed_out and not done.truncated and done.over == ""
+    assert not done.timed_out and not done.truncated and done.exceeded_limit == ""
 
 
 def test_what_it_writes_is_on_the_host_and_stays_between_commands(sandbox: Sandbox) -> None:
@@ -112,7 +112,7 @@ def test_when_a_command_was_ended_nothing_of_it_writes_any_more(sandbox: Sandbox
     script = "for i in $(seq 20); do (while :; do echo x >> $i; done) & done; echo up; wait"
     process = sandbox.popen(["bash", "-c", script])
     assert process.stdout is not None and process.stdout.readline() == b"up\n"
-    inside = [psutil.Process(pid) for pid in descendants(process.pid)]
+    inside = [psutil.Process(pid) for pid in iterate_descendants(process.pid)]
     assert len(inside) > 20
     sandbox.end(process)
     assert all(map(has_ended, inside))
@@ -176,10 +176,10 @@ def test_without_a_sandbox_where_the_user_insists() -> None:
 
 def test_what_docker_is_told(tmp_path: Path) -> None:
     assert set(BACKENDS) == {"bubblewrap", "docker", "none"}
-    room = SandboxSpec(
+    spec = SandboxSpec(
         tmp_path, "clawrl-x", False, Limits(memory_mb=9), (Bind(tmp_path, "/d"),), {"A": "b"}, "an/image"
     )
-    command = " ".join(Docker().command(room, ["echo", "1"], "/work", pty=False))
+    command = " ".join(Docker().build_command(spec, ["echo", "1"], "/work", pty=False))
     assert command.endswith("--workdir /work an/image echo 1")
     for part in ("--network none", "--cap-drop ALL", "--memory 9m", f"{tmp_path}:/d:ro", "--env A=b", "--read-only"):
         assert part in command
@@ -188,14 +188,14 @@ def test_what_docker_is_told(tmp_path: Path) -> None:
 def test_a_folder_is_measured_without_following_links(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100_000)
     (tmp_path / "up").symlink_to("/usr")
-    assert 100_000 <= size_of(tmp_path, 1 << 30) < 200_000
+    assert 100_000 <= measure_folder(tmp_path, 1 << 30) < 200_000
 
 
 def _nothing_runs_in(path: Path) -> bool:
     """Whether no process but this one's own knows of a sandbox's folder, within ten seconds."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        own = [pid for pid in descendants(os.getpid()) if pid != os.getpid()]
+        own = [pid for pid in iterate_descendants(os.getpid()) if pid != os.getpid()]
         if not any(str(path) in _command_line(pid) for pid in own) and not _mounted(path):
             return True
     return False

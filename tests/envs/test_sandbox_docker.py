@@ -8,7 +8,7 @@ import pytest
 
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.sandbox import Sandbox
-from clawrl_trl.envs.terminal.shell import Shell, ShellRoom
+from clawrl_trl.envs.terminal.shell import CommandFolder, Shell
 
 IMAGE = "python:3.11-slim"
 
@@ -47,9 +47,9 @@ def test_a_time_limit_ends_the_container(sandbox: Sandbox) -> None:
 
 
 def test_a_shell() -> None:
-    room = ShellRoom()
-    with Sandbox(backend="docker", binds=[room.bind]) as sandbox:
-        shell = Shell(sandbox, room)
+    commands = CommandFolder()
+    with Sandbox(backend="docker", binds=[commands.bind]) as sandbox:
+        shell = Shell(sandbox, commands)
         shell.execute("x=5", 120)
-        assert shell.execute("echo $x", 120).output == "5\n"
-    room.close()
+        assert shell.execute("echo $x", 120).text == "5\n"
+    commands.close()

@@ -14,8 +14,8 @@ import pytest
 
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import MB, Limits
-from clawrl_trl.envs.sandbox.resource_limits import descendants
-from clawrl_trl.envs.sandbox.sandbox import Completed, Sandbox
+from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
@@ -28,11 +28,11 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def python(sandbox: Sandbox, code: str, timeout: float = 60) -> Completed:
+def python(sandbox: Sandbox, code: str, timeout: float = 60) -> CommandResult:
     return sandbox.run(["python", "-c", code], timeout=timeout)
 
 
-def bash(sandbox: Sandbox, code: str, timeout: float = 60) -> Completed:
+def bash(sandbox: Sandbox, code: str, timeout: float = 60) -> CommandResult:
     return sandbox.run(["bash", "-c", code], timeout=timeout)
 
 
@@ -183,7 +183,7 @@ def test_fork_bomb(sandbox: Sandbox) -> None:
 
     def count() -> None:
         while not stop.wait(0.05):
-            counted.append(sum(1 for _ in descendants(os.getpid())))
+            counted.append(sum(1 for _ in iterate_descendants(os.getpid())))
 
     watcher = threading.Thread(target=count)
     watcher.start()
@@ -211,7 +211,7 @@ def test_memory_bomb_of_one_process(sandbox: Sandbox) -> None:
 def test_memory_bomb_of_many_processes(sandbox: Sandbox) -> None:
     code = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(40 * 2 ** 20)\ntime.sleep(1000)"
     done = python(sandbox, code)
-    assert done.over == "more than 128 MB of memory" and not done.timed_out
+    assert done.exceeded_limit == "more than 128 MB of memory" and not done.timed_out
 
 
 def test_memory_bomb_in_shared_memory(sandbox: Sandbox) -> None:
@@ -219,7 +219,7 @@ def test_memory_bomb_in_shared_memory(sandbox: Sandbox) -> None:
         "import mmap, time\nx = mmap.mmap(-1, 2 ** 30)\nfor i in range(0, 2 ** 30, 4096): x[i] = 1\ntime.sleep(1000)"
     )
     done = python(sandbox, code)
-    assert done.over == "more than 128 MB of memory"
+    assert done.exceeded_limit == "more than 128 MB of memory"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
@@ -269,7 +269,7 @@ def test_scratch_is_bounded(sandbox: Sandbox, place: str) -> None:
 
 def test_disk_fill(sandbox: Sandbox) -> None:
     done = bash(sandbox, "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero > $i; done")
-    assert done.over == "more than 32 MB on disk" and not done.timed_out
+    assert done.exceeded_limit == "more than 32 MB on disk" and not done.timed_out
     assert sum(path.stat().st_size for path in sandbox.path.iterdir()) > 32 * MB
 
 
@@ -279,7 +279,7 @@ def test_files_without_a_name_count(sandbox: Sandbox, make: str) -> None:
     write = "file.write(bytes(2 ** 22)); file.flush(); held.append(file)"
     code = f"import os\nheld = []\nwhile True:\n    name = str(len(held))\n    {make}\n    {write}"
     done = python(sandbox, code)
-    assert done.over == "more than 32 MB on disk" and not done.timed_out
+    assert done.exceeded_limit == "more than 32 MB on disk" and not done.timed_out
 
 
 def test_one_big_file(sandbox: Sandbox) -> None:
@@ -359,7 +359,7 @@ def test_nothing_outlives_the_program(tmp_path: Path) -> None:
     )
     program = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
-    inside = [psutil.Process(pid) for pid in descendants(program.pid) if pid != program.pid]
+    inside = [psutil.Process(pid) for pid in iterate_descendants(program.pid) if pid != program.pid]
     assert len(inside) >= 3
     program.kill()
     program.communicate()

@@ -11,8 +11,8 @@ import pytest
 from clawrl_trl.envs.sandbox import backends, sandbox
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
-from clawrl_trl.envs.sandbox.sandbox import Completed, Sandbox
-from clawrl_trl.envs.sandbox.seccomp import seccomp_filter
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
+from clawrl_trl.envs.sandbox.seccomp import build_seccomp_filter
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
@@ -61,7 +61,7 @@ def box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield made
 
 
-def python(box: Sandbox, code: str) -> Completed:
+def python(box: Sandbox, code: str) -> CommandResult:
     return box.run(["python", "-c", code], timeout=60)
 
 
@@ -121,7 +121,7 @@ def run_filter(machine: str, number: int, arguments: tuple[int, ...] = (), arch:
     """What a filter answers a call, by the rules of classic BPF: an errno, 0 for allowed."""
     given = (*arguments, *(0,) * (6 - len(arguments)))
     data = struct.pack("<IIQ6Q", number, ARCHES[machine] if arch is None else arch, 0, *given)
-    program = list(struct.iter_unpack("HBBI", seccomp_filter(machine)))
+    program = list(struct.iter_unpack("HBBI", build_seccomp_filter(machine)))
     place = loaded = 0
     while True:
         code, then, otherwise, value = program[place]
@@ -156,4 +156,4 @@ def test_the_filter_of_each_processor(machine: str) -> None:
 
 
 def test_a_processor_without_a_filter() -> None:
-    assert seccomp_filter("riscv64") == b""
+    assert build_seccomp_filter("riscv64") == b""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import SWEEnv, SweTask
-from clawrl_trl.envs.swe.tasks import SENTINEL, action_of
+from clawrl_trl.envs.swe.tasks import SENTINEL, format_action
 from recipes.tasks.swe import diff
 
 FILES = {"calc.py": "def add(a, b):\n    return a - b\n"}
@@ -54,9 +54,9 @@ def test_an_issue_in_an_image(image: str, command: str, reward: float) -> None:
     env = SWEEnv([task], backend="docker")
     state = env.reset()
     assert not state["dropped"], state["reason"]
-    state = env.step(state.set("action", action_of("pwd; git log --all --format=%s; grep return calc.py")))["next"]
+    state = env.step(state.set("action", format_action("pwd; git log --all --format=%s; grep return calc.py")))["next"]
     assert "/testbed\nBegin\n    return a - b\n" in state["message"]
     for line in (command, f"echo {SENTINEL}"):
-        state = env.step(state.set("action", action_of(line)))["next"]
+        state = env.step(state.set("action", format_action(line)))["next"]
     assert state["reward"].item() == reward, state["reason"]
     env.close()

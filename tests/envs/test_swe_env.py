@@ -18,8 +18,8 @@ from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
-from clawrl_trl.envs.swe.grading import _restore, _unwritable, grade, paths_of, read_log
-from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, action_of
+from clawrl_trl.envs.swe.grading import _grade_unwritable_tests, _restore_base_files, grade, list_paths, read_log
+from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, format_action
 from clawrl_trl.errors import UserError
 from recipes.tasks.swe import diff
 
@@ -50,7 +50,7 @@ FIX = "sed -i 's/a - b/a + b/' calc.py"
 
 
 def step(env: SWEEnv, state: Any, command: str) -> Any:
-    return env.step(state.set("action", action_of(command)))["next"]
+    return env.step(state.set("action", format_action(command)))["next"]
 
 
 def play(env: SWEEnv, *commands: str) -> Any:
@@ -281,7 +281,7 @@ def test_a_configuration_that_the_oracle_changes_is_the_submissions_too() -> Non
 def test_a_name_that_is_no_text_is_cleared_away_too() -> None:
     with Checkout(TASK) as checkout:
         checkout.run(r"mkdir $'t\xff'; touch $'t\xff/conftest.py'", 10.0)
-        assert _restore(checkout, TASK)
+        assert _restore_base_files(checkout, TASK)
         assert checkout.run("find . -name conftest.py", 10.0).stdout == ""
 
 
@@ -294,7 +294,7 @@ def test_a_folder_where_a_new_hidden_test_must_be_is_cleared_away() -> None:
 
 
 def test_tests_that_fit_the_base_commit_are_the_diffs_fault() -> None:
-    assert not _unwritable(TASK, TASK.patch, LIMITS, None).resolved
+    assert not _grade_unwritable_tests(TASK, TASK.patch, LIMITS, None).resolved
 
 
 def test_hidden_tests_that_do_not_fit_break_the_world() -> None:
@@ -422,9 +422,9 @@ def test_logs_of_pytest_and_unittest() -> None:
 
 
 def test_paths_of_a_diff() -> None:
-    assert paths_of(TASK.patch) == {"calc.py"}
+    assert list_paths(TASK.patch) == {"calc.py"}
     moved = "diff --git a/old.py b/new.py\nsimilarity index 100%\nrename from old.py\nrename to new.py\n"
-    assert paths_of(moved) == {"old.py", "new.py"}
+    assert list_paths(moved) == {"old.py", "new.py"}
 
 
 def test_in_a_pool_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ class TestWorld:
     def test_tests_can_neither_be_seen_nor_changed_before(self) -> None:
         with TaskWorld(task(HARBOR)) as world:
             world.set_up()
-            with world.sandbox() as sandbox:
+            with world.open_sandbox() as sandbox:
                 done = sandbox.run(["bash", "-c", "ls /tests /logs /solution; touch /tests"], timeout=60)
             assert done.exit_code != 0 and done.stdout == ""
 

@@ -142,7 +142,7 @@ cp ~/.bashrc /etc/profile; (setsid bash -c 'while :; do echo 1 > /logs/verifier/
 """
     with TaskWorld(task) as world:
         world.set_up()
-        with world.sandbox() as sandbox:
+        with world.open_sandbox() as sandbox:
             sandbox.run(["bash", "-c", before], timeout=30)
         assert world.verify().outcome == -1.0
 

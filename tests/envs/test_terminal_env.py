@@ -14,7 +14,7 @@ from torchrl.envs.utils import check_env_specs
 from clawrl_trl.envs import TerminalEnv
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
-from clawrl_trl.envs.sandbox.resource_limits import descendants
+from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
 from clawrl_trl.envs.terminal.task_folder import TaskFolder
 from clawrl_trl.errors import UserError
 
@@ -153,8 +153,8 @@ def test_a_broken_world_gives_no_reward() -> None:
 
 
 def test_a_shell_that_cannot_start_drops_the_episode(env: TerminalEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl_trl.envs.terminal.shell._PLACE", "/nowhere/else")
-    monkeypatch.setattr("clawrl_trl.envs.terminal.shell.ShellRoom.hand_over", lambda *args: None)
+    monkeypatch.setattr("clawrl_trl.envs.terminal.shell._PATH_INSIDE", "/nowhere/else")
+    monkeypatch.setattr("clawrl_trl.envs.terminal.shell.CommandFolder.write_text", lambda *args: None)
     state = play(env, call("shell_exec", command="ls"))
     assert state["dropped"] and math.isnan(state["reward"].item())
 
@@ -219,8 +219,8 @@ def _state_of_this_process() -> tuple[int, int, int]:
     files = sum(1 for _ in Path("/proc/self/fd").iterdir())
     return (
         files,
-        sum(1 for _ in descendants(os.getpid())),
-        sum(t.name != "sandbox-watch" for t in threading.enumerate()),
+        sum(1 for _ in iterate_descendants(os.getpid())),
+        sum(t.name != "sandbox-monitor" for t in threading.enumerate()),
     )
 
 

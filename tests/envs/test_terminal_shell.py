@@ -7,7 +7,7 @@ import pytest
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.sandbox import Sandbox
-from clawrl_trl.envs.terminal.shell import MOST, Shell, ShellBroken, ShellRoom
+from clawrl_trl.envs.terminal.shell import MAX_OUTPUT_BYTES, CommandFolder, Shell, ShellBroken
 
 TROUBLE = bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
@@ -17,24 +17,24 @@ SHORT = 0.5
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    room = ShellRoom()
-    with Sandbox(binds=[room.bind], limits=Limits(memory_mb=128, disk_mb=32)) as sandbox:
-        yield Shell(sandbox, room)
-    room.close()
+    commands = CommandFolder()
+    with Sandbox(binds=[commands.bind], limits=Limits(memory_mb=128, disk_mb=32)) as sandbox:
+        yield Shell(sandbox, commands)
+    commands.close()
 
 
 def output(shell: Shell, command: str) -> str:
-    return shell.execute(command, LONG).output
+    return shell.execute(command, LONG).text
 
 
-def until(shell: Shell, text: str) -> str:
-    """Look until a text shows."""
-    said = ""
+def view_until(shell: Shell, expected: str) -> str:
+    """View the shell until a text shows; returns all that it printed."""
+    text = ""
     for _ in range(200):
-        said += shell.view(SHORT).output
-        if text in said:
-            return said
-    raise AssertionError(f"{text!r} never showed; what did: {said!r}")
+        text += shell.view(SHORT).text
+        if expected in text:
+            return text
+    raise AssertionError(f"{expected!r} never showed; what did: {text!r}")
 
 
 def test_it_remembers(shell: Shell) -> None:
@@ -49,8 +49,8 @@ def test_exit_codes(shell: Shell, command: str, code: int) -> None:
 
 
 def test_many_lines_are_one_command(shell: Shell) -> None:
-    seen = shell.execute("for i in 1 2\ndo\n  echo $i\ndone\ncat <<E\na\tb 'c' \"d\" $((1 + 1))\nE\nfalse\n", LONG)
-    assert seen.output == "1\n2\na\tb 'c' \"d\" 2\n" and seen.exit_code == 1
+    result = shell.execute("for i in 1 2\ndo\n  echo $i\ndone\ncat <<E\na\tb 'c' \"d\" $((1 + 1))\nE\nfalse\n", LONG)
+    assert result.text == "1\n2\na\tb 'c' \"d\" 2\n" and result.exit_code == 1
 
 
 def test_a_command_longer_than_a_line_of_the_terminal(shell: Shell) -> None:
@@ -59,8 +59,8 @@ def test_a_command_longer_than_a_line_of_the_terminal(shell: Shell) -> None:
 
 
 def test_a_mistake_in_the_syntax_is_told(shell: Shell) -> None:
-    seen = shell.execute("for i in 1", LONG)
-    assert seen.exit_code == 2 and "syntax error" in seen.output
+    result = shell.execute("for i in 1", LONG)
+    assert result.exit_code == 2 and "syntax error" in result.text
     assert output(shell, "echo fine") == "fine\n"
 
 
@@ -73,9 +73,9 @@ def test_what_is_shown_is_what_a_person_would_read(shell: Shell) -> None:
 
 
 def test_output_is_bounded_and_keeps_both_ends(shell: Shell) -> None:
-    said = output(shell, "seq 100000")
-    assert said.startswith("1\n2\n") and said.endswith("99999\n100000\n") and "left out" in said
-    assert len(said) < MOST + 100
+    text = output(shell, "seq 100000")
+    assert text.startswith("1\n2\n") and text.endswith("99999\n100000\n") and "left out" in text
+    assert len(text) < MAX_OUTPUT_BYTES + 100
 
 
 def test_a_text_like_the_mark_is_only_text(shell: Shell) -> None:
@@ -136,8 +136,8 @@ def test_no_program_finds_out_what_the_marks_are(shell: Shell, source: str) -> N
     ],
 )
 def test_nor_does_what_the_shell_lists_turn_a_failure_into_a_success(shell: Shell, code: str) -> None:
-    seen = shell.execute(f"{{ {code}; }} 2> /dev/null | {NONCES} | {FORGE}; (exit 3)", LONG)
-    assert seen.exit_code not in (0, None)
+    result = shell.execute(f"{{ {code}; }} 2> /dev/null | {NONCES} | {FORGE}; (exit 3)", LONG)
+    assert result.exit_code not in (0, None)
     assert output(shell, "echo next").splitlines()[-1:] == ["next"]
 
 
@@ -147,8 +147,8 @@ def test_a_prompt_in_the_middle_is_no_success(shell: Shell) -> None:
 
 def test_the_shells_memory_is_closed_to_what_it_starts(shell: Shell) -> None:
     code = "import os\nfor name in ('mem', 'environ', 'maps'):\n  open(f'/proc/{os.getppid()}/{name}', 'rb')"
-    seen = shell.execute(f'python3 -c "{code}"', LONG)
-    assert "PermissionError" in seen.output
+    result = shell.execute(f'python3 -c "{code}"', LONG)
+    assert "PermissionError" in result.text
     assert "ermission" in output(shell, "ls /proc/$$/fd/ && cat /opt/shell/bash")
 
 
@@ -159,7 +159,7 @@ def test_a_program_types_nothing_into_the_shell(shell: Shell) -> None:
 
 
 def test_a_shell_that_became_another_program_is_gone(shell: Shell) -> None:
-    assert shell.execute("exec true", LONG).lost == "it ended with code 0"
+    assert shell.execute("exec true", LONG).end_reason == "it ended with code 0"
     assert output(shell, "echo again") == "again\n"
 
 
@@ -170,17 +170,17 @@ def test_sequences_that_are_never_ended_cost_no_more_than_their_line(shell: Shel
 
 
 def test_a_command_that_takes_long_is_looked_at_typed_to_and_interrupted(shell: Shell) -> None:
-    seen = shell.execute("echo ready; read x; echo got $x; read y", SHORT)
-    assert seen.running and seen.exit_code is None
+    result = shell.execute("echo ready; read x; echo got $x; read y", SHORT)
+    assert result.running and result.exit_code is None
     assert shell.execute("echo no", LONG).running and shell.write_file("no", "", LONG).running
-    said = seen.output + shell.type("hello", SHORT).output
-    if "got hello" not in said:
-        said += until(shell, "got hello")
-    assert "ready" in said and "no" not in said.split()
-    seen = shell.type("C-c", LONG)
-    while seen.running:
-        seen = shell.view(SHORT)
-    assert seen.exit_code == 130
+    text = result.text + shell.type("hello", SHORT).text
+    if "got hello" not in text:
+        text += view_until(shell, "got hello")
+    assert "ready" in text and "no" not in text.split()
+    result = shell.type("C-c", LONG)
+    while result.running:
+        result = shell.view(SHORT)
+    assert result.exit_code == 130
     assert output(shell, "echo next") == "next\n"
 
 
@@ -188,9 +188,9 @@ def test_what_was_typed_too_late_does_not_put_answers_out_of_step(shell: Shell) 
     assert shell.execute("until [ -e go ]; do read -t 0.05 <> <(:); done", SHORT).running
     shell.type("touch late", SHORT)
     (shell._sandbox.path / "go").touch()
-    seen = shell.view(LONG)
-    while seen.running:
-        seen = shell.view(SHORT)
+    result = shell.view(LONG)
+    while result.running:
+        result = shell.view(SHORT)
     for number in range(3):
         assert output(shell, f"echo {number}").splitlines() == [str(number)]
     assert output(shell, "ls late") == "late\n"
@@ -203,14 +203,14 @@ def test_typing_to_a_program_that_does_not_read_ends(shell: Shell, mode: str) ->
 
 
 def test_an_interpreter(shell: Shell) -> None:
-    said = shell.execute("python3 -q -i -c ''", SHORT).output
-    said += shell.type("6 * 7", SHORT).output
-    if "42" not in said:
-        until(shell, "42")
-    seen = shell.type("C-d", LONG)
-    while seen.running:
-        seen = shell.view(SHORT)
-    assert seen.exit_code == 0
+    text = shell.execute("python3 -q -i -c ''", SHORT).text
+    text += shell.type("6 * 7", SHORT).text
+    if "42" not in text:
+        view_until(shell, "42")
+    result = shell.type("C-d", LONG)
+    while result.running:
+        result = shell.view(SHORT)
+    assert result.exit_code == 0
 
 
 def test_background_jobs_live_between_commands(shell: Shell) -> None:
@@ -235,30 +235,30 @@ def test_writing_through_a_link_stays_inside(shell: Shell, tmp_path) -> None:
 
 
 def test_a_shell_that_was_left_starts_anew(shell: Shell) -> None:
-    seen = shell.execute("x=5; exit 3", LONG)
-    assert seen.lost == "it ended with code 3" and not seen.running
+    result = shell.execute("x=5; exit 3", LONG)
+    assert result.end_reason == "it ended with code 3" and not result.running
     assert output(shell, 'echo "<$x>"') == "<>\n"
 
 
 def test_a_shell_that_used_too_much_is_told_of_and_starts_anew(shell: Shell) -> None:
     hog = "python3 -c 'import mmap; m = mmap.mmap(-1, 1 << 30)\nwhile 1: m.write(bytes(1 << 20))' || sleep 1000"
-    seen = shell.execute(hog, LONG)
-    assert seen.lost == "it used more than 128 MB of memory"
+    result = shell.execute(hog, LONG)
+    assert result.end_reason == "it used more than 128 MB of memory"
     assert output(shell, "echo again") == "again\n"
 
 
 def test_killing_everything_kills_only_itself(shell: Shell) -> None:
-    assert shell.execute("kill -9 -1; kill -9 $$", LONG).lost
+    assert shell.execute("kill -9 -1; kill -9 $$", LONG).end_reason
     assert output(shell, "echo again") == "again\n"
 
 
 def test_nothing_to_see(shell: Shell) -> None:
-    assert shell.view(SHORT).output == "" and shell.type("x", SHORT).output == ""
+    assert shell.view(SHORT).text == "" and shell.type("x", SHORT).text == ""
     shell.close()
 
 
 def test_a_shell_that_cannot_start_says_so() -> None:
-    room = ShellRoom()
+    commands = CommandFolder()
     with Sandbox() as sandbox, pytest.raises(ShellBroken, match="did not start"):
-        Shell(sandbox, room).execute("echo", LONG)  # the sandbox does not show the room
-    room.close()
+        Shell(sandbox, commands).execute("echo", LONG)  # the sandbox does not show the room
+    commands.close()

@@ -37,7 +37,9 @@ def test_steps_and_splits() -> None:
             assert sum(task.difficulty == step for task in tasks) == terminal.SPLITS[split]
     easy = [{task.instruction for task in tasks if task.difficulty == 1} for tasks in splits.values()]
     assert not easy[0] & easy[1]
-    worlds = [{(t.instruction, *sorted(t.under("environment").items())) for t in tasks} for tasks in splits.values()]
+    worlds = [
+        {(t.instruction, *sorted(t.select_files("environment").items())) for t in tasks} for tasks in splits.values()
+    ]
     assert not worlds[0] & worlds[1]
     assert sum(map(len, worlds)) == sum(map(len, splits.values()))
 

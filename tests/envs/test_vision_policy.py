@@ -80,11 +80,11 @@ def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> Non
 def test_what_the_model_says_depends_on_what_it_sees() -> None:
     engine = TinyVL()
     prompt = engine.tokenizer.encode("".join(("<|vision_start|>", PAD * 4, "<|vision_end|>")))
-    said = []
+    logprobs = []
     for colour in ("black", "white"):
         prepared = engine.prepare(images=[Image.new("RGB", (56, 56), colour)], return_tensors="pt")
-        said.append(engine._logprobs(prompt, engine.tokenizer.encode("yes"), prepared))
-    assert said[0] != said[1] and len(POINTS) > 1
+        logprobs.append(engine._logprobs(prompt, engine.tokenizer.encode("yes"), prepared))
+    assert logprobs[0] != logprobs[1] and len(POINTS) > 1
 
 
 def test_an_engine_that_can_not_see_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

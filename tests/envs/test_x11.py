@@ -19,7 +19,7 @@ from Xlib.xobject.drawable import Window
 from clawrl_trl.envs.base.agent import WorldBroken
 from clawrl_trl.envs.gui import x11
 from clawrl_trl.envs.gui.env import GUIEnv
-from clawrl_trl.envs.gui.oracle import act, solve
+from clawrl_trl.envs.gui.oracle import solve, step_with_calls
 from clawrl_trl.envs.gui.x11 import X11Screen
 from clawrl_trl.envs.gui.x11_tasks import X11Task
 
@@ -67,7 +67,7 @@ def env() -> Iterator[GUIEnv]:
 
 
 def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
-    state = act(env, env.reset(), {"action": "terminate"})
+    state = step_with_calls(env, env.reset(), {"action": "terminate"})
     assert state["reward"].item() == -1.0
     state = env.reset()
     assert 'window "Notes" [1] = "320x240 at 0,0"' in state["outline"] and state["screenshot"].shape == (3, 240, 320)
@@ -78,10 +78,10 @@ def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
 def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) -> None:
     env.reset()
     button = next(one for one in env.elements if one.value == "100x40 at 10,60")
-    state = act(env, env.reset(), {"action": "wait", "time": 0})
-    state = act(env, state, {"action": "left_click", "ref": button.ref})
+    state = step_with_calls(env, env.reset(), {"action": "wait", "time": 0})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": button.ref})
     assert state["difference"].item() > 0.02
-    state = act(env, state, {"action": "left_click", "ref": 99})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": 99})
     assert "there is no element [99]" in state["message"]
 
 
@@ -98,7 +98,7 @@ def test_a_program_that_ends_is_dropped() -> None:
     try:
         state = env.reset()
         assert state["dropped"] and "ended" in state["reason"]
-        assert torch.isnan(act(env, state, {"action": "terminate"})["reward"]).all()
+        assert torch.isnan(step_with_calls(env, state, {"action": "terminate"})["reward"]).all()
     finally:
         env.close()
 
@@ -118,10 +118,10 @@ def test_a_window_that_vanishes_between_two_questions_is_left_out(
     asked = Window.query_tree
     env.reset()
     monkeypatch.setattr(Window, "query_tree", query_tree)
-    assert [one.name for one in env.scene.screen.outline()] == ["Notes"]  # type: ignore[union-attr]
+    assert [one.name for one in env.scene.screen.read_outline()] == ["Notes"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("ask", [X11Screen.capture, X11Screen.outline])
+@pytest.mark.parametrize("ask", [X11Screen.capture, X11Screen.read_outline])
 def test_a_server_that_a_program_holds_is_not_waited_for(
     env: GUIEnv, ask: Callable[[X11Screen], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_server_that_a_program_holds_is_not_waited_for(
     monkeypatch.setattr(x11, "TIMEOUT", 1.0)
     with pytest.raises(WorldBroken, match="the X server is gone"):
         ask(screen)
-    assert act(env, state, {"action": "wait", "time": 0})["dropped"]
+    assert step_with_calls(env, state, {"action": "wait", "time": 0})["dropped"]
     monkeypatch.undo()
     assert not env.reset()["dropped"]
 
@@ -176,7 +176,7 @@ def test_a_program_sees_nothing_but_its_folder(tmp_path: Path, monkeypatch: pyte
         seen = "['FileNotFoundError', 'OSError', 'ConnectionRefusedError', None]"
         task = X11Task("pry", "Look.", ("python", "-c", program), {"seen.txt": seen, "link.txt": "secret"})
         with closing(GUIEnv([task])) as env:
-            state = act(env, env.reset(), {"action": "wait", "time": 0})
+            state = step_with_calls(env, env.reset(), {"action": "wait", "time": 0})
             assert state["progress"].item() == 0.5, "what it saw is right, and a link is not followed"
 
 

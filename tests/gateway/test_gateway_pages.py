@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gateway_rig import Rig, running
 
-from clawrl_trl.envs.gui.browser import chromium_path
+from clawrl_trl.envs.gui.browser import find_chromium
 from clawrl_trl.envs.gui.file_server import FileServer
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -36,7 +36,7 @@ def in_a_page(folder: Path, script: str, url: str) -> Any:
     """What a script comes to that a page of another port runs."""
     (folder / "page.html").write_text("<!doctype html><body>")
     with playwright.sync_playwright() as started, FileServer(folder) as server:
-        chromium = started.chromium.launch(executable_path=chromium_path(), chromium_sandbox=os.geteuid() != 0)
+        chromium = started.chromium.launch(executable_path=find_chromium(), chromium_sandbox=os.geteuid() != 0)
         try:
             page = chromium.new_page()
             page.goto(server.url("page.html"))
@@ -76,7 +76,7 @@ def test_a_page_that_is_listed_reads_its_reply(tmp_path: Path) -> None:
         running(tmp_path / "run", allowed_origins=server.url("").rstrip("/")) as rig,
         playwright.sync_playwright() as started,
     ):
-        chromium = started.chromium.launch(executable_path=chromium_path(), chromium_sandbox=os.geteuid() != 0)
+        chromium = started.chromium.launch(executable_path=find_chromium(), chromium_sandbox=os.geteuid() != 0)
         try:
             page = chromium.new_page()
             page.goto(server.url("page.html"))

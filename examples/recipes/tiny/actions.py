@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from clawrl_trl.envs.gui.computer_use import tool_schema
+from clawrl_trl.envs.gui.computer_use import build_tool_schema
 from clawrl_trl.envs.gui.screen import Element
 from clawrl_trl.envs.swe.env import SYSTEM
 from clawrl_trl.envs.swe.tasks import SENTINEL
@@ -153,7 +153,7 @@ def on_screen(rng: random.Random) -> Scene:
     if rng.random() < GIVES_UP:
         slip = _calls("computer_use", action="terminate", status="failure")
     prompt = _user("\n".join((task["instruction"], *lines.values())))
-    return Scene(task, [prompt], [tool_schema(GUI_ACTIONS)], [right], [slip])
+    return Scene(task, [prompt], [build_tool_schema(GUI_ACTIONS)], [right], [slip])
 
 
 def _clicks(lines: dict[str, str], item: str) -> Message:
