@@ -4,23 +4,36 @@
 here loads a model or starts a process. A flag that could have no effect is refused.
 """
 
-import json
+import argparse
+import logging
 import os
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.config.flags import read_flags
+import yaml
+
+from clawrl_trl.config.flags import Values, build_arguments, flag_names, read_file_values, read_given
+from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
+from clawrl_trl.envs.runs.options import MeasuredArguments, number_from_environment, read_mapping
+from clawrl_trl.envs.runs.persona_options import PersonaArguments
+from clawrl_trl.envs.runs.practice_options import PracticeArguments
 from clawrl_trl.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 TEACHING = ("opd", "combine")
 """Methods that train on a teacher's log-probs."""
 CHAT = "chat"
 """The environment that a persona is."""
-NUM_GENERATIONS = 8
 
+MAX_STEPS_HELP = (
+    "Optimizer steps after which training ends. With --env it means --env_max_steps, for one release more, unless "
+    "that is given too. -1: no end but that of the run."
+)
 AT_LEAST = {
     "interactions": 1,
     "think_time": 0,
@@ -29,28 +42,21 @@ AT_LEAST = {
     "episodes": 1,
     "max_tokens": 1,
     "parallel_envs": 1,
-    "num_generations": 1,
-    "max_steps": 1,
+    "group_size": 1,
+    "env_max_steps": 1,
 }
 """Smallest usable values of the script's arguments."""
 AT_MOST = {"difficulty": 3}
 _PLUGINS = ("rollout_function_path", "custom_generate_function_path")
-_OF_PERSONA = ("interactions", "think_time", *_PLUGINS)
-_OF_PRACTICE = (
-    "difficulty",
-    "env_options",
-    "episodes",
-    "max_tokens",
-    "prm_coef",
-    "stepwise",
-    "env_hints",
-    "keep_screenshots",
-    "reward_function_path",
-)
+_MEASURED = flag_names([MeasuredArguments])
+_OF_PERSONA = [name for name in flag_names([PersonaArguments]) if name not in _MEASURED]
+_OF_PRACTICE = ["env_hints", *(name for name in flag_names([PracticeArguments]) if name not in _MEASURED)]
+RENAMED_FLAGS = {"max_steps": "env_max_steps", "num_generations": "group_size"}
+"""Flags that had a second meaning with `--env`, and what that is called now."""
 
 
-@dataclass
-class ScriptArguments:
+@dataclass(kw_only=True)
+class ScriptArguments(PersonaArguments, PracticeArguments):
     """Arguments of the script itself, beside those of the trainer, the model and the serving half."""
 
     method: str = field(
@@ -67,11 +73,6 @@ class ScriptArguments:
     persona: str | None = field(
         default=None, metadata={"help": "Simulated user that chats with the model: student, teacher or a YAML file."}
     )
-    interactions: int = field(default=36, metadata={"help": "Interactions the persona plays, one problem each."})
-    think_time: float = field(
-        default=0.8, metadata={"help": "Mean seconds the persona takes to read a reply before it writes."}
-    )
-    eval_problems: int = field(default=50, metadata={"help": "Held-out problems, or episodes, of each evaluation."})
     env: str | None = field(
         default_factory=lambda: os.environ.get("ENV_TYPE") or None,
         metadata={"help": "Environment to practise in: terminal, gui, swe, toolcall or chat (a --persona)."},
@@ -80,27 +81,8 @@ class ScriptArguments:
         default=None,
         metadata={"help": "Task set: a path, or the name of a shipped one; of chat: the persona. Default: its own."},
     )
-    difficulty: int | None = field(default=None, metadata={"help": "Only tasks of this difficulty, 1 to 3."})
-    env_options: str | None = field(
-        default=None, metadata={"help": "Further arguments of the environment, JSON (in a YAML file: a mapping)."}
-    )
-    episodes: int = field(default=400, metadata={"help": "Episodes of the environment to play."})
-    max_tokens: int = field(
-        default=256, metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len."}
-    )
-    parallel_envs: int = field(
-        default_factory=lambda: int(os.environ.get("PARALLEL_ENVS") or 4),
-        metadata={"help": "Environments at a time."},
-    )
-    prm_coef: float = field(
-        default=0.0,
-        metadata={
-            "help": "Weight of the steps' process scores in an environment's rewards: the environment's own, or with "
-            "--judge llm those of the judge."
-        },
-    )
-    stepwise: bool = field(
-        default=False, metadata={"help": "Compare the rewards of a group of episodes step by step, not as wholes."}
+    env_vars: dict[str, object] | str | None = field(
+        default=None, metadata={"help": "Environment variables to set, JSON (in a YAML file: a mapping)."}
     )
     env_hints: bool | None = field(
         default=None,
@@ -109,44 +91,13 @@ class ScriptArguments:
             "combine, where the environment has some."
         },
     )
-    keep_screenshots: bool = field(
-        default=False, metadata={"help": "Keep the screenshots of the last 200 episodes, for 'clawrl inspect'."}
-    )
     custom_loss_function_path: str | None = field(
         default=None,
         metadata={"help": "Own loss, 'file.py:name', called as loss(trainer, model, inputs, default_loss)."},
     )
-    rollout_function_path: str | None = field(
-        default=None,
-        metadata={"help": "Own rollout, 'file.py:name', called as rollout(client, persona, interactions, seed)."},
-    )
-    reward_function_path: str | None = field(
-        default=None, metadata={"help": "Own reward of an episode, 'file.py:name', called as reward(episode)."}
-    )
-    custom_generate_function_path: str | None = field(
-        default=None,
-        metadata={"help": "Own generation, 'file.py:name', called as generate(client, model, messages, **sampling)."},
-    )
 
     def __post_init__(self) -> None:
         check_ranges(vars(self), AT_LEAST, AT_MOST)
-        self.num_generations = NUM_GENERATIONS
-        self.max_steps: int | None = None
-
-    def options(self) -> dict[str, Any]:
-        """The further arguments of the environment: a mapping of a YAML file, or one in JSON of the command line.
-
-        Raises:
-            UserError: If they are neither.
-        """
-        given: Any = self.env_options
-        try:
-            read = json.loads(given) if isinstance(given, str) else given or {}
-        except ValueError as error:
-            raise UserError(f"--env_options is no JSON: {error}.") from None
-        if not isinstance(read, dict):
-            raise UserError("--env_options must be a mapping of names to values.")
-        return read
 
     def hints_needs(self) -> tuple[str, ...]:
         """Return what training on an environment's hints needs of a sample; empty without hints.
@@ -162,7 +113,7 @@ class ScriptArguments:
                 raise UserError(f"--env_hints has no effect with --method {self.method}: use --method combine or opd.")
             return ()
         if not setting(self.env).hints:
-            known = ", ".join(name for name, one in SETTINGS.items() if one.hints)
+            known = ", ".join(name for name, entry in SETTINGS.items() if entry.hints)
             raise UserError(
                 f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({known} has): "
                 "use --method binary."
@@ -171,8 +122,11 @@ class ScriptArguments:
             raise UserError(f"--method {self.method} needs --env_hints: leave them on, or use --method binary.")
         return ("teacher",) if self.method == "opd" else ("score", "teacher")
 
-    def refuse_idle_flags(self) -> None:
+    def refuse_idle_flags(self, given: Mapping[str, Any]) -> None:
         """Reject flags that would be ignored.
+
+        Args:
+            given (`Mapping`): Values of the flags that the user has set.
 
         Raises:
             UserError: If a flag of a persona, or of an environment, is given without one.
@@ -188,23 +142,21 @@ class ScriptArguments:
                 _PLUGINS, "people's own clients ask and the engine answers; it is for a --persona"
             )
             reasons["eval_problems"] = "nothing is evaluated; it is for a --persona or an --env"
+            reasons["env_max_steps"] = "it is for a --persona or an --env; see --max_steps for training"
         elif practises:
             reasons |= dict.fromkeys(_PLUGINS, "the environment plays its episodes itself; it is for a --persona")
         if self.env is None:
             reasons["tasks"] = "it is for an --env"
-        usual = {each.name: each.default for each in fields(self)}
-        for name, reason in reasons.items():
-            if getattr(self, name) != usual[name]:
-                raise UserError(f"--{name} has no effect here: {reason}.")
+        _refuse(given, reasons, [ScriptArguments])
 
 
 def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     """Parse command line and YAML file into script, trainer and model arguments, and the serving settings.
 
-    With `--env`, `--num_generations` and `--max_steps` are the group's size and the most actions of an episode; how
-    long there is training follows from `--episodes`.
+    The command line is read once. A flag wins over the file, the file over the preset, and all of them over the
+    defaults of the dataclasses, some of which are environment variables.
     """
-    from trl import ModelConfig, TrlParser
+    from trl import ModelConfig
 
     from clawrl_trl.trainers import AsyncGRPOConfig, CombineConfig, OPDConfig
 
@@ -221,30 +173,45 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
         )
 
     configs = {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}
-    file, argv = _config_file(argv)
-    chosen = _peek(argv, file)
+    # Which configuration there is follows from a flag: the parser knows the flags of all, and combine has them all.
+    parser = _parser([ScriptArguments, CombineConfig, ModelArguments, ServingArguments])
+    flags = read_given(parser, argv)
+    asks_for_help = flags.pop("help", False)
+    file = read_file_values(parser, _read_config_file(flags.pop("config", None)), "The --config file")
+    # Before anything reads a default: many are environment variables.
+    os.environ.update(_read_variables({**file, **flags}.get("env_vars")))
+    given = _rename_old_flags(file, flags)
+    chosen = _choose(given)
     if chosen["method"] not in configs:
         raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
-    parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
     preset = _preset(chosen)
-    values = preset.values(chosen["method"], practises=chosen["env"] not in (None, CHAT)) if preset else {}
-    parser.set_defaults(method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None)
-    if unknown := parser.set_defaults_with_config(**values):
-        raise UserError(f"--preset {chosen['preset']} sets what there is not: {', '.join(unknown[::2])}.")
-    if unknown := parser.set_defaults_with_config(**file):
-        raise UserError(f"The --config file sets what there is not: {', '.join(unknown[::2])}.")
-    script, config, model, serving = read_flags(parser, argv)
+    usual = preset.values(chosen["method"], practises=chosen["env"] not in (None, CHAT)) if preset else {}
+    usual = read_file_values(parser, usual, f"--preset {chosen['preset']}")
+    values = {
+        "output_dir": _default_folder(chosen),
+        "vllm_gpu_memory_utilization": None,  # TRL has a share of its own, for a vLLM in the trainer's process
+        **usual,
+        **given,
+        **{name: chosen[name] for name in ("method", "env", "persona")},
+    }
+    if asks_for_help:
+        parser.set_defaults(**values)
+        parser.print_help()
+        raise SystemExit(0)
+    kinds = [ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments]
+    if others := [name for name in values if name not in flag_names(kinds)]:
+        raise UserError(f"--{others[0]} has no effect here: it is not for --method {chosen['method']}.")
+    _refuse(values, IDLE_FLAGS, kinds)
+    script, config, model, serving = build_arguments(kinds, values)
+    losses = {name: f"it is for --loss_type {loss}" for name, loss in LOSS_FLAGS.items() if loss != config.loss_type}
+    _refuse(values, losses, kinds)
     script.preset = preset.name if preset else None
-    script.refuse_idle_flags()
+    script.refuse_idle_flags(given)
     if config.support_coef and not config.beta and not model.use_peft:
         raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
-    if script.env is not None:
-        script.num_generations = _whole_number("num_generations", chosen["num_generations"])
-        script.max_steps = None if chosen["max_steps"] is None else _whole_number("max_steps", chosen["max_steps"])
+    if script.env is not None and script.env_max_steps is None:
+        script.env_max_steps = number_from_environment("MAX_STEPS", None)
         check_ranges(vars(script), AT_LEAST)
-        config.max_steps = -1
-    if script.env == CHAT:
-        script.persona = chosen["persona"]
     serving.teacher_top_k = max(serving.teacher_top_k, getattr(config, "opd_top_k", 0))
     if serving.vllm_max_lora_rank is None:
         serving.vllm_max_lora_rank = model.lora_r if model.use_peft else 0
@@ -261,51 +228,100 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
     return script, config, model, settings
 
 
-def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Read the YAML file of `--config`; returns its content and the other arguments.
+def _parser(kinds: list[type]) -> Any:
+    """Return the parser of all flags; those without effect are known to it, to be refused with the reason."""
+    from transformers import HfArgumentParser
 
-    `env` names the environment; a mapping there sets environment variables, as in TRL's files.
+    class ScriptParser(HfArgumentParser):  # type: ignore[misc]  # transformers has no types
+        def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+            name = options.get("dest", names[0].lstrip("-"))
+            if name in IDLE_FLAGS:
+                options["help"] = argparse.SUPPRESS
+            elif name == "max_steps":
+                options["help"] = MAX_STEPS_HELP
+            action: argparse.Action = super().add_argument(*names, **options)
+            return action
+
+    parser = ScriptParser(kinds, add_help=False)
+    parser.add_argument("--config", help="YAML file of flags and their values.", default=None)
+    parser.add_argument("-h", "--help", action="store_true", help="Show this help and the defaults that apply.")
+    return parser
+
+
+def _read_config_file(path: str | None) -> Values:
+    """Read the YAML file of `--config`.
+
+    Raises:
+        UserError: If it can't be read.
     """
-    import argparse
-
-    import yaml
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
-    given, others = parser.parse_known_args(argv)
     try:
-        file = yaml.safe_load(Path(given.config).read_text()) if given.config else {}
+        content = yaml.safe_load(Path(path).read_text()) if path else {}
     except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"--config {given.config} can't be read: {error}.") from None
-    if not isinstance(file, dict):
-        raise UserError(f"--config {given.config} must be a YAML mapping of flags to values.")
-    if isinstance(file.get("env"), dict):
-        os.environ.update({name: str(value) for name, value in file.pop("env").items()})
-    return file, others
+        raise UserError(f"--config {path} can't be read: {error}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"--config {path} must be a YAML mapping of flags to values.")
+    if isinstance(content.get("env"), dict):
+        _warn("env: with a mapping", "env_vars", "env: names the environment alone")
+        content["env_vars"] = {**content.pop("env"), **_read_variables(content.get("env_vars"))}
+    return content
 
 
-def _peek(argv: list[str], file: dict[str, Any]) -> dict[str, Any]:
-    """The few values that decide which other flags and defaults there are."""
-    import argparse
+def _read_variables(value: object) -> dict[str, str]:
+    return {name: str(content) for name, content in read_mapping("env_vars", value).items()}
 
-    names = {
-        "env": os.environ.get("ENV_TYPE") or None,
-        "method": None,
-        "persona": None,
-        "tasks": None,
-        "preset": None,
-        "model_name_or_path": os.environ.get("MODEL_PATH") or None,
-        "num_generations": NUM_GENERATIONS,
-        "max_steps": os.environ.get("MAX_STEPS") or None,
+
+def _rename_old_flags(file: Values, flags: Values) -> Values:
+    """Return the values of file and command line, with a warning for those that had a second meaning with `--env`.
+
+    Such a flag keeps the meaning that it has in TRL where the new one is given too.
+    """
+    given = {**file, **flags}
+    if _choose(given)["env"] is None:
+        return given
+    # A file of the last version stays one, whatever flags are given beside it.
+    return {**_rename(file, beside=file), **_rename(flags, beside=given)}
+
+
+def _rename(values: Values, beside: Mapping[str, Any]) -> Values:
+    renamed = dict(values)
+    for old, new in RENAMED_FLAGS.items():
+        if old in values and new not in beside:
+            check_ranges({old: values[old]}, {old: 1})
+            _warn(f"--{old} with --env", f"--{new}", f"--{old} has TRL's meaning")
+            renamed[new] = renamed.pop(old)
+    return renamed
+
+
+def _warn(old: str, new: str, later: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        logger.warning("%s is called %s now; from the next release on %s.", old, new, later)
+
+
+def _choose(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the few values that decide which other flags and defaults there are."""
+    chosen = {
+        "env": given.get("env") or os.environ.get("ENV_TYPE") or None,
+        "persona": given.get("persona"),
+        "preset": given.get("preset"),
+        "model_name_or_path": given.get("model_name_or_path") or os.environ.get("MODEL_PATH") or None,
     }
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in names:
-        parser.add_argument(f"--{name}")
-    given, _ = parser.parse_known_args(argv)
-    found = {name: getattr(given, name) or file.get(name) or default for name, default in names.items()}
-    if found["env"] == CHAT:
-        found["persona"] = found["persona"] or found["tasks"] or "student"
-    return found | {"method": found["method"] or ("combine" if found["env"] in (None, CHAT) else "binary")}
+    if chosen["env"] == CHAT:
+        chosen["persona"] = chosen["persona"] or given.get("tasks") or "student"
+    usual = "combine" if chosen["env"] in (None, CHAT) else "binary"
+    return {**chosen, "method": given.get("method") or usual}
+
+
+def _refuse(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[type]) -> None:
+    """Reject values of flags without effect, unless they are the defaults.
+
+    Raises:
+        UserError: For the first of them.
+    """
+    for each in (each for kind in kinds for each in fields(kind)):
+        if each.name in values and each.name in reasons:
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if values[each.name] != default:
+                raise UserError(f"--{each.name} has no effect here: {reasons[each.name]}.")
 
 
 def _preset(chosen: dict[str, Any]) -> Preset | None:
@@ -314,14 +330,7 @@ def _preset(chosen: dict[str, Any]) -> Preset | None:
     return None if spec == NONE else load_preset(spec)
 
 
-def _whole_number(name: str, given: Any) -> int:
-    try:
-        return int(given)
-    except ValueError:
-        raise UserError(f"--{name} {given!r} is no whole number.") from None
-
-
 def _default_folder(chosen: dict[str, Any]) -> str:
     folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
-    taught_by = Path(chosen["persona"]).stem if chosen["persona"] else chosen["env"]
-    return folder or (f"runs/{taught_by}-{chosen['method']}" if taught_by else DEFAULT_RUN)
+    played = Path(chosen["persona"]).stem if chosen["persona"] else chosen["env"]
+    return folder or (f"runs/{played}-{chosen['method']}" if played else DEFAULT_RUN)

@@ -1,11 +1,23 @@
 """Reading flags into dataclasses so that a mistake costs the user one line, not a traceback or a page of usage."""
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from clawrl_trl.errors import UserError
+
+Values = dict[str, Any]
+"""Values of flags, by their names."""
+
+
+class _GivenFlags(Namespace):
+    """A namespace where every flag counts as set already, so that argparse fills in no default."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):  # argparse keeps what it doesn't know under a name of its own
+            raise AttributeError(name)
 
 
 def read_flags(parser: Any, argv: Sequence[str]) -> list[Any]:
@@ -21,19 +33,73 @@ def read_flags(parser: Any, argv: Sequence[str]) -> list[Any]:
     Raises:
         UserError: For a word that is no flag, a value of another type, and a value that a dataclass refuses.
     """
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message[:1].upper()}{message[1:].rstrip('.')}: --help lists what there is.")
-
-    parser.error = refuse
+    parser.error = _refuse
     try:
         parsed: list[Any]
         *parsed, unknown = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
-    if unknown:
-        names = [f"--{each.name}" for kind in parser.dataclass_types for each in fields(kind)]
-        near = get_close_matches(unknown[0].split("=")[0], names, 1)
-        remedy = f"did you mean {near[0]}?" if near else "--help lists them all."
-        raise UserError(f"There is no flag for {' '.join(unknown)}: {remedy}")
+    _refuse_unknown(parser, unknown)
     return parsed
+
+
+def read_given(parser: Any, argv: Sequence[str]) -> Values:
+    """Parse a command line; returns the values of the flags that are given, and no defaults.
+
+    Raises:
+        UserError: For a word that is no flag, and a value of another type.
+    """
+    parser.error = _refuse
+    given = _GivenFlags()
+    _, unknown = parser.parse_known_args(list(argv), given)
+    _refuse_unknown(parser, unknown)
+    return vars(given)
+
+
+def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Values:
+    """Read a file's values of flags, text as on a command line; they become the defaults that `--help` shows.
+
+    Args:
+        parser (`HfArgumentParser`): Knows the dataclasses.
+        values (`Mapping`): Values by the names of their flags.
+        source (`str`): The file, as an error names it.
+
+    Raises:
+        UserError: If there is no such flag, or a text is no value of its flag.
+    """
+    parser.error = _refuse
+    known = flag_names(parser.dataclass_types)
+    if unknown := [f"--{name}" for name in values if name not in known]:
+        raise UserError(f"{source} sets what there is not: {', '.join(unknown)}.")
+    parser.set_defaults(**values)
+    converted = parser.parse_args([])
+    return {name: getattr(converted, name) for name in values}
+
+
+def build_arguments(kinds: Iterable[type], values: Mapping[str, Any]) -> list[Any]:
+    """Return an object of each dataclass, made of those values that are its fields'.
+
+    Raises:
+        UserError: If a dataclass refuses a value.
+    """
+    try:
+        return [kind(**{name: values[name] for name in flag_names([kind]) if name in values}) for kind in kinds]
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def flag_names(kinds: Iterable[type]) -> list[str]:
+    """Return the names of the flags that dataclasses have."""
+    return [each.name for kind in kinds for each in fields(kind) if each.init]
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UserError(f"{message[:1].upper()}{message[1:].rstrip('.')}: --help lists what there is.")
+
+
+def _refuse_unknown(parser: Any, words: Sequence[str]) -> None:
+    if words:
+        names = [f"--{name}" for name in flag_names(parser.dataclass_types)]
+        near = get_close_matches(words[0].split("=")[0], names, 1)
+        remedy = f"did you mean {near[0]}?" if near else "--help lists them all."
+        raise UserError(f"There is no flag for {' '.join(words)}: {remedy}")
