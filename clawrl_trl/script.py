@@ -5,25 +5,36 @@ here loads a model or starts a process. A flag that could have no effect is refu
 """
 
 import argparse
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from clawrl_trl.config.flags import Values, build_arguments, flag_names, read_file_values, read_given
+from clawrl_trl.config.flags import (
+    Values,
+    build_arguments,
+    flag_names,
+    number_from_environment,
+    read_explicit_flags,
+    read_file_values,
+    read_mapping,
+)
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
+from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
-from clawrl_trl.envs.runs.options import MeasuredArguments, number_from_environment, read_mapping
+from clawrl_trl.envs.runs.options import MeasuredArguments
 from clawrl_trl.envs.runs.persona_options import PersonaArguments
 from clawrl_trl.envs.runs.practice_options import PracticeArguments
 from clawrl_trl.errors import UserError
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from clawrl_trl.trainers import AsyncGRPOConfig
 
 TEACHING = ("opd", "combine")
 """Methods that train on a teacher's log-probs."""
@@ -51,8 +62,6 @@ _PLUGINS = ("rollout_function_path", "custom_generate_function_path")
 _MEASURED = flag_names([MeasuredArguments])
 _OF_PERSONA = [name for name in flag_names([PersonaArguments]) if name not in _MEASURED]
 _OF_PRACTICE = ["env_hints", *(name for name in flag_names([PracticeArguments]) if name not in _MEASURED)]
-RENAMED_FLAGS = {"max_steps": "env_max_steps", "num_generations": "group_size"}
-"""Flags that had a second meaning with `--env`, and what that is called now."""
 
 
 @dataclass(kw_only=True)
@@ -113,20 +122,20 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
                 raise UserError(f"--env_hints has no effect with --method {self.method}: use --method combine or opd.")
             return ()
         if not setting(self.env).hints:
-            known = ", ".join(name for name, entry in SETTINGS.items() if entry.hints)
+            those = ", ".join(name for name, entry in SETTINGS.items() if entry.hints)
             raise UserError(
-                f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({known} has): "
+                f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({those} has): "
                 "use --method binary."
             )
         if self.env_hints is False:
             raise UserError(f"--method {self.method} needs --env_hints: leave them on, or use --method binary.")
         return ("teacher",) if self.method == "opd" else ("score", "teacher")
 
-    def refuse_idle_flags(self, given: Mapping[str, Any]) -> None:
+    def refuse_idle_flags(self, explicit: Mapping[str, Any]) -> None:
         """Reject flags that would be ignored.
 
         Args:
-            given (`Mapping`): Values of the flags that the user has set.
+            explicit (`Mapping`): Values of the flags that the user has set.
 
         Raises:
             UserError: If a flag of a persona, or of an environment, is given without one.
@@ -147,15 +156,98 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
             reasons |= dict.fromkeys(_PLUGINS, "the environment plays its episodes itself; it is for a --persona")
         if self.env is None:
             reasons["tasks"] = "it is for an --env"
-        _refuse(given, reasons, [ScriptArguments])
+        _refuse_idle(explicit, reasons, [ScriptArguments])
 
 
-def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
+@dataclass(frozen=True)
+class _Selection:
+    """The few values that decide which other flags and defaults there are."""
+
+    method: str
+    env: str | None
+    persona: str | None
+    preset: str | None
+    model: str | None
+
+    @classmethod
+    def of_flags(cls, explicit: Mapping[str, Any]) -> "_Selection":
+        env = explicit.get("env") or os.environ.get("ENV_TYPE") or None
+        persona = explicit.get("persona")
+        if env == CHAT:
+            persona = persona or explicit.get("tasks") or "student"
+        return cls(
+            method=explicit.get("method") or ("combine" if env in (None, CHAT) else "binary"),
+            env=env,
+            persona=persona,
+            preset=explicit.get("preset"),
+            model=explicit.get("model_name_or_path") or os.environ.get("MODEL_PATH") or None,
+        )
+
+    @property
+    def default_folder(self) -> str:
+        folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
+        played = Path(self.persona).stem if self.persona else self.env
+        return folder or (f"runs/{played}-{self.method}" if played else DEFAULT_RUN)
+
+    def load_preset(self) -> Preset | None:
+        """Load the preset that is named; without one, that of the bundled model where no other model is named."""
+        spec = self.preset or (BUNDLED if self.model is None else NONE)
+        return None if spec == NONE else load_preset(spec)
+
+
+def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConfig, ServeSettings]":
     """Parse command line and YAML file into script, trainer and model arguments, and the serving settings.
 
     The command line is read once. A flag wins over the file, the file over the preset, and all of them over the
     defaults of the dataclasses, some of which are environment variables.
+
+    Raises:
+        UserError: For a mistake in one of them.
     """
+    configs, model_kind = _trainer_kinds()
+    # Which configuration there is follows from a flag: the parser knows the flags of all, and combine has them all.
+    parser = _make_parser([ScriptArguments, configs["combine"], model_kind, ServingArguments])
+    flags = read_explicit_flags(parser, argv)
+    asks_for_help = flags.pop("help", False)
+    file = read_file_values(parser, _read_config_file(flags.pop("config", None)), "The --config file")
+    # Before anything reads a default: many are environment variables.
+    os.environ.update(_read_variables({**file, **flags}.get("env_vars")))
+    explicit = _rename_old_flags(file, flags)
+    selection = _Selection.of_flags(explicit)
+    if selection.method not in configs:
+        raise UserError(f"--method {selection.method!r} is unknown: use {', '.join(configs)}.")
+    preset = selection.load_preset()
+    defaults = preset.values(selection.method, practises=selection.env not in (None, CHAT)) if preset else {}
+    values = {
+        "output_dir": selection.default_folder,
+        "vllm_gpu_memory_utilization": None,  # TRL has a share of its own, for a vLLM in the trainer's process
+        **read_file_values(parser, defaults, f"--preset {selection.preset}"),
+        **explicit,
+        **{name: getattr(selection, name) for name in ("method", "env", "persona")},
+    }
+    if asks_for_help:
+        parser.set_defaults(**values)
+        parser.print_help()
+        raise SystemExit(0)
+    kinds = [ScriptArguments, configs[selection.method], model_kind, ServingArguments]
+    if others := [name for name in values if name not in flag_names(kinds)]:
+        raise UserError(f"--{others[0]} has no effect here: it is not for --method {selection.method}.")
+    _refuse_idle(values, IDLE_FLAGS, kinds)
+    script, config, model, serving = build_arguments(kinds, values)
+    losses = {name: f"it is for --loss_type {loss}" for name, loss in LOSS_FLAGS.items() if loss != config.loss_type}
+    _refuse_idle(values, losses, kinds)
+    script.preset = preset.name if preset else None
+    script.refuse_idle_flags(explicit)
+    if config.support_coef and not config.beta and not model.use_peft:
+        raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
+    if script.env is not None and script.env_max_steps is None:
+        script.env_max_steps = number_from_environment("MAX_STEPS", None)
+        check_ranges(vars(script), AT_LEAST)
+    return script, config, model, _serve_settings(config, model, serving)
+
+
+def _trainer_kinds() -> tuple[dict[str, type], type]:
+    """Return the trainers' configurations by method, and the arguments of the model; imports torch."""
     from trl import ModelConfig
 
     from clawrl_trl.trainers import AsyncGRPOConfig, CombineConfig, OPDConfig
@@ -172,50 +264,15 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
             default_factory=lambda: ["all-linear"], metadata={"help": "LoRA target modules."}
         )
 
-    configs = {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}
-    # Which configuration there is follows from a flag: the parser knows the flags of all, and combine has them all.
-    parser = _parser([ScriptArguments, CombineConfig, ModelArguments, ServingArguments])
-    flags = read_given(parser, argv)
-    asks_for_help = flags.pop("help", False)
-    file = read_file_values(parser, _read_config_file(flags.pop("config", None)), "The --config file")
-    # Before anything reads a default: many are environment variables.
-    os.environ.update(_read_variables({**file, **flags}.get("env_vars")))
-    given = _rename_old_flags(file, flags)
-    chosen = _choose(given)
-    if chosen["method"] not in configs:
-        raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
-    preset = _preset(chosen)
-    usual = preset.values(chosen["method"], practises=chosen["env"] not in (None, CHAT)) if preset else {}
-    usual = read_file_values(parser, usual, f"--preset {chosen['preset']}")
-    values = {
-        "output_dir": _default_folder(chosen),
-        "vllm_gpu_memory_utilization": None,  # TRL has a share of its own, for a vLLM in the trainer's process
-        **usual,
-        **given,
-        **{name: chosen[name] for name in ("method", "env", "persona")},
-    }
-    if asks_for_help:
-        parser.set_defaults(**values)
-        parser.print_help()
-        raise SystemExit(0)
-    kinds = [ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments]
-    if others := [name for name in values if name not in flag_names(kinds)]:
-        raise UserError(f"--{others[0]} has no effect here: it is not for --method {chosen['method']}.")
-    _refuse(values, IDLE_FLAGS, kinds)
-    script, config, model, serving = build_arguments(kinds, values)
-    losses = {name: f"it is for --loss_type {loss}" for name, loss in LOSS_FLAGS.items() if loss != config.loss_type}
-    _refuse(values, losses, kinds)
-    script.preset = preset.name if preset else None
-    script.refuse_idle_flags(given)
-    if config.support_coef and not config.beta and not model.use_peft:
-        raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
-    if script.env is not None and script.env_max_steps is None:
-        script.env_max_steps = number_from_environment("MAX_STEPS", None)
-        check_ranges(vars(script), AT_LEAST)
+    return {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}, ModelArguments
+
+
+def _serve_settings(config: "AsyncGRPOConfig", model: "ModelConfig", serving: ServingArguments) -> ServeSettings:
+    """Return the settings of serving what the trainer trains."""
     serving.teacher_top_k = max(serving.teacher_top_k, getattr(config, "opd_top_k", 0))
     if serving.vllm_max_lora_rank is None:
         serving.vllm_max_lora_rank = model.lora_r if model.use_peft else 0
-    settings = ServeSettings(
+    return ServeSettings(
         **vars(serving),
         run=config.output_dir,
         model_name_or_path=model.model_name_or_path,
@@ -225,10 +282,9 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
         vllm_gpu_memory_utilization=config.vllm_gpu_memory_utilization,
         vllm_tensor_parallel_size=config.vllm_tensor_parallel_size,
     )
-    return script, config, model, settings
 
 
-def _parser(kinds: list[type]) -> Any:
+def _make_parser(kinds: list[type]) -> Any:
     """Return the parser of all flags; those without effect are known to it, to be refused with the reason."""
     from transformers import HfArgumentParser
 
@@ -242,8 +298,8 @@ def _parser(kinds: list[type]) -> Any:
             action: argparse.Action = super().add_argument(*names, **options)
             return action
 
-    parser = ScriptParser(kinds, add_help=False)
-    parser.add_argument("--config", help="YAML file of flags and their values.", default=None)
+    parser = ScriptParser(kinds, usage="%(prog)s [--config FILE] [FLAG ...]", add_help=False)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of flags and their values.", default=None)
     parser.add_argument("-h", "--help", action="store_true", help="Show this help and the defaults that apply.")
     return parser
 
@@ -260,10 +316,7 @@ def _read_config_file(path: str | None) -> Values:
         raise UserError(f"--config {path} can't be read: {error}.") from None
     if not isinstance(content, dict):
         raise UserError(f"--config {path} must be a YAML mapping of flags to values.")
-    if isinstance(content.get("env"), dict):
-        _warn("env: with a mapping", "env_vars", "env: names the environment alone")
-        content["env_vars"] = {**content.pop("env"), **_read_variables(content.get("env_vars"))}
-    return content
+    return rename_variables(content)
 
 
 def _read_variables(value: object) -> dict[str, str]:
@@ -271,47 +324,15 @@ def _read_variables(value: object) -> dict[str, str]:
 
 
 def _rename_old_flags(file: Values, flags: Values) -> Values:
-    """Return the values of file and command line, with a warning for those that had a second meaning with `--env`.
-
-    Such a flag keeps the meaning that it has in TRL where the new one is given too.
-    """
-    given = {**file, **flags}
-    if _choose(given)["env"] is None:
-        return given
-    # A file of the last version stays one, whatever flags are given beside it.
-    return {**_rename(file, beside=file), **_rename(flags, beside=given)}
+    """Return the values of file and command line, by the names that flags have now."""
+    explicit = {**file, **flags}
+    if _Selection.of_flags(explicit).env is None:
+        return explicit
+    # A file of the last version stays one, whatever flags stand beside it.
+    return {**rename_flags(file, beside=file), **rename_flags(flags, beside=explicit)}
 
 
-def _rename(values: Values, beside: Mapping[str, Any]) -> Values:
-    renamed = dict(values)
-    for old, new in RENAMED_FLAGS.items():
-        if old in values and new not in beside:
-            check_ranges({old: values[old]}, {old: 1})
-            _warn(f"--{old} with --env", f"--{new}", f"--{old} has TRL's meaning")
-            renamed[new] = renamed.pop(old)
-    return renamed
-
-
-def _warn(old: str, new: str, later: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        logger.warning("%s is called %s now; from the next release on %s.", old, new, later)
-
-
-def _choose(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the few values that decide which other flags and defaults there are."""
-    chosen = {
-        "env": given.get("env") or os.environ.get("ENV_TYPE") or None,
-        "persona": given.get("persona"),
-        "preset": given.get("preset"),
-        "model_name_or_path": given.get("model_name_or_path") or os.environ.get("MODEL_PATH") or None,
-    }
-    if chosen["env"] == CHAT:
-        chosen["persona"] = chosen["persona"] or given.get("tasks") or "student"
-    usual = "combine" if chosen["env"] in (None, CHAT) else "binary"
-    return {**chosen, "method": given.get("method") or usual}
-
-
-def _refuse(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[type]) -> None:
+def _refuse_idle(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[type]) -> None:
     """Reject values of flags without effect, unless they are the defaults.
 
     Raises:
@@ -322,15 +343,3 @@ def _refuse(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[t
             default = each.default if each.default_factory is MISSING else each.default_factory()
             if values[each.name] != default:
                 raise UserError(f"--{each.name} has no effect here: {reasons[each.name]}.")
-
-
-def _preset(chosen: dict[str, Any]) -> Preset | None:
-    """The preset that is named; without one, that of the bundled model where no other is named."""
-    spec = chosen["preset"] or (BUNDLED if chosen["model_name_or_path"] is None else NONE)
-    return None if spec == NONE else load_preset(spec)
-
-
-def _default_folder(chosen: dict[str, Any]) -> str:
-    folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
-    played = Path(chosen["persona"]).stem if chosen["persona"] else chosen["env"]
-    return folder or (f"runs/{played}-{chosen['method']}" if played else DEFAULT_RUN)

@@ -38,29 +38,30 @@ def read_conversations(path: Path) -> list[Conversation]:
         raise UserError(f"{path} can't be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8: save it as UTF-8.") from None
-    return [_conversation(entry, f"{path}: {where}") for where, entry in _entries(path, text)]
+    return [_read_conversation(entry, f"{path}: {where}") for where, entry in _split_entries(path, text)]
 
 
-def _entries(path: Path, text: str) -> list[tuple[str, Any]]:
+def _split_entries(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         content = json.loads(text)
     except ValueError as error:
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        # JSON lines only if every line begins an object; else it is one broken document.
         if len(lines) < 2 or not all(line.lstrip().startswith("{") for _, line in lines):
             raise UserError(f"{path} is not JSON: {error}.") from None
-        return [(f"line {number}", _line(path, number, line)) for number, line in lines]
+        return [(f"line {number}", _parse_line(path, number, line)) for number, line in lines]
     entries = content if isinstance(content, list) else [content]
     return [(f"conversation {number}", entry) for number, entry in enumerate(entries)]
 
 
-def _line(path: Path, number: int, line: str) -> Any:
+def _parse_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
         raise UserError(f"{path}: line {number} is not JSON: {error}.") from None
 
 
-def _conversation(entry: Any, where: str) -> Conversation:
+def _read_conversation(entry: Any, where: str) -> Conversation:
     if not isinstance(entry, dict):
         raise UserError(f"{where} is not an object.")
     if "messages" in entry:
@@ -112,7 +113,7 @@ def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
         }
         for at, end in zip(replies, [*replies[1:], len(messages)], strict=True)
     ]
-    return {"session_id": name or _name_of(messages), "turns": turns}
+    return {"session_id": name or _derive_name(messages), "turns": turns}
 
 
 def _check_messages(messages: list[Any], where: str) -> None:
@@ -124,7 +125,7 @@ def _check_messages(messages: list[Any], where: str) -> None:
             raise UserError(f"{where}: message {index} has no content.")
 
 
-def _name_of(messages: list[Any]) -> str:
+def _derive_name(messages: list[Any]) -> str:
     """A chat's name, the same whenever it is read again."""
     canonical = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return f"chat-{sha256(canonical.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

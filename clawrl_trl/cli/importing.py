@@ -48,7 +48,7 @@ def import_file(path: Path, run: str) -> dict[str, int]:
         version = policies.serving(tx).version
         served = f"policy-v{version}" if version else base_name(engine.models())
         prepared = [
-            (conversation, [_turn(one, engine, version, served) for one in conversation["turns"]])
+            (conversation, [_make_turn(entry, engine, version, served) for entry in conversation["turns"]])
             for conversation in conversations
         ]
     with ledger.transaction() as tx:
@@ -63,14 +63,15 @@ def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineCl
         yield client
 
 
-def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
+def _make_turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
     messages, tools = _messages(entry["prompt"]), entry.get("tools") or None
     response = entry["response"]
     if isinstance(response, str):
         response = {"role": "assistant", "content": response}
-    offered = {"tools": tools} if tools else {}
-    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **offered})
-    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **offered})
+    tool_field = {"tools": tools} if tools else {}
+    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **tool_field})
+    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **tool_field})
+    # Some chat templates rewrite what came before once a reply follows: such a reply has no ids of its own.
     fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
     completion_ids = whole[len(prompt_ids) :] if fits else None
     logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
@@ -97,7 +98,7 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
 
 
 def _obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool) -> str | None:
-    """Why a turn of the file can't be trained, or `None`."""
+    """Return why a turn of the file can't be trained, or `None`."""
     if not fits:
         return "no token prefix"
     if any(map(other_parts, messages)):
@@ -110,7 +111,7 @@ def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _provenance(messages: list[dict[str, Any]]) -> list[str]:
-    return ["owner" if one.get("role") == "user" else str(one.get("role")) for one in messages]
+    return ["owner" if message.get("role") == "user" else str(message.get("role")) for message in messages]
 
 
 def _logprobs(
@@ -129,11 +130,11 @@ def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]
             tx, owner=OWNER, external_id=external_id, identity_source=ENGINE, now=now
         )
         parent: str | None = None
-        known = {turn.completion_id for turn in turns.of_session(tx, session.id)}
+        stored = {turn.completion_id for turn in turns.of_session(tx, session.id)}
         for index, (entry, turn) in enumerate(zip(conversation["turns"], prepared, strict=True)):
             turn.completion_id = f"import-{session.id}-{index}"
-            if turn.completion_id in known:
-                continue
+            if turn.completion_id in stored:
+                continue  # the file was imported before, wholly or in part
             turn.session_id, turn.parent_id = session.id, parent
             turns.add(tx, turn)
             parent = turn.id
@@ -142,5 +143,5 @@ def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]
                 turns.set_next_state(tx, turn.id, following, _provenance(following), None, now)
             counts["turns"] += 1
             counts["trainable"] += turn.trainable
-        counts["sessions"] += not known
+        counts["sessions"] += not stored
     return counts

@@ -1,11 +1,10 @@
-"""Data on a terminal: never markup, never a control character, and tables that fit.
+"""Printing of a run's data on a terminal: never as markup, no control characters, and tables that fit.
 
 All that the command prints of a run goes through here.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -40,7 +39,7 @@ class Printer:
         else:
             self.line("\n".join(f"  {line}" for line in text.splitlines()), style)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], full: Mapping[str, str]) -> None:
+    def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, object]], full: Mapping[str, str]) -> None:
         """Print a table: short values for a person, full ones to a pipe.
 
         Args:
@@ -49,6 +48,7 @@ class Printer:
             full (`Mapping[str, str]`): For a column, the key of its full value.
         """
         if not self._console.is_terminal:
+            # Programs read what is piped: a short id or a day would be of no use to them.
             keys = [full.get(column, column) for column in columns]
             for values in (keys, *([str(row[key]) for key in keys] for row in rows)):
                 print("\t".join(make_visible(value).replace("\t", " ").replace("\n", " ") for value in values))

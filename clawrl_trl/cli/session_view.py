@@ -12,13 +12,13 @@ Row = Mapping[str, Any]
 Message = dict[str, Any]
 
 
-def print_turns(printer: Printer, rows: Sequence[Row], shown: Sequence[pictures.Picture]) -> None:
+def print_turns(printer: Printer, rows: Sequence[Row], images: Sequence[pictures.Picture]) -> None:
     """Print the turns of a session.
 
     Args:
         printer (`Printer`): Where to.
         rows (`Sequence[Mapping]`): Its turns, as `turns.inspect` gives them.
-        shown (`Sequence[Picture]`): Its pictures.
+        images (`Sequence[Picture]`): Its pictures.
     """
     short = short_ids([row["turn_id"] for row in rows])
     for number, row in enumerate(rows, 1):
@@ -26,16 +26,16 @@ def print_turns(printer: Printer, rows: Sequence[Row], shown: Sequence[pictures.
         facts = [f"policy {row['policy_version']}", f"finished by {row['finish_reason']}"]
         facts += [f"{name} {row['detail'][name]:+g}" for name in ("outcome", "signal") if name in row["detail"]]
         printer.line(", ".join(facts), "dim")
-        for message, provenance in _asked(row["messages"]):
+        for message, provenance in _new_messages(row["messages"]):
             _print_message(printer, message, _speaker(message, provenance))
-        for picture in shown:
+        for picture in images:
             if picture.turn == number:
                 printer.line(f"picture: {picture}")
         _print_message(printer, row["response"] or {}, "reply")
         next_turn = row["next_turn_id"]
         behind = f", in turn {short.get(next_turn, next_turn)}" if next_turn else ""
-        said = zip(row["next_state"] or [], row["next_state_provenance"] or [], strict=False)
-        for message, provenance in said:
+        follow_ups = zip(row["next_state"] or [], row["next_state_provenance"] or [], strict=False)
+        for message, provenance in follow_ups:
             _print_message(printer, message, f"next state: {_speaker(message, provenance)}{behind}")
         for feedback in row["feedback"]:
             value = "" if feedback["value"] is None else f" {feedback['value']:+g}"
@@ -89,14 +89,15 @@ def _score(row: Row) -> str:
     return "not scored" if row["score"] is None else f"score {row['score']:+g}"
 
 
-def _asked(messages: Sequence[Message]) -> list[tuple[Message, str]]:
+def _new_messages(messages: Sequence[Message]) -> list[tuple[Message, str]]:
     """Return what is new in a request since the reply before: cleaned messages, each with its provenance."""
     if not messages:
         return []
     read = reading.read(messages)
     replies = [index for index, note in enumerate(read.notes) if note.role == "assistant"]
-    brought = list(zip(*read.after(replies[-1] if replies else -1), strict=True))
-    return brought or [(messages[-1], read.provenance[-1])]
+    new = list(zip(*read.after(replies[-1] if replies else -1), strict=True))
+    # A request that repeats its predecessor brings nothing new: show what it ends with.
+    return new or [(messages[-1], read.provenance[-1])]
 
 
 def _speaker(message: Mapping[str, Any], provenance: str) -> str:
@@ -113,7 +114,9 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(_part(part) for part in content)
-    calls = [f"→ {c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []]
+    calls = [
+        f"→ {call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []
+    ]
     return "\n".join([*([str(content)] if content else []), *calls])
 
 

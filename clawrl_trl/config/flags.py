@@ -1,18 +1,21 @@
 """Reading flags into dataclasses so that a mistake costs the user one line, not a traceback or a page of usage."""
 
+import json
+import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from clawrl_trl.errors import UserError
 
 Values = dict[str, Any]
 """Values of flags, by their names."""
+Default = TypeVar("Default", int, None)
 
 
-class _GivenFlags(Namespace):
+class _ExplicitFlags(Namespace):
     """A namespace where every flag counts as set already, so that argparse fills in no default."""
 
     def __getattr__(self, name: str) -> None:
@@ -43,17 +46,17 @@ def read_flags(parser: Any, argv: Sequence[str]) -> list[Any]:
     return parsed
 
 
-def read_given(parser: Any, argv: Sequence[str]) -> Values:
+def read_explicit_flags(parser: Any, argv: Sequence[str]) -> Values:
     """Parse a command line; returns the values of the flags that are given, and no defaults.
 
     Raises:
         UserError: For a word that is no flag, and a value of another type.
     """
     parser.error = _refuse
-    given = _GivenFlags()
-    _, unknown = parser.parse_known_args(list(argv), given)
+    explicit = _ExplicitFlags()
+    _, unknown = parser.parse_known_args(list(argv), explicit)
     _refuse_unknown(parser, unknown)
-    return vars(given)
+    return vars(explicit)
 
 
 def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Values:
@@ -68,8 +71,8 @@ def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Val
         UserError: If there is no such flag, or a text is no value of its flag.
     """
     parser.error = _refuse
-    known = flag_names(parser.dataclass_types)
-    if unknown := [f"--{name}" for name in values if name not in known]:
+    names = flag_names(parser.dataclass_types)
+    if unknown := [f"--{name}" for name in values if name not in names]:
         raise UserError(f"{source} sets what there is not: {', '.join(unknown)}.")
     parser.set_defaults(**values)
     converted = parser.parse_args([])
@@ -91,6 +94,34 @@ def build_arguments(kinds: Iterable[type], values: Mapping[str, Any]) -> list[An
 def flag_names(kinds: Iterable[type]) -> list[str]:
     """Return the names of the flags that dataclasses have."""
     return [each.name for kind in kinds for each in fields(kind) if each.init]
+
+
+def number_from_environment(variable: str, default: Default) -> int | Default:
+    """Read a whole number from an environment variable, for a flag that is not given.
+
+    Raises:
+        UserError: If it is none.
+    """
+    value = os.environ.get(variable)
+    try:
+        return int(value) if value else default
+    except ValueError:
+        raise UserError(f"{variable}={value!r} is no whole number.") from None
+
+
+def read_mapping(flag: str, value: object) -> dict[str, object]:
+    """Read a flag that is a mapping in a YAML file, and JSON on a command line; `None` is an empty one.
+
+    Raises:
+        UserError: If it is neither.
+    """
+    try:
+        mapping = json.loads(value) if isinstance(value, str) else value or {}
+    except ValueError as error:
+        raise UserError(f"--{flag} is no JSON: {error}.") from None
+    if not isinstance(mapping, dict):
+        raise UserError(f"--{flag} must be a mapping of names to values.")
+    return mapping
 
 
 def _refuse(message: str) -> NoReturn:

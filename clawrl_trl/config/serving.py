@@ -52,7 +52,7 @@ KEY_ENVIRONMENT = {
 DEFAULT_RUN = "runs/live"
 JUDGES_OF_OURS = ("rules", "llm")
 BUNDLED_TEMPERATURE = 0.9
-"""A model this small makes slips of the pen at 1: one plain solution in seventy goes wrong on a word that the model
+"""Sampling temperature of the bundled model: at 1 one plain solution in seventy goes wrong on a word that the model
 itself finds next to impossible, at 0.9 one in two hundred."""
 DEFAULT_CONTEXT = 32_768
 """Longest context served unless more is asked for, in tokens: agents' requests have 7,000 to 30,000."""
@@ -216,16 +216,16 @@ class ServingArguments:
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
         if self.judge not in (*JUDGES_OF_OURS, "off") and self.judge not in (added := plugin_names(JUDGES)):
-            known = ", ".join([*JUDGES_OF_OURS, *added])
-            raise UserError(f"--judge {self.judge!r} is unknown: use {known} or off.")
+            names = ", ".join([*JUDGES_OF_OURS, *added])
+            raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= self.teacher_top_k <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         self.ledger_url = with_known_password(self.ledger_url)
-        taken = [name for name in self.model_names if _OWN_NAME.fullmatch(name)]
-        if taken or not self.model_names:
-            wrong = f"{', '.join(taken)} has a meaning of its own" if taken else "there is no name"
+        reserved = [name for name in self.model_names if _OWN_NAME.fullmatch(name)]
+        if reserved or not self.model_names:
+            wrong = f"{', '.join(reserved)} has a meaning of its own" if reserved else "there is no name"
             raise UserError(
                 f"--served_model_name {self.served_model_name!r}: {wrong}, use others, such as clawrl,gpt-4o."
             )
@@ -346,11 +346,12 @@ class ServeSettings(ServingArguments):
         Raises:
             UserError: If the folder holds no readable `settings.json`, nor the `config.json` of an earlier version.
         """
-        values = _stored(run)
+        values = _read_stored(run)
         if values is None:
             raise UserError(f"{Path(run) / FILE_NAME} does not exist: start it with 'clawrl serve --run {run}'.")
-        known = {setting.name for setting in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known} | {"run": str(run)})
+        # A file of another version may hold settings that this one doesn't have.
+        names = {setting.name for setting in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names} | {"run": str(run)})
 
     @classmethod
     def find(cls, run: str | Path) -> "ServeSettings | None":
@@ -359,11 +360,11 @@ class ServeSettings(ServingArguments):
         Raises:
             UserError: If they can't be read.
         """
-        return None if _stored(run) is None else cls.load(run)
+        return None if _read_stored(run) is None else cls.load(run)
 
 
-def _stored(run: str | Path) -> Mapping[str, Any] | None:
-    """The values a run folder holds, `None` if there are none.
+def _read_stored(run: str | Path) -> Mapping[str, Any] | None:
+    """Read the values that a run folder holds, `None` if there are none.
 
     Raises:
         UserError: If they can't be read.
@@ -376,7 +377,7 @@ def _stored(run: str | Path) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """The settings in a file; `None` if there is no file, or a model's config in it."""
+    """Read the settings in a file; `None` if there is no file, or a model's config in it."""
     try:
         values: Any = json.loads(path.read_text())
     except FileNotFoundError:
@@ -390,7 +391,7 @@ def check_ranges(
     at_most: Mapping[str, float] | None = None,
     above_zero: Iterable[str] = (),
 ) -> None:
-    """Hold values against their ranges; `None` and names without a value are left alone.
+    """Check values against their ranges; `None` and names without a value are left alone.
 
     Args:
         values (`Mapping`): Values by the names of their flags.
@@ -415,7 +416,7 @@ def check_ranges(
 
 
 def api_key(scope: str) -> str | None:
-    """The bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
+    """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
         if value:
@@ -424,6 +425,6 @@ def api_key(scope: str) -> str | None:
 
 
 def client_key(scope: str) -> str | None:
-    """The key of a scope that our own clients present: the first, where several are set with commas between them."""
+    """Return the key of a scope that our own clients present: the first, where several are set with commas."""
     keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
     return keys[0] if keys else None

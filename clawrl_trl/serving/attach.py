@@ -35,7 +35,7 @@ STOPPING = (
 
 @contextmanager
 def served(settings: ServeSettings, progress: Callable[[str], None] = lambda line: None) -> Iterator[dict[str, Any]]:
-    """The gateway of a run, for as long as the block lasts.
+    """Find the gateway of a run, or serve the run for as long as the block lasts.
 
     Args:
         settings (`ServeSettings`): The run, and how to serve it if nobody does.
@@ -49,14 +49,14 @@ def served(settings: ServeSettings, progress: Callable[[str], None] = lambda lin
     """
     folder = RunFolder(settings.run)
     share_password(settings.ledger_url)
-    there = folder.announced("gateway")
-    if there is not None:
-        _check_room(settings, ServeSettings.load(folder.path))
-        yield there
+    gateway = folder.announced("gateway")
+    if gateway is not None:
+        _check_adapter_room(settings, ServeSettings.load(folder.path))
+        yield gateway
         return
     process = _start(folder, settings)
     try:
-        yield _wait(folder, process, progress)
+        yield _wait_for_gateway(folder, process, progress)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -78,7 +78,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            process_group=0,
+            process_group=0,  # a Ctrl-C in the terminal is for the trainer, which stops serving last
             preexec_fn=end_with_parent,
         )
 
@@ -86,11 +86,11 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
 def _flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
     values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
-    return [f"--{one.name}={values[one.name]}" for one in fields(settings) if values[one.name] is not None]
+    return [f"--{each.name}={values[each.name]}" for each in fields(settings) if values[each.name] is not None]
 
 
-def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:
-    rank, room = wanted.vllm_max_lora_rank or 0, adapter_rank(running)
+def _check_adapter_room(own: ServeSettings, running: ServeSettings) -> None:
+    rank, room = own.vllm_max_lora_rank or 0, adapter_rank(running)
     if running.engine == "vllm" and rank > room:
         raise UserError(
             f"{running.run} is served with room for adapters of rank {room}, the trainer's have {rank}: serve it "
@@ -98,13 +98,15 @@ def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:
         )
 
 
-def _wait(folder: RunFolder, process: subprocess.Popen[bytes], progress: Callable[[str], None]) -> dict[str, Any]:
+def _wait_for_gateway(
+    folder: RunFolder, process: subprocess.Popen[bytes], progress: Callable[[str], None]
+) -> dict[str, Any]:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        progress(_doing(folder))
-        there = folder.announced("gateway")
-        if there is not None and (folder.announced("judge") or not _judges(folder)):
-            return there
+        progress(_describe_start(folder))
+        gateway = folder.announced("gateway")
+        if gateway is not None and (folder.announced("judge") or not _has_judge(folder)):
+            return gateway
         code = process.poll()
         if code is not None:
             line = last_lines(folder.logs / "serve.log").removeprefix("error: ")
@@ -115,14 +117,14 @@ def _wait(folder: RunFolder, process: subprocess.Popen[bytes], progress: Callabl
     raise UserError(f"Serving was not ready after {START_TIMEOUT:.0f} s; see the logs in {folder.logs}.")
 
 
-def _doing(folder: RunFolder) -> str:
+def _describe_start(folder: RunFolder) -> str:
     if folder.announced("engine") is not None:
         return "Starting gateway and judge"
-    word = last_lines(folder.logs / "engine.log")
-    return f"Starting the engine: {word}" if word else "Starting the engine"
+    line = last_lines(folder.logs / "engine.log")
+    return f"Starting the engine: {line}" if line else "Starting the engine"
 
 
-def _judges(folder: RunFolder) -> bool:
+def _has_judge(folder: RunFolder) -> bool:
     return ServeSettings.load(folder.path).judge != "off"
 
 
@@ -148,17 +150,17 @@ def trainer_of(folder: RunFolder) -> Iterator[None]:
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
+    """Return an event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
     stop = threading.Event()
 
-    def ask(number: int, _: object) -> None:
+    def request_stop(number: int, _: object) -> None:
         if os.environ.get("RANK", "0") == "0":
             os.write(2, STOPPING)  # a signal handler may have interrupted a print
         stop.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     return stop
 
 
@@ -172,12 +174,13 @@ def foreground() -> Iterator[None]:
     if not sys.stdin.isatty() or os.getpgrp() == os.getpid() or os.tcgetpgrp(0) != os.getpgrp():
         yield
         return
-    before = os.getpgrp()
-    ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    group_before = os.getpgrp()
+    # The kernel stops a background process by SIGTTOU when it takes the terminal.
+    handler_before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     os.setpgid(0, 0)
     os.tcsetpgrp(0, os.getpgrp())
     try:
         yield
     finally:
-        os.tcsetpgrp(0, before)
-        signal.signal(signal.SIGTTOU, ignored)
+        os.tcsetpgrp(0, group_before)
+        signal.signal(signal.SIGTTOU, handler_before)

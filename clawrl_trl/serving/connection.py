@@ -27,12 +27,12 @@ def connection_help(settings: ServeSettings, base_url: str) -> str:
         settings (`ServeSettings`): The run's settings.
         base_url (`str`): The gateway's address, with `/v1`.
     """
-    card = _first_model(_ask(f"{base_url}/models", client_key("chat")))
+    card = _first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
     key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
     version = card.get("policy_version")
-    onward = f", going on from policy version {version}" if version else ""
-    lines = [f"Serving {describe_model(settings)} at {base_url}{onward}"]
+    resumed = f", going on from policy version {version}" if version else ""
+    lines = [f"Serving {describe_model(settings)} at {base_url}{resumed}"]
     lines += ["", "Any OpenAI client:", f'    client = OpenAI(base_url="{base_url}", api_key="{key}")']
     lines += [f'    client.chat.completions.create(model="{settings.model_names[0]}", messages=[...])']
     lines += ["", "OpenClaw, in openclaw.json:", json.dumps(_provider(settings, base_url, key, context), indent=2)]
@@ -44,10 +44,12 @@ def connection_help(settings: ServeSettings, base_url: str) -> str:
 
 
 def describe_model(settings: ServeSettings) -> str:
-    """The model that serves, in words; a remote engine is asked which one it has."""
+    """Describe the served model in words; a remote engine is asked which one it has."""
     if not _is_remote(settings):
         return settings.model_name_or_path or "the bundled model"
-    models = _ask(f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY"))
+    models = _fetch_json(
+        f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY")
+    )
     if not model_names(models):
         return f"the model of {settings.engine}"
     name = base_name(model_names(models))
@@ -82,11 +84,11 @@ def _first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
     return data[0] if data else {}
 
 
-def _ask(url: str, key: str | None) -> Mapping[str, Any]:
-    """The JSON at an address; empty when nothing usable answers, for what is said here is only a help."""
+def _fetch_json(url: str, key: str | None) -> Mapping[str, Any]:
+    """Fetch the JSON object at an address; empty when nothing usable answers, for all that it serves is a hint."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
+        content = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return {}
-    return answer if isinstance(answer, Mapping) else {}
+    return content if isinstance(content, Mapping) else {}

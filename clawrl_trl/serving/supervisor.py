@@ -1,4 +1,4 @@
-"""Keeps the processes of a run alive.
+"""Supervision of a run's processes: start, restart, bounded logs, orderly stop.
 
 The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one
 that dies (at once if it had been up for a while, else with a growing delay) or that no longer answers, keeps the
@@ -65,7 +65,7 @@ class Child:
 
 
 def last_lines(path: Path, count: int = 1) -> str:
-    """The last lines of a log, for an error message."""
+    """Return the last lines of a log, for an error message."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except OSError:
@@ -74,7 +74,7 @@ def last_lines(path: Path, count: int = 1) -> str:
 
 
 class Supervisor:
-    """Starts children, watches them, restarts them, stops them.
+    """Owner of child processes: starts, watches, restarts and stops them.
 
     Args:
         logs (`Path`): Folder of the log files; each child appends to its own.
@@ -126,6 +126,7 @@ class Supervisor:
     def stop(self) -> None:
         """Terminate the children in reverse order, each within a grace period, then kill."""
         self._probes.shutdown(wait=False, cancel_futures=True)
+        # In reverse: the gateway writes down replies under way while the engine still gives them.
         for child in reversed(self.children):
             process = child.process
             if process is None or process.poll() is not None:
@@ -172,7 +173,7 @@ class Supervisor:
         if child.answered_at is not None and now - child.answered_at > child.hang_timeout:
             logger.warning("%s has not answered for %.0f s and is killed", child.name, child.hang_timeout)
             child.answered_at = None
-            child.process.kill()
+            child.process.kill()  # not terminate: what hangs hears no signal
             child.process.wait()
 
     def _bound_logs(self) -> None:
@@ -188,6 +189,7 @@ class Supervisor:
     def _spawn(self, child: Child) -> None:
         def prepare() -> None:
             end_with_parent()
+            # A mask is inherited: a child of a thread that blocks them could not be stopped.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
             if child.nice:
                 os.nice(child.nice)

@@ -5,15 +5,12 @@ The process that plays is given the run folder alone and reads them there.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import write_private
-
-Default = TypeVar("Default", int, None)
 
 
 @dataclass(kw_only=True)
@@ -62,36 +59,8 @@ class RunOptions(MeasuredArguments):
         path = Path(run) / cls.FILE_NAME
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known = {each.name for each in fields(cls)}
+            names = {each.name for each in fields(cls)}
             # A file of a later version may hold more than this one knows.
-            return cls(**{name: value for name, value in content.items() if name in known})
+            return cls(**{name: value for name, value in content.items() if name in names})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} can't be read ({error}): a training script writes it when it starts.") from None
-
-
-def number_from_environment(variable: str, default: Default) -> int | Default:
-    """Read a whole number from an environment variable, for a flag that is not given.
-
-    Raises:
-        UserError: If it is none.
-    """
-    value = os.environ.get(variable)
-    try:
-        return int(value) if value else default
-    except ValueError:
-        raise UserError(f"{variable}={value!r} is no whole number.") from None
-
-
-def read_mapping(flag: str, value: object) -> dict[str, object]:
-    """Read a flag that is a mapping in a YAML file, and JSON on a command line; `None` is an empty one.
-
-    Raises:
-        UserError: If it is neither.
-    """
-    try:
-        mapping = json.loads(value) if isinstance(value, str) else value or {}
-    except ValueError as error:
-        raise UserError(f"--{flag} is no JSON: {error}.") from None
-    if not isinstance(mapping, dict):
-        raise UserError(f"--{flag} must be a mapping of names to values.")
-    return mapping

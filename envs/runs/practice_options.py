@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from clawrl_trl.config.flags import number_from_environment, read_mapping
 from clawrl_trl.envs.catalogue import setting
-from clawrl_trl.envs.runs.options import MeasuredArguments, RunOptions, number_from_environment, read_mapping
+from clawrl_trl.envs.runs.options import MeasuredArguments, RunOptions
 from clawrl_trl.errors import UserError
 
 

@@ -30,7 +30,7 @@ def test_an_old_flag_works_and_names_the_new_one(
     old: str, new: str, value: int, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     script, config, _, _ = parse([old, str(value), *TERMINAL])
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == "clawrl_trl.script"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "clawrl_trl.config.old_flags"]
     assert f"{old} with --env is called {new} now" in warning and "\n" not in warning
     assert getattr(script, new[2:]) == value and config.max_steps == -1
     caplog.clear()
@@ -85,7 +85,7 @@ def test_a_file_sets_variables_before_they_are_read(
     script, _, model, _ = parse(["--config", str(file), *QUIET])
     assert os.environ["OF_A_TEST"] == "5" and model.model_name_or_path == "some/model" and script.preset is None
     assert (script.env, script.env_max_steps) == ("terminal", 6)
-    warnings = [record.getMessage() for record in caplog.records if record.name == "clawrl_trl.script"]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "clawrl_trl.config.old_flags"]
     assert len(warnings) == (key == "env") and all("env_vars" in warning for warning in warnings)
 
 
@@ -152,7 +152,7 @@ def test_help_shows_what_has_an_effect_and_the_defaults_that_apply(
     with pytest.raises(SystemExit) as ended:
         parse(["--config", str(file), "--help", *QUIET])
     page = " ".join(capsys.readouterr().out.split())
-    assert ended.value.code == 0 and "(default: 4711)" in page and "--config CONFIG" in page
+    assert ended.value.code == 0 and "(default: 4711)" in page and "--config FILE" in page
     assert "Learning rate" not in page or "0.003" in page, "the preset's"
     flags = {word.strip(",[]") for word in page.split() if word.strip("[").startswith("--")}
     assert {"--env_max_steps", "--group_size", "--env_vars", "--max_steps", "--opd_top_k"} <= flags
@@ -184,4 +184,4 @@ def test_a_warning_is_logged_by_the_first_process_alone(
     caplog.set_level(logging.WARNING)
     monkeypatch.setenv("RANK", "1")
     parse(["--max_steps", "3", *TERMINAL])
-    assert not [record for record in caplog.records if record.name == "clawrl_trl.script"]
+    assert not [record for record in caplog.records if record.name == "clawrl_trl.config.old_flags"]

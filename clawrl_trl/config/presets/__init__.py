@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 BUNDLED = "tiny"
 """The preset of the bundled model."""
 NONE = "none"
-"""What `--preset` is given for no preset."""
+"""Value of `--preset` for no preset."""
 
 _KEYS = frozenset({"summary", "measured", "all", "methods", "practice"})
 Values = Mapping[str, Any]
@@ -28,7 +28,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset as its file says it.
+    """Named defaults of flags, as their file has them.
 
     Attributes:
         name (`str`): Its name, or its path.
@@ -93,14 +93,14 @@ def _check(spec: str, content: Any) -> None:
     if wrong:
         raise UserError(f"--preset {spec} has {wrong[0]!r}, which means nothing: values stand under all or methods.")
     maps = {"practice": practice}
-    for place, part in (("", content), ("practice.", practice if _is_map(practice) else {})):
-        methods = part.get("methods") or {}
-        maps |= {f"{place}all": part.get("all") or {}, f"{place}methods": methods}
-        maps |= {f"{place}methods.{name}": one or {} for name, one in (methods if _is_map(methods) else {}).items()}
-    flat = next((place for place, part in maps.items() if not _is_map(part)), None)
-    if flat is not None:
-        raise UserError(f"--preset {spec}: {flat} must be a mapping.")
+    for place, section in (("", content), ("practice.", practice if _is_map(practice) else {})):
+        methods = section.get("methods") or {}
+        maps |= {f"{place}all": section.get("all") or {}, f"{place}methods": methods}
+        maps |= {f"{place}methods.{name}": part or {} for name, part in (methods if _is_map(methods) else {}).items()}
+    misplaced = next((place for place, part in maps.items() if not _is_map(part)), None)
+    if misplaced is not None:
+        raise UserError(f"--preset {spec}: {misplaced} must be a mapping.")
 
 
-def _is_map(value: Any) -> bool:
+def _is_map(value: object) -> bool:
     return isinstance(value, dict)
