@@ -16,6 +16,7 @@ import yaml
 from clawrl_trl.config.flags import (
     Values,
     build_arguments,
+    check_ranges,
     flag_names,
     number_from_environment,
     read_explicit_flags,
@@ -25,7 +26,7 @@ from clawrl_trl.config.flags import (
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
-from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments
 from clawrl_trl.envs.runs.options import MeasuredArguments
 from clawrl_trl.envs.runs.persona_options import PersonaArguments
 from clawrl_trl.envs.runs.practice_options import PracticeArguments
@@ -298,6 +299,7 @@ def _make_parser(kinds: list[type]) -> Any:
             action: argparse.Action = super().add_argument(*names, **options)
             return action
 
+    # argparse would print its help at once, before file and preset are read.
     parser = ScriptParser(kinds, usage="%(prog)s [--config FILE] [FLAG ...]", add_help=False)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags and their values.", default=None)
     parser.add_argument("-h", "--help", action="store_true", help="Show this help and the defaults that apply.")
@@ -341,5 +343,6 @@ def _refuse_idle(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: l
     for each in (each for kind in kinds for each in fields(kind)):
         if each.name in values and each.name in reasons:
             default = each.default if each.default_factory is MISSING else each.default_factory()
+            # A file may spell out what is the default anyway: that misleads nobody.
             if values[each.name] != default:
                 raise UserError(f"--{each.name} has no effect here: {reasons[each.name]}.")

@@ -32,7 +32,7 @@ from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
-from clawrl_trl.serving.attach import foreground, served, stop_on_signals, trainer_of
+from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
 
 SHIPPED_TASKS = Path(__file__).parent / "tasks"
 NICE = 10
@@ -173,18 +173,18 @@ def main() -> int:
 
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
-    from clawrl_trl.serving.connection import connection_help
+    from clawrl_trl.serving.connection import describe_connection
     from clawrl_trl.trainers.process_group import leave_process_group
 
     state = PartialState()
-    with foreground(), ExitStack() as stack:
+    with take_foreground(), ExitStack() as stack:
         base_url = ""
         if state.is_main_process:
-            stack.enter_context(trainer_of(RunFolder(settings.run)))
+            stack.enter_context(claim_training(RunFolder(settings.run)))
             with Console(stderr=True).status("Starting gateway, engine and judge") as status:
-                gateway = served(settings, lambda line: status.update(escape(line)))
+                gateway = attach_or_serve(settings, lambda line: status.update(escape(line)))
                 base_url = stack.enter_context(gateway)["base_url"]
-            print(connection_help(settings, base_url), flush=True)
+            print(describe_connection(settings, base_url), flush=True)
             print(f"Training by {script.method} with {preset}; 'clawrl presets' lists what there is.", flush=True)
         state.wait_for_everyone()
         ledger = Ledger.open(settings.ledger_url or RunFolder(settings.run).ledger)

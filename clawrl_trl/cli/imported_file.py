@@ -33,7 +33,7 @@ def read_conversations(path: Path) -> list[Conversation]:
         UserError: If the file can't be read, or an entry lacks a field or has one of the wrong type.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin a file with a byte order mark
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}.") from None
     except UnicodeDecodeError:
@@ -101,6 +101,7 @@ def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
     name = entry.get("session_id")
     if name is not None and not isinstance(name, str):
         raise UserError(f"{where}: session_id must be a text.")
+    # A reply that opens the chat has no prompt.
     replies = [at for at, message in enumerate(messages) if message["role"] == "assistant" and at > 0]
     if not replies:
         raise UserError(f"{where} has no reply: one of its messages after the first must be the assistant's.")
@@ -127,5 +128,6 @@ def _check_messages(messages: list[Any], where: str) -> None:
 
 def _derive_name(messages: list[Any]) -> str:
     """A chat's name, the same whenever it is read again."""
+    # JSON may hold lone surrogates, which UTF-8 has no bytes for.
     canonical = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return f"chat-{sha256(canonical.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

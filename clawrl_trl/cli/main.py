@@ -140,7 +140,7 @@ def open_ledger(run: str) -> Ledger:
     """
     folder = RunFolder(Path(run))
     settings = ServeSettings.find(run)
-    url = settings and settings.ledger_url
+    url = settings and settings.ledger_url  # with a ledger on PostgreSQL the folder has no ledger.db
     if url is None and not folder.ledger.exists():
         raise UserError(f"{run} holds no run: name its folder with --run, or start one with 'clawrl serve'.")
     return Ledger.open(url or folder.ledger)

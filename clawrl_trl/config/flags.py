@@ -1,6 +1,7 @@
 """Reading flags into dataclasses so that a mistake costs the user one line, not a traceback or a page of usage."""
 
 import json
+import math
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ def read_flags(parser: Any, argv: Sequence[str]) -> list[Any]:
         parsed: list[Any]
         *parsed, unknown = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     except ValueError as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(" ".join(str(error).split())) from error  # some of TRL's have several lines
     _refuse_unknown(parser, unknown)
     return parsed
 
@@ -74,6 +75,7 @@ def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Val
     names = flag_names(parser.dataclass_types)
     if unknown := [f"--{name}" for name in values if name not in names]:
         raise UserError(f"{source} sets what there is not: {', '.join(unknown)}.")
+    # argparse reads a default that is text as it reads a word of the command line.
     parser.set_defaults(**values)
     converted = parser.parse_args([])
     return {name: getattr(converted, name) for name in values}
@@ -124,7 +126,38 @@ def read_mapping(flag: str, value: object) -> dict[str, object]:
     return mapping
 
 
+def check_ranges(
+    values: Mapping[str, Any],
+    at_least: Mapping[str, float],
+    at_most: Mapping[str, float] | None = None,
+    above_zero: Iterable[str] = (),
+) -> None:
+    """Check values against their ranges; `None` and names without a value are left alone.
+
+    Args:
+        values (`Mapping`): Values by the names of their flags.
+        at_least (`Mapping`): Smallest usable value, by name.
+        at_most (`Mapping`, *optional*): Largest usable value, by name.
+        above_zero (`Iterable`, *optional*): Names whose values must be positive.
+
+    Raises:
+        UserError: For the first value that is out of range or no finite number.
+    """
+    ranges = {name: f"at least {low}" for name, low in at_least.items()}
+    ranges |= {name: f"{at_least[name]} to {high}" for name, high in (at_most or {}).items()}
+    ranges |= dict.fromkeys(above_zero, "above 0")
+    for name, usable in ranges.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        high = (at_most or {}).get(name, math.inf)
+        fits = value > 0 if usable == "above 0" else at_least[name] <= value <= high
+        if not (fits and math.isfinite(value)):
+            raise UserError(f"--{name} {value} is out of range: use a value {usable}.")
+
+
 def _refuse(message: str) -> NoReturn:
+    # In place of argparse's own, which prints the usage of all flags and exits.
     raise UserError(f"{message[:1].upper()}{message[1:].rstrip('.')}: --help lists what there is.")
 
 

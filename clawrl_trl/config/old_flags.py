@@ -4,8 +4,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from clawrl_trl.config.flags import Values, read_mapping
-from clawrl_trl.config.serving import check_ranges
+from clawrl_trl.config.flags import Values, check_ranges, read_mapping
 
 logger = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ ledger's URL are never written there: they stay in the environment.
 """
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from clawrl_trl.config.flags import check_ranges
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
 from clawrl_trl.plugins import JUDGES, plugin_names
@@ -222,6 +222,7 @@ class ServingArguments:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
+        # A URL of settings.json has no password: it is in the environment alone.
         self.ledger_url = with_known_password(self.ledger_url)
         reserved = [name for name in self.model_names if _OWN_NAME.fullmatch(name)]
         if reserved or not self.model_names:
@@ -383,36 +384,6 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     return values if isinstance(values, dict) and "served_model_name" in values else None
-
-
-def check_ranges(
-    values: Mapping[str, Any],
-    at_least: Mapping[str, float],
-    at_most: Mapping[str, float] | None = None,
-    above_zero: Iterable[str] = (),
-) -> None:
-    """Check values against their ranges; `None` and names without a value are left alone.
-
-    Args:
-        values (`Mapping`): Values by the names of their flags.
-        at_least (`Mapping`): Smallest usable value, by name.
-        at_most (`Mapping`, *optional*): Largest usable value, by name.
-        above_zero (`Iterable`, *optional*): Names whose values must be positive.
-
-    Raises:
-        UserError: For the first value that is out of range or no finite number.
-    """
-    ranges = {name: f"at least {low}" for name, low in at_least.items()}
-    ranges |= {name: f"{at_least[name]} to {high}" for name, high in (at_most or {}).items()}
-    ranges |= dict.fromkeys(above_zero, "above 0")
-    for name, usable in ranges.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        high = (at_most or {}).get(name, math.inf)
-        fits = value > 0 if usable == "above 0" else at_least[name] <= value <= high
-        if not (fits and math.isfinite(value)):
-            raise UserError(f"--{name} {value} is out of range: use a value {usable}.")
 
 
 def api_key(scope: str) -> str | None:

@@ -23,7 +23,7 @@ from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.ledger.database_url import share_password, without_password
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
-from clawrl_trl.serving.supervisor import last_lines
+from clawrl_trl.serving.supervisor import read_last_lines
 
 START_TIMEOUT = 2000.0
 """Longer than `clawrl serve` itself waits for its parts, so that it is the one to say what is wrong."""
@@ -34,7 +34,9 @@ STOPPING = (
 
 
 @contextmanager
-def served(settings: ServeSettings, progress: Callable[[str], None] = lambda line: None) -> Iterator[dict[str, Any]]:
+def attach_or_serve(
+    settings: ServeSettings, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[dict[str, Any]]:
     """Find the gateway of a run, or serve the run for as long as the block lasts.
 
     Args:
@@ -48,7 +50,7 @@ def served(settings: ServeSettings, progress: Callable[[str], None] = lambda lin
         UserError: If serving does not start, or serves without room for the trainer's adapters.
     """
     folder = RunFolder(settings.run)
-    share_password(settings.ledger_url)
+    share_password(settings.ledger_url)  # by the environment: command lines are open to other users
     gateway = folder.announced("gateway")
     if gateway is not None:
         _check_adapter_room(settings, ServeSettings.load(folder.path))
@@ -109,7 +111,7 @@ def _wait_for_gateway(
             return gateway
         code = process.poll()
         if code is not None:
-            line = last_lines(folder.logs / "serve.log").removeprefix("error: ")
+            line = read_last_lines(folder.logs / "serve.log").removeprefix("error: ")
             if code == EXIT_USER_ERROR and line:
                 raise UserError(line)
             raise UserError(f"Serving ended with code {code}; see {folder.logs / 'serve.log'}.")
@@ -120,7 +122,7 @@ def _wait_for_gateway(
 def _describe_start(folder: RunFolder) -> str:
     if folder.announced("engine") is not None:
         return "Starting gateway and judge"
-    line = last_lines(folder.logs / "engine.log")
+    line = read_last_lines(folder.logs / "engine.log")
     return f"Starting the engine: {line}" if line else "Starting the engine"
 
 
@@ -129,7 +131,7 @@ def _has_judge(folder: RunFolder) -> bool:
 
 
 @contextmanager
-def trainer_of(folder: RunFolder) -> Iterator[None]:
+def claim_training(folder: RunFolder) -> Iterator[None]:
     """Be the one trainer of a run while the block lasts.
 
     Raises:
@@ -154,7 +156,7 @@ def stop_on_signals() -> threading.Event:
     stop = threading.Event()
 
     def request_stop(number: int, _: object) -> None:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("RANK", "0") == "0":  # a terminal's Ctrl-C reaches every process of a trainer
             os.write(2, STOPPING)  # a signal handler may have interrupted a print
         stop.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -165,8 +167,8 @@ def stop_on_signals() -> threading.Event:
 
 
 @contextmanager
-def foreground() -> Iterator[None]:
-    """Be the terminal's foreground process group, so that Ctrl-C reaches this process and not its launcher.
+def take_foreground() -> Iterator[None]:
+    """Be the terminal's take_foreground process group, so that Ctrl-C reaches this process and not its launcher.
 
     `accelerate launch` dies of a Ctrl-C while its script is still shutting down, and reports failure. Without
     a terminal, or when this process leads its group already, nothing is changed.

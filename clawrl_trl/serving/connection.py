@@ -20,7 +20,7 @@ NO_TEMPLATE = (
 )
 
 
-def connection_help(settings: ServeSettings, base_url: str) -> str:
+def describe_connection(settings: ServeSettings, base_url: str) -> str:
     """Return what a person pastes into an OpenAI client and into `openclaw.json`, with the engine's context length.
 
     Args:
@@ -29,6 +29,7 @@ def connection_help(settings: ServeSettings, base_url: str) -> str:
     """
     card = _first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
+    # The variable and not the key itself: these lines go to logs too.
     key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
     version = card.get("policy_version")
     resumed = f", going on from policy version {version}" if version else ""
@@ -88,6 +89,7 @@ def _fetch_json(url: str, key: str | None) -> Mapping[str, Any]:
     """Fetch the JSON object at an address; empty when nothing usable answers, for all that it serves is a hint."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
+        # trust_env: a proxy of the environment is for other machines, not for a part of this run.
         content = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return {}

@@ -26,8 +26,8 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.database_url import share_password
 from clawrl_trl.run import PRIVATE_FILE, RunFolder
-from clawrl_trl.serving.connection import connection_help
-from clawrl_trl.serving.supervisor import GRACE, Child, Supervisor, last_lines
+from clawrl_trl.serving.connection import describe_connection
+from clawrl_trl.serving.supervisor import GRACE, Child, Supervisor, read_last_lines
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
         signal.signal(number, lambda *_: stop.set())
     console = Console(stderr=True, quiet=quiet)
     with _acquire_lock(folder):
+        # A ledger that can't be opened is told here, and not by a gateway that is started again and again.
         Ledger.open(settings.ledger_url or folder.ledger).close()
         supervisor = Supervisor(folder.logs)
         try:
@@ -69,7 +70,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
             if not stop.is_set():
                 announced = folder.announced("gateway") or {}
                 console.print(
-                    connection_help(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
+                    describe_connection(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
                 )
                 supervisor.watch(stop)
             console.print(
@@ -139,6 +140,7 @@ def _start_engine(
     if settings.engine.startswith(("http://", "https://")):
         folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
         return
+    # Engine, gateway and judge inherit it: a command line is open to other users.
     os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
     probe = _make_probe(folder, "engine", "/health")
     engine = Child("engine", engine_command(settings), probe=probe, hang_timeout=settings.hang_timeout)
@@ -195,7 +197,7 @@ def _start(
     with console.status(f"Starting the {child.name} (log: {log})") as status:
 
         def is_ready() -> bool:
-            last_line = f": {last_lines(log)}" if log.stat().st_size > size_before else ""
+            last_line = f": {read_last_lines(log)}" if log.stat().st_size > size_before else ""
             status.update(escape(f"Starting the {child.name}{last_line} (log: {log})"))
             return stop.is_set() or folder.announced(child.name) is not None
 

@@ -64,7 +64,7 @@ class Child:
     restarts: int = 0
 
 
-def last_lines(path: Path, count: int = 1) -> str:
+def read_last_lines(path: Path, count: int = 1) -> str:
     """Return the last lines of a log, for an error message."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
@@ -83,6 +83,7 @@ class Supervisor:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.children: list[Child] = []
+        # In threads: a probe that hangs keeps no other child from being started again.
         self._probes = ThreadPoolExecutor(max_workers=4, thread_name_prefix="probe")
         self._logs_checked_at = time.monotonic()
 
@@ -104,7 +105,8 @@ class Supervisor:
             log = self.logs / f"{child.name}.log"
             if code is not None:
                 raise UserError(
-                    last_lines(log).removeprefix("error: ") or f"The {child.name} ended with code {code}; see {log}."
+                    read_last_lines(log).removeprefix("error: ")
+                    or f"The {child.name} ended with code {code}; see {log}."
                 )
             if time.monotonic() > deadline:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
@@ -148,7 +150,7 @@ class Supervisor:
             stable = now - child.started_at > STABLE_AFTER
             reason = str(code)
             if code == EXIT_USER_ERROR:
-                reason = last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
+                reason = read_last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
                 if not child.restarts and not stable:
                     raise UserError(reason)
             delay = 0.0 if stable else child.delay
@@ -168,6 +170,7 @@ class Supervisor:
             if child.probing.result():
                 child.answered_at = now
             child.probing = None
+        # Four probes at least before the time-out: one that is lost kills nobody.
         if child.probing is None and now - child.probed_at >= min(PROBE_PERIOD, child.hang_timeout / 4):
             child.probed_at, child.probing = now, self._probes.submit(child.probe)
         if child.answered_at is not None and now - child.answered_at > child.hang_timeout:
@@ -200,7 +203,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,
+                process_group=0,  # a Ctrl-C is for the supervisor, which ends them in order
                 preexec_fn=prepare,
             )
         child.started_at = time.monotonic()

@@ -61,6 +61,7 @@ def _draw_curve(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
         versions.yaxis.set_major_locator(MaxNLocator(integer=True))
     versions.set_ylabel("policy version", color="#8a8275")
     versions.tick_params(colors="#8a8275")
+    # A twin is drawn above its axes: lift the curve over the steps, and let them show through.
     axes.set_zorder(versions.get_zorder() + 1)
     axes.patch.set_visible(False)
     for value, colour, label in ((1.0, _LIKED, "in the wanted style"), (0.0, _DISLIKED, "not")):

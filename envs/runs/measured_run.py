@@ -30,7 +30,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import open_private, write_private
-from clawrl_trl.serving.supervisor import last_lines
+from clawrl_trl.serving.supervisor import read_last_lines
 
 SWITCH_TIMEOUT = 30.0
 JUDGE_TIMEOUT = 60.0
@@ -118,7 +118,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         """
         code = self._process.poll()
         if code:
-            raise UserError(last_lines(self.folder / "logs" / self.log).removeprefix("error: "))
+            raise UserError(read_last_lines(self.folder / "logs" / self.log).removeprefix("error: "))
         if code is None:
             return False
         self._ended_at = self._ended_at or time.monotonic()
@@ -181,6 +181,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         """
         key = client_key("chat")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # On the side, so that no greeting is judged and trained on.
         body = {"model": self.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}
         deadline = time.monotonic() + SWITCH_TIMEOUT
         while time.monotonic() < deadline:

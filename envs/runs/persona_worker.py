@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "interactions.jsonl"
 
-Rollout = Callable[[Any, Persona, int, int], Iterable[Mapping[str, Any]]]
+PersonaRollout = Callable[[Any, Persona, int, int], Iterable[Mapping[str, Any]]]
 """`rollout(client, persona, interactions, seed)`: plays that many interactions through an `openai` client and
 yields a mapping for each when it is over, with at least `first_score`. A run that goes on after an interruption
 asks for what is left, with another seed."""
@@ -46,7 +46,7 @@ def play(
     base_url: str | None = None,
     key: str | None = None,
     model: str = "clawrl",
-    rollout: Rollout | None = None,
+    rollout: PersonaRollout | None = None,
     generate: Generate | None = None,
     progress: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> list[Json]:
@@ -59,7 +59,7 @@ def play(
         base_url (`str`, *optional*): The gateway; by default the one that the run folder names.
         key (`str`, *optional*): Bearer key of the chat scope.
         model (`str`, *optional*, defaults to `"clawrl"`): Model name to ask for.
-        rollout (`Callable`, *optional*): Plays instead of the chat environment, see [`Rollout`].
+        rollout (`Callable`, *optional*): Plays instead of the chat environment, see [`PersonaRollout`].
         generate (`Callable`, *optional*): Makes the requests instead, see [`clawrl_trl.envs.base.actor.Generate`].
         progress (`Callable`, *optional*): Called with each row.
 
@@ -89,7 +89,9 @@ def play(
     )
     try:
         for row in (
-            _custom(rollout, actor, persona, missing, options) if rollout else _chats(actor, persona, missing, options)
+            _play_own_rollout(rollout, actor, persona, missing, options)
+            if rollout
+            else _play_chats(actor, persona, missing, options)
         ):
             record.append(row)
             if progress is not None:
@@ -99,22 +101,24 @@ def play(
     return record.rows
 
 
-def _chats(actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions) -> Iterator[Json]:
+def _play_chats(
+    actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions
+) -> Iterator[Json]:
     from clawrl_trl.envs.chat.env import MAX_SILENCES, ChatEnv  # torch: only when it is needed
 
     env = ChatEnv(
         persona, seed=options.seed, max_turns=options.max_turns, think_time=options.think_time, split="train"
     )
     for index in indices:
-        env.next_episode = index
+        env.next_episode = index  # the problem goes with the index, whatever was played before
         if options.think_time > 0:
             env.stopped.wait(random.Random(f"pause-{options.seed}-{index}").expovariate(1 / options.think_time))
-        yield {"index": index, **_session(env, actor, options.max_turns * MAX_SILENCES)}
+        yield {"index": index, **_play_session(env, actor, options.max_turns * MAX_SILENCES)}
     env.close()
 
 
-def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
-    """Play one session and say how it went."""
+def _play_session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
+    """Play one session; returns its row, without the index."""
     requests, failures = actor.requests, actor.failures
     started_at, started = time.time(), time.perf_counter()
     rollout = env.rollout(max_steps, actor)
@@ -125,9 +129,9 @@ def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
     return {
         "persona": env.persona.name,
         "session_id": env.session_id,
-        "first_score": None if first is None else _score(first),
-        "correct": None if first is None or _score(first) is None else bool(first["next", "correct"]),
-        "scores": [score for step in answered if not step["approved"] and (score := _score(step)) is not None],
+        "first_score": None if first is None else _read_score(first),
+        "correct": None if first is None or _read_score(first) is None else bool(first["next", "correct"]),
+        "scores": [score for step in answered if not step["approved"] and (score := _read_score(step)) is not None],
         "turns": int(steps[-1]["next", "turn"]),
         "approved": bool(steps[-1]["next", "approved"]),
         "dropped": steps[-1]["next", "reason"] or None,
@@ -141,16 +145,17 @@ def _session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
     }
 
 
-def _score(step: Any) -> float | None:
-    """The reward of a step; `None` when the session was dropped in it."""
+def _read_score(step: Any) -> float | None:
+    """Read the reward of a step; `None` when the session was dropped in it."""
     reward = float(step["next", "reward"])
     return None if math.isnan(reward) else reward
 
 
-def _custom(
-    rollout: Rollout, actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions
+def _play_own_rollout(
+    rollout: PersonaRollout, actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions
 ) -> Iterator[Json]:
     blank = dict.fromkeys(("session_id", "correct", "policy_version")) | {"requests": 0, "failed": 0}
+    # Another seed for what is left, or a run that goes on would pose its first problems again.
     seed = options.seed + 1_000_003 * indices[0]
     rows = rollout(actor.client, persona, len(indices), seed)
     if not isinstance(rows, Iterable):

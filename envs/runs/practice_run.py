@@ -59,7 +59,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
             model=self.model,
             sampling={"max_tokens": options.max_tokens},
             stream_share=0.0,
-            turn_type="side",
+            turn_type="side",  # what is held out is not trained on
         )
         rollout = Rollout(
             make_env,

@@ -135,6 +135,7 @@ def play_episodes(
     reward = options.reward_function_path
 
     def paced_tasks() -> Iterator[int]:
+        # The order is the seed's, so a run that goes on skips the tasks of the groups on record.
         for position in itertools.islice(task_order(count, options.seed), len(record.rows), options.groups):
             pace.wait()
             yield position

@@ -59,7 +59,7 @@ def test_the_command_of_a_trainers_server_has_no_password(tmp_path: Path, monkey
             super().__init__([sys.executable, "-c", "raise SystemExit(3)"], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(attach.subprocess, "Popen", Noted)
-    with pytest.raises(UserError), attach.served(ServeSettings(run=str(tmp_path), ledger_url=URL)):
+    with pytest.raises(UserError), attach.attach_or_serve(ServeSettings(run=str(tmp_path), ledger_url=URL)):
         pass
     ((words, environment),) = commands
     assert f"--ledger_url={BARE}" in words and environment == URL
