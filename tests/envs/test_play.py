@@ -132,8 +132,8 @@ def test_own_rollout(scripted, tmp_path: Path) -> None:
     def one_question(client, persona, interactions, seed):
         calls.append((persona.name, interactions, seed))
         for task in persona.tasks(seed, "train", interactions):
-            asked = [{"role": "user", "content": task.question}]
-            reply = client.chat.completions.create(model="clawrl", messages=asked).choices[0].message.content
+            messages = [{"role": "user", "content": task.question}]
+            reply = client.chat.completions.create(model="clawrl", messages=messages).choices[0].message.content
             yield {"first_score": persona.style(task, reply).score}
 
     rows = play(tmp_path, QUICK, base_url=server.base_url, rollout=one_question)

@@ -25,14 +25,14 @@ SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
 def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
-    asked = itertools.count(1)
+    requests = itertools.count(1)
 
     def script(messages: list[dict[str, Any]] | None, number: int) -> Any:
         if messages is None:
             return "settled"
         device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
-        said = {"value": int(value) + (next(asked) % 3 == 0)}
-        function = {"name": device, "arguments": json.dumps(said)}
+        call = {"value": int(value) + (next(requests) % 3 == 0)}
+        function = {"name": device, "arguments": json.dumps(call)}
         return {
             "role": "assistant",
             "content": None,
@@ -169,8 +169,8 @@ def test_splits_may_be_parquet(tmp_path: Path) -> None:
         rows = [{"instance_id": f"{split}-{number}", **fields} for number in range(3)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     for split in SPLITS:
-        found = [task.id for task in setting("swe").tasks(tmp_path, split)]
-        assert found == [f"{split}-{number}" for number in range(3)]
+        ids = [task.id for task in setting("swe").tasks(tmp_path, split)]
+        assert ids == [f"{split}-{number}" for number in range(3)]
 
 
 @pytest.mark.parametrize("there", ["train.jsonl", "heldout.parquet", "train"])

@@ -71,12 +71,12 @@ def test_the_reason_why_a_plugin_has_no_effect_is_told(train: ModuleType, tmp_pa
 
 
 def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
-    def told(config: AsyncGRPOConfig) -> tuple[float, ...]:
+    def read_values(config: AsyncGRPOConfig) -> tuple[float, ...]:
         names = ("learning_rate", "beta", "max_grad_norm", "support_coef", "baseline_window")
         return tuple(getattr(config, name) for name in names)
 
     def defaults(*argv: str) -> tuple[float, ...]:
-        return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
+        return read_values(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
 
     terminal = ("--env", "terminal", "--tasks", "terminal")
     assert defaults("--method", "binary") == (3e-3, 0.1, 0.05, 10.0, 0)
@@ -87,7 +87,7 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
     assert defaults(*terminal, "--method", "opd") == (2e-3, 0.0, 1.0, 0.0, 0)
     assert defaults(*terminal, "--method", "combine") == (2e-3, 0.1, 1.0, 0.0, 0)
     named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
-    assert named == told(AsyncGRPOConfig(output_dir=str(tmp_path)))
+    assert named == read_values(AsyncGRPOConfig(output_dir=str(tmp_path)))
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ TOOLCALL = ("--env", "toolcall", "--env_options")
 
 @pytest.mark.sandbox
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
-    given = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
-    make_env, _ = train.practice_options(*given).load_environments("train")
+    arguments = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
+    make_env, _ = train.practice_options(*arguments).load_environments("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
@@ -205,8 +205,8 @@ def test_a_method_with_a_teacher_is_refused_where_practice_has_none(
 def test_where_there_are_hints_they_are_on(
     train: ModuleType, method: str, needs: tuple[str, ...], env: str, tmp_path: Path
 ) -> None:
-    given = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
-    practice = train.practice_options(*given)
+    arguments = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
+    practice = train.practice_options(*arguments)
     assert practice.hints == needs
     practice.save(tmp_path)
     assert PracticeOptions.load(tmp_path).hints == needs

@@ -63,8 +63,8 @@ def test_an_environment_of_another_package_is_known_by_its_name(importable: Path
 def test_commands_offer_it(installed: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "nothing"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert said.returncode == 2 and "guess" in said.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 2 and "guess" in process.stderr
 
 
 async def test_a_judge_of_another_package_is_known_by_its_name(importable: Path) -> None:

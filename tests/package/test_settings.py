@@ -135,9 +135,9 @@ def test_a_trainer_starts_serving_with_the_very_settings_it_was_given(further: s
     assert parsed == settings
 
 
-@pytest.mark.parametrize(("given", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
+@pytest.mark.parametrize(("keys", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
 def test_our_clients_present_one_of_several_keys(
-    monkeypatch: pytest.MonkeyPatch, given: str, presented: str | None
+    monkeypatch: pytest.MonkeyPatch, keys: str, presented: str | None
 ) -> None:
-    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", given)
+    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", keys)
     assert client_key("feedback") == presented
