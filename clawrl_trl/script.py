@@ -17,11 +17,11 @@ from clawrl_trl.config.flags import (
     Values,
     build_arguments,
     check_ranges,
-    flag_names,
-    number_from_environment,
+    list_flags,
     read_explicit_flags,
     read_file_values,
     read_mapping,
+    read_number,
 )
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.old_flags import rename_flags, rename_variables
@@ -60,9 +60,9 @@ AT_LEAST = {
 """Smallest usable values of the script's arguments."""
 AT_MOST = {"difficulty": 3}
 _PLUGINS = ("rollout_function_path", "custom_generate_function_path")
-_MEASURED = flag_names([MeasuredArguments])
-_OF_PERSONA = [name for name in flag_names([PersonaArguments]) if name not in _MEASURED]
-_OF_PRACTICE = ["env_hints", *(name for name in flag_names([PracticeArguments]) if name not in _MEASURED)]
+_MEASURED = list_flags([MeasuredArguments])
+_OF_PERSONA = [name for name in list_flags([PersonaArguments]) if name not in _MEASURED]
+_OF_PRACTICE = ["env_hints", *(name for name in list_flags([PracticeArguments]) if name not in _MEASURED)]
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
     def __post_init__(self) -> None:
         check_ranges(vars(self), AT_LEAST, AT_MOST)
 
-    def hints_needs(self) -> tuple[str, ...]:
+    def find_hint_needs(self) -> tuple[str, ...]:
         """Return what training on an environment's hints needs of a sample; empty without hints.
 
         Raises:
@@ -205,7 +205,7 @@ def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConf
     Raises:
         UserError: For a mistake in one of them.
     """
-    configs, model_kind = _trainer_kinds()
+    configs, model_kind = _load_kinds()
     # Which configuration there is follows from a flag: the parser knows the flags of all, and combine has them all.
     parser = _make_parser([ScriptArguments, configs["combine"], model_kind, ServingArguments])
     flags = read_explicit_flags(parser, argv)
@@ -218,7 +218,7 @@ def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConf
     if selection.method not in configs:
         raise UserError(f"--method {selection.method!r} is unknown: use {', '.join(configs)}.")
     preset = selection.load_preset()
-    defaults = preset.values(selection.method, practises=selection.env not in (None, CHAT)) if preset else {}
+    defaults = preset.select_values(selection.method, with_env=selection.env not in (None, CHAT)) if preset else {}
     values = {
         "output_dir": selection.default_folder,
         "vllm_gpu_memory_utilization": None,  # TRL has a share of its own, for a vLLM in the trainer's process
@@ -231,7 +231,7 @@ def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConf
         parser.print_help()
         raise SystemExit(0)
     kinds = [ScriptArguments, configs[selection.method], model_kind, ServingArguments]
-    if others := [name for name in values if name not in flag_names(kinds)]:
+    if others := [name for name in values if name not in list_flags(kinds)]:
         raise UserError(f"--{others[0]} has no effect here: it is not for --method {selection.method}.")
     _refuse_idle(values, IDLE_FLAGS, kinds)
     script, config, model, serving = build_arguments(kinds, values)
@@ -242,12 +242,12 @@ def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConf
     if config.support_coef and not config.beta and not model.use_peft:
         raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
     if script.env is not None and script.env_max_steps is None:
-        script.env_max_steps = number_from_environment("MAX_STEPS", None)
+        script.env_max_steps = read_number("MAX_STEPS", None)
         check_ranges(vars(script), AT_LEAST)
-    return script, config, model, _serve_settings(config, model, serving)
+    return script, config, model, _make_serve_settings(config, model, serving)
 
 
-def _trainer_kinds() -> tuple[dict[str, type], type]:
+def _load_kinds() -> tuple[dict[str, type], type]:
     """Return the trainers' configurations by method, and the arguments of the model; imports torch."""
     from trl import ModelConfig
 
@@ -268,7 +268,7 @@ def _trainer_kinds() -> tuple[dict[str, type], type]:
     return {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}, ModelArguments
 
 
-def _serve_settings(config: "AsyncGRPOConfig", model: "ModelConfig", serving: ServingArguments) -> ServeSettings:
+def _make_serve_settings(config: "AsyncGRPOConfig", model: "ModelConfig", serving: ServingArguments) -> ServeSettings:
     """Return the settings of serving what the trainer trains."""
     serving.teacher_top_k = max(serving.teacher_top_k, getattr(config, "opd_top_k", 0))
     if serving.vllm_max_lora_rank is None:

@@ -39,12 +39,12 @@ NICE = 10
 """Added to the trainer's priority number: on shared cores, serving comes first."""
 
 
-def persona_options(script: ScriptArguments, config: Any) -> PersonaOptions:
+def make_persona_options(script: ScriptArguments, config: Any) -> PersonaOptions:
     """Return the options of the persona's chats."""
     return PersonaOptions.of_arguments(script, seed=config.seed)
 
 
-def practice_options(script: ScriptArguments, config: Any) -> PracticeOptions:
+def make_practice_options(script: ScriptArguments, config: Any) -> PracticeOptions:
     """Return the options of practice.
 
     Raises:
@@ -55,7 +55,7 @@ def practice_options(script: ScriptArguments, config: Any) -> PracticeOptions:
     return PracticeOptions.of_arguments(
         script,
         tasks=str(task_folder(script.tasks, script.env, SHIPPED_TASKS)),
-        hints=script.hints_needs(),
+        hints=script.find_hint_needs(),
         seed=config.seed,
         update_samples=config.step_batch_size * config.publish_steps,
     )
@@ -66,7 +66,7 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
     if script.persona is not None:
         persona_named(script.persona)
     if script.env not in (None, CHAT):
-        options = practice_options(script, config)
+        options = make_practice_options(script, config)
         if options.hints and not settings.hints:
             raise UserError(f"--method {script.method} needs hints: leave --hints on, or use --method binary.")
         options.load_environments("heldout")
@@ -142,21 +142,20 @@ def train_measured(trainer: Any, run: MeasuredRun[Any, Any], method: str) -> Non
         os.nice(NICE)
         trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     if interrupted():
-        print(
-            f"Interrupted after {run.progress(run.read_rows())[0]} {run.title}; the same command goes on from there."
-        )
+        played, _, _ = run.describe_progress(run.read_rows())
+        print(f"Interrupted after {played} {run.title}; the same command goes on from there.")
         return
-    metrics = run.report(source.ledger, trainer.policy_version, method=method, wall_s=time.monotonic() - started)
+    metrics = run.write_report(source.ledger, trainer.policy_version, method=method, wall_s=time.monotonic() - started)
     print_table(metrics)
 
 
-def measured_run(
+def make_measured_run(
     script: ScriptArguments, config: Any, settings: ServeSettings, base_url: str
 ) -> MeasuredRun[Any, Any]:
     """Return the run of the script's persona or environment."""
     if script.persona is not None:
-        return PersonaRun(persona_options(script, config), settings, base_url)
-    return PracticeRun(practice_options(script, config), settings, base_url)
+        return PersonaRun(make_persona_options(script, config), settings, base_url)
+    return PracticeRun(make_practice_options(script, config), settings, base_url)
 
 
 def main() -> int:
@@ -193,7 +192,7 @@ def main() -> int:
         if (script.persona is None and script.env is None) or not state.is_main_process:
             train_live(trainer, base_url)
         else:
-            train_measured(trainer, measured_run(script, config, settings, base_url), script.method)
+            train_measured(trainer, make_measured_run(script, config, settings, base_url), script.method)
         trainer.save_model(config.output_dir)
         print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
     del trainer

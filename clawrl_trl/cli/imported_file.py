@@ -65,7 +65,7 @@ def _read_conversation(entry: Any, where: str) -> Conversation:
     if not isinstance(entry, dict):
         raise UserError(f"{where} is not an object.")
     if "messages" in entry:
-        return _from_chat(entry, where)
+        return _split_chat(entry, where)
     if not isinstance(entry.get("session_id"), str):
         raise UserError(f"{where} has no session_id and no messages: docs/import.md shows both forms.")
     if not isinstance(entry.get("turns"), list):
@@ -90,7 +90,7 @@ def _check_turn(turn: Any, where: str) -> None:
             raise UserError(f"{where}: {name} must be a text or a list of messages.")
 
 
-def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
+def _split_chat(entry: Mapping[str, Any], where: str) -> Conversation:
     """A chat's turns: each reply, with all before it as its prompt and what follows up to the next as next state."""
     messages, tools = entry["messages"], entry.get("tools")
     if not isinstance(messages, list):

@@ -22,7 +22,7 @@ from clawrl_trl import __version__, pictures
 from clawrl_trl.cli.printer import Printer
 from clawrl_trl.cli.session_view import print_reasons, print_turns
 from clawrl_trl.config.flags import read_flags
-from clawrl_trl.config.presets import load_preset, preset_names
+from clawrl_trl.config.presets import list_presets, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.hub.command import add_arguments as add_push_arguments
@@ -164,7 +164,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
         for row in rows
     ]
     full = {"session": "session_id", "started": "started_at", "last": "last_at"}
-    Printer().table(("session", "turns", "main", "side", "started", "last"), cells, full)
+    Printer().print_table(("session", "turns", "main", "side", "started", "last"), cells, full)
     return 0
 
 
@@ -184,7 +184,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     printer = Printer()
     print_turns(printer, rows, images)
     if arguments.pictures:
-        printer.line(f"{len(paths)} pictures in {arguments.pictures}")
+        printer.print_line(f"{len(paths)} pictures in {arguments.pictures}")
     return 0
 
 
@@ -230,7 +230,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     elif rows:
         print_reasons(Printer(), rows)
     else:
-        Printer().line(f"Session {name} has no turns yet.")
+        Printer().print_line(f"Session {name} has no turns yet.")
     return 0
 
 
@@ -276,17 +276,19 @@ def _policies(arguments: argparse.Namespace) -> int:
         }
         for row in rows
     ]
-    Printer().table(("version", "parent", "kind", "state", "created", "reason"), cells, {"created": "created_at"})
+    Printer().print_table(
+        ("version", "parent", "kind", "state", "created", "reason"), cells, {"created": "created_at"}
+    )
     return 0
 
 
 def _presets(arguments: argparse.Namespace) -> int:
-    presets = [load_preset(name) for name in preset_names()]
+    presets = [load_preset(name) for name in list_presets()]
     rows = [{"name": each.name, "for": each.summary, "measured": each.measured or "-"} for each in presets]
     if arguments.json:
         print(encode_json(rows))
     else:
-        Printer().table(("name", "for", "measured"), rows, {})
+        Printer().print_table(("name", "for", "measured"), rows, {})
     return 0
 
 
@@ -309,7 +311,7 @@ def _report(arguments: argparse.Namespace, facts: Mapping[str, object]) -> None:
     if arguments.json:
         print(encode_json(facts))
     else:
-        Printer().line(", ".join(f"{name}: {value}" for name, value in facts.items()))
+        Printer().print_line(", ".join(f"{name}: {value}" for name, value in facts.items()))
 
 
 def _format_time(at: float) -> str:

@@ -72,7 +72,7 @@ def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Val
         UserError: If there is no such flag, or a text is no value of its flag.
     """
     parser.error = _refuse
-    names = flag_names(parser.dataclass_types)
+    names = list_flags(parser.dataclass_types)
     if unknown := [f"--{name}" for name in values if name not in names]:
         raise UserError(f"{source} sets what there is not: {', '.join(unknown)}.")
     # argparse reads a default that is text as it reads a word of the command line.
@@ -88,17 +88,17 @@ def build_arguments(kinds: Iterable[type], values: Mapping[str, Any]) -> list[An
         UserError: If a dataclass refuses a value.
     """
     try:
-        return [kind(**{name: values[name] for name in flag_names([kind]) if name in values}) for kind in kinds]
+        return [kind(**{name: values[name] for name in list_flags([kind]) if name in values}) for kind in kinds]
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
 
 
-def flag_names(kinds: Iterable[type]) -> list[str]:
+def list_flags(kinds: Iterable[type]) -> list[str]:
     """Return the names of the flags that dataclasses have."""
     return [each.name for kind in kinds for each in fields(kind) if each.init]
 
 
-def number_from_environment(variable: str, default: Default) -> int | Default:
+def read_number(variable: str, default: Default) -> int | Default:
     """Read a whole number from an environment variable, for a flag that is not given.
 
     Raises:
@@ -163,7 +163,7 @@ def _refuse(message: str) -> NoReturn:
 
 def _refuse_unknown(parser: Any, words: Sequence[str]) -> None:
     if words:
-        names = [f"--{name}" for name in flag_names(parser.dataclass_types)]
+        names = [f"--{name}" for name in list_flags(parser.dataclass_types)]
         near = get_close_matches(words[0].split("=")[0], names, 1)
         remedy = f"did you mean {near[0]}?" if near else "--help lists them all."
         raise UserError(f"There is no flag for {' '.join(words)}: {remedy}")

@@ -82,7 +82,7 @@ _OWN_NAME = re.compile(r"base|policy-v\d+")
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def _from_environment(name: str, default: Any) -> Any:
+def _read_environment(name: str, default: Any) -> Any:
     for variable in ENVIRONMENT.get(name, ()):
         value = os.environ.get(variable)
         if value:
@@ -93,119 +93,119 @@ def _from_environment(name: str, default: Any) -> Any:
     return default
 
 
-def _setting(name: str, default: Any, help: str) -> Any:
+def _declare(name: str, default: Any, help: str) -> Any:
     if name not in ENVIRONMENT:  # argument parsers read a plain default, and take a flag without one for false
         return field(default=default, metadata={"help": help})
-    return field(default_factory=lambda: _from_environment(name, default), metadata={"help": help})
+    return field(default_factory=lambda: _read_environment(name, default), metadata={"help": help})
 
 
 @dataclass(kw_only=True)
 class ServingArguments:
     """Settings of serving, without the run folder and the model, which a training script names its own way."""
 
-    host: str = _setting("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
-    port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")
-    engine: str = _setting(
+    host: str = _declare("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
+    port: int = _declare("port", 30000, "Port of the gateway; 0 picks a free one.")
+    engine: str = _declare(
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
     )
-    served_model_name: str = _setting(
+    served_model_name: str = _declare(
         "served_model_name",
         "clawrl",
         "Model name under which clients reach the newest serving policy; several with commas between them.",
     )
-    any_model_name: bool = _setting(
+    any_model_name: bool = _declare(
         "any_model_name", False, "Serve the newest policy under every unknown model name too: agents insist on theirs."
     )
-    max_model_len: int | None = _setting(
+    max_model_len: int | None = _declare(
         "max_model_len",
         None,
         "Longest prompt plus completion, in tokens. Default: what the model and the memory allow, 32,768 at most.",
     )
-    max_running: int = _setting("max_running", 32, "Requests the engine decodes at once.")
-    max_waiting: int = _setting("max_waiting", 256, "Requests that may wait; one more is answered 429.")
-    max_body_mb: int = _setting("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
-    allowed_origins: str | None = _setting(
+    max_running: int = _declare("max_running", 32, "Requests the engine decodes at once.")
+    max_waiting: int = _declare("max_waiting", 256, "Requests that may wait; one more is answered 429.")
+    max_body_mb: int = _declare("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
+    allowed_origins: str | None = _declare(
         "allowed_origins",
         None,
         "Origins of web pages that may use the gateway without a key, with commas, as in http://localhost:3000. "
         "Default: the gateway's own alone.",
     )
-    allowed_media_domains: str | None = _setting(
+    allowed_media_domains: str | None = _declare(
         "allowed_media_domains",
         None,
         "Domains that the engine may fetch images and other media from, with commas between them. Default: none, "
         "media come with the request (data: URLs).",
     )
-    keep_policies: int = _setting("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
-    session_timeout: float = _setting(
+    keep_policies: int = _declare("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
+    session_timeout: float = _declare(
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
-    engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
-    engine_patience: float | None = _setting(
+    engine_timeout: float = _declare("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
+    engine_patience: float | None = _declare(
         "engine_patience",
         None,
         "Seconds that a request waits for an engine that is being started again, before it is answered 503. Default: "
         "30, and 180 for a vLLM, which takes longer to start.",
     )
-    hang_timeout: float = _setting(
+    hang_timeout: float = _declare(
         "hang_timeout", 90.0, "Seconds without an answer after which engine or gateway is started again; 0 for never."
     )
-    vllm_data_parallel_size: int | None = _setting(
+    vllm_data_parallel_size: int | None = _declare(
         "vllm_data_parallel_size", None, "Copies of the model. Default: as many as ROLLOUT_GPUS has room for, else 1."
     )
-    vllm_max_lora_rank: int | None = _setting(
+    vllm_max_lora_rank: int | None = _declare(
         "vllm_max_lora_rank",
         None,
         "Largest rank of the adapters to be served, 0 for none. Default: the trainer's, else that of the run's "
         "policies, else 32.",
     )
-    vllm_dtype: str = _setting(
+    vllm_dtype: str = _declare(
         "vllm_dtype", "auto", "Computing type of vLLM; auto: the model's own on a GPU, float32 on a CPU."
     )
-    vllm_args: str | None = _setting("vllm_args", None, "Further flags for vLLM's server, in one string.")
-    actor_gpus: int = _setting("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
-    rollout_gpus: int = _setting("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
-    prm_gpus: int = _setting(
+    vllm_args: str | None = _declare("vllm_args", None, "Further flags for vLLM's server, in one string.")
+    actor_gpus: int = _declare("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
+    rollout_gpus: int = _declare("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
+    prm_gpus: int = _declare(
         "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
     )
-    owner_names: str | None = _setting(
+    owner_names: str | None = _declare(
         "owner_names",
         None,
         "Names or ids under which the owner writes where a client names senders, separated by commas. Default: a "
         "conversation's first sender; nobody in a group chat, nor beside messages without a name.",
     )
-    judge: str = _setting(
+    judge: str = _declare(
         "judge",
         "rules",
         "Judge: 'rules' (no model), 'llm', 'off', or the name of one that an installed package adds.",
     )
-    judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
-    judge_model: str | None = _setting(
+    judge_url: str | None = _declare("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
+    judge_model: str | None = _declare(
         "judge_model", None, "Model of the llm judge. Default: the engine's base model."
     )
-    judge_votes: int = _setting("judge_votes", 3, "Votes the llm judge takes per turn.")
-    judge_majority: float = _setting(
+    judge_votes: int = _declare("judge_votes", 3, "Votes the llm judge takes per turn.")
+    judge_majority: float = _declare(
         "judge_majority",
         0.5,
         "Share of the valid votes that the plurality must exceed, else the judge abstains.",
     )
-    judge_workers: int = _setting("judge_workers", 4, "Turns judged at once.")
-    judge_temperature: float = _setting("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
-    judge_max_tokens: int = _setting("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
-    judge_timeout: float = _setting("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
-    hints: bool = _setting("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
-    teacher_top_k: int = _setting(
+    judge_workers: int = _declare("judge_workers", 4, "Turns judged at once.")
+    judge_temperature: float = _declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
+    judge_max_tokens: int = _declare("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
+    judge_timeout: float = _declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
+    hints: bool = _declare("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    teacher_top_k: int = _declare(
         "teacher_top_k",
         0,
         "Most likely tokens of the policy that the teacher scores at each position, beside the sampled one (0: none). "
         "A trainer's --opd_top_k sets it too.",
     )
-    custom_rm_path: str | None = _setting(
+    custom_rm_path: str | None = _declare(
         "custom_rm_path",
         None,
         "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
     )
-    ledger_url: str | None = _setting(
+    ledger_url: str | None = _declare(
         "ledger_url",
         None,
         "Database URL of the ledger; one with a password belongs into CLAWRL_LEDGER_URL. Default: ledger.db (SQLite) "
@@ -265,29 +265,29 @@ class ServeSettings(ServingArguments):
     What it adds to `ServingArguments` a training script has already, in the arguments of its trainer and its model.
     """
 
-    run: str = _setting("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
-    model_name_or_path: str | None = _setting(
+    run: str = _declare("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
+    model_name_or_path: str | None = _declare(
         "model_name_or_path",
         None,
         "Causal language model to serve: folder or hub id. Default: the bundled model.",
     )
-    temperature: float | None = _setting(
+    temperature: float | None = _declare(
         "temperature",
         None,
         "Sampling temperature of requests that set none. Default: 1, with the bundled model 0.9.",
     )
-    dtype: str = _setting("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
-    max_staleness: int = _setting(
+    dtype: str = _declare("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
+    max_staleness: int = _declare(
         "max_staleness",
         4,
         "Policy versions a sample may be behind; vLLM keeps room for as many adapters and two more.",
     )
-    vllm_gpu_memory_utilization: float | None = _setting(
+    vllm_gpu_memory_utilization: float | None = _declare(
         "vllm_gpu_memory_utilization",
         None,
         "Share of a GPU's memory for vLLM. Default: 0.45 beside a trainer, 0.9 on devices of its own.",
     )
-    vllm_tensor_parallel_size: int = _setting("vllm_tensor_parallel_size", 1, "GPUs that share one copy of the model.")
+    vllm_tensor_parallel_size: int = _declare("vllm_tensor_parallel_size", 1, "GPUs that share one copy of the model.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

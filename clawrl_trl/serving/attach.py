@@ -76,7 +76,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
         raise UserError(f"{folder.path} can't be written to ({error.strerror}): choose another folder.") from None
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", "clawrl_trl.cli.main", "serve", *_flags(settings)],
+            [sys.executable, "-m", "clawrl_trl.cli.main", "serve", *_make_flags(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -85,7 +85,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
         )
 
 
-def _flags(settings: ServeSettings) -> list[str]:
+def _make_flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
     values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
     return [f"--{each.name}={values[each.name]}" for each in fields(settings) if values[each.name] is not None]

@@ -27,7 +27,7 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
         settings (`ServeSettings`): The run's settings.
         base_url (`str`): The gateway's address, with `/v1`.
     """
-    card = _first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
+    card = _pick_first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
     # The variable and not the key itself: these lines go to logs too.
     key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
@@ -36,7 +36,11 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
     lines = [f"Serving {describe_model(settings)} at {base_url}{resumed}"]
     lines += ["", "Any OpenAI client:", f'    client = OpenAI(base_url="{base_url}", api_key="{key}")']
     lines += [f'    client.chat.completions.create(model="{settings.model_names[0]}", messages=[...])']
-    lines += ["", "OpenClaw, in openclaw.json:", json.dumps(_provider(settings, base_url, key, context), indent=2)]
+    lines += [
+        "",
+        "OpenClaw, in openclaw.json:",
+        json.dumps(_describe_provider(settings, base_url, key, context), indent=2),
+    ]
     if not _is_remote(settings) and not has_chat_template(model_path(settings)):
         lines += ["", NO_TEMPLATE]
     if shortage := find_shortage(context, settings.model_name_or_path or _remote_url(settings)):
@@ -58,7 +62,7 @@ def describe_model(settings: ServeSettings) -> str:
     return f"{root} ({name!r} of {settings.engine})" if root and root != name else f"{name!r} of {settings.engine}"
 
 
-def _provider(settings: ServeSettings, base_url: str, key: str, context: int) -> dict[str, Any]:
+def _describe_provider(settings: ServeSettings, base_url: str, key: str, context: int) -> dict[str, Any]:
     model = {
         "id": settings.model_names[0],
         "name": settings.model_names[0],
@@ -80,7 +84,7 @@ def _remote_url(settings: ServeSettings) -> str | None:
     return settings.engine if _is_remote(settings) else None
 
 
-def _first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
+def _pick_first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
     data = models.get("data")
     return data[0] if data else {}
 

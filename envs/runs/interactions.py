@@ -40,7 +40,7 @@ class Interactions:
             os.close(file)
         self.rows.append(dict(row))
 
-    def missing(self, count: int) -> list[int]:
+    def find_missing(self, count: int) -> list[int]:
         """Indices below `count` that are not on record, in order."""
         played = {row["index"] for row in self.rows}
         return [index for index in range(count) if index not in played]

@@ -38,7 +38,7 @@ def learning_curve(
     figure.savefig(path, format="png")
 
 
-def rolling_mean(scores: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
+def compute_rolling_mean(scores: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
     """Compute the mean of the last `window` scores at each place, missing ones left out."""
     means: list[float | None] = []
     for end in range(1, len(scores) + 1):
@@ -67,7 +67,7 @@ def _draw_curve(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     for value, colour, label in ((1.0, _LIKED, "in the wanted style"), (0.0, _DISLIKED, "not")):
         at = [place for place, score in zip(places, scores, strict=True) if score == value]
         axes.scatter(at, [value] * len(at), s=26, color=colour, label=label, zorder=3, clip_on=False)
-    means = [float("nan") if mean is None else mean for mean in rolling_mean(scores)]
+    means = [float("nan") if mean is None else mean for mean in compute_rolling_mean(scores)]
     axes.plot(places, means, color=_CURVE, linewidth=2.2, label=f"mean of the last {WINDOW}")
     axes.set(xlabel="interaction", ylabel="score of the first reply", ylim=(-0.08, 1.08))
     axes.set_xlim(0, max(len(rows), 1) + 1)

@@ -25,7 +25,7 @@ from rich.table import Table
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.options import RunOptions
-from clawrl_trl.envs.runs.progress import progress_bar
+from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
 from clawrl_trl.process import end_with_parent
@@ -83,7 +83,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         """Return the metrics of both evaluations and of the rows between."""
 
     @abstractmethod
-    def progress(self, rows: list[Json]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         """Return how many are done, of how many, and a remark."""
 
     @property
@@ -134,7 +134,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def report(self, ledger: Ledger, version: int, **facts: object) -> Json:
+    def write_report(self, ledger: Ledger, version: int, **facts: object) -> Json:
         """Evaluate policy `version`, write `metrics.json`, return the metrics."""
         self._wait_for_version(version)
         after, rows = self._load_or_evaluate("after", fresh=True), self.read_rows()
@@ -206,9 +206,9 @@ class _ProgressThread(threading.Thread):
         self._halt = threading.Event()
 
     def run(self) -> None:
-        with progress_bar(desc=self._run.title) as bar:
+        with open_progress_bar(desc=self._run.title) as bar:
             while not self._halt.wait(0.5):
-                played, bar.total, remark = self._run.progress(self._run.read_rows())
+                played, bar.total, remark = self._run.describe_progress(self._run.read_rows())
                 bar.set_postfix_str(remark, refresh=False)
                 bar.update(played - bar.n)
 

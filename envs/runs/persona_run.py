@@ -10,7 +10,7 @@ from clawrl_trl.envs.runs.learning_curve import learning_curve
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.persona_worker import FILE_NAME
-from clawrl_trl.envs.runs.progress import progress_bar
+from clawrl_trl.envs.runs.progress import open_progress_bar
 
 
 class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
@@ -35,7 +35,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
         return f"{self.persona.name} chats"
 
     def evaluate(self, name: str) -> EvalReport:
-        with progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
+        with open_progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             return evaluate(
                 self.base_url,
                 client_key("chat"),
@@ -74,7 +74,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
             "failed_requests": before.failed + after.failed + sum(row["failed"] for row in rows),
         }
 
-    def progress(self, rows: list[Json]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         liked = sum(row["first_score"] or 0 for row in rows[-6:])
         version = rows[-1]["policy_version"] if rows else 0
         remark = f"policy {version}, liked {liked:.0f} of the last {len(rows[-6:])}"

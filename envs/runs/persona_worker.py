@@ -24,7 +24,7 @@ from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.chat.personas import Persona
 from clawrl_trl.envs.runs.interactions import Interactions, Json
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
-from clawrl_trl.envs.runs.worker import find_gateway, served_model, start_worker
+from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import UserError, run_main
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def play(
         UserError: If the gateway can't be found, refuses the key, or stays away.
     """
     record = Interactions(Path(run) / FILE_NAME)
-    missing = record.missing(options.interactions)
+    missing = record.find_missing(options.interactions)
     if not missing:
         return record.rows
     persona = persona or persona_named(options.persona)
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             run,
             options,
             key=client_key("chat"),
-            model=served_model(run),
+            model=read_served_model(run),
             rollout=rollout,
             generate=generate,
             progress=advance,

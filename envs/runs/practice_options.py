@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from clawrl_trl.config.flags import number_from_environment, read_mapping
+from clawrl_trl.config.flags import read_mapping, read_number
 from clawrl_trl.envs.catalogue import setting
 from clawrl_trl.envs.runs.options import MeasuredArguments, RunOptions
 from clawrl_trl.errors import UserError
@@ -27,7 +27,7 @@ class PracticeArguments(MeasuredArguments):
         default=256, metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len."}
     )
     parallel_envs: int = field(
-        default_factory=lambda: number_from_environment("PARALLEL_ENVS", 4),
+        default_factory=lambda: read_number("PARALLEL_ENVS", 4),
         metadata={"help": "Environments at a time."},
     )
     prm_coef: float = field(

@@ -10,7 +10,7 @@ from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_worker import FILE_NAME, is_untrainable
-from clawrl_trl.envs.runs.progress import progress_bar
+from clawrl_trl.envs.runs.progress import open_progress_bar
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
             screenshots=Screenshots(self.folder) if options.keep_screenshots else None,
         )
         episodes = []
-        with progress_bar(total=options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
+        with open_progress_bar(total=options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             for group in rollout.play(index % count for index in range(options.eval_problems)):
                 episodes.append(group.episodes[0])
                 bar.update()
@@ -101,7 +101,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
             "failed_requests": before.failed + after.failed + (rows[-1]["failed"] if rows else 0),
         }
 
-    def progress(self, rows: list[Json]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         recent = [episode for row in rows[-4:] for episode in row["episodes"] if episode["outcome"] is not None]
         solved = sum(episode["outcome"] >= 1.0 for episode in recent)
         size = self.options.group_size

@@ -23,7 +23,7 @@ from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.interactions import Interactions, Json
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
-from clawrl_trl.envs.runs.worker import find_gateway, served_model, start_worker
+from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import run_main
 from clawrl_trl.ledger import Ledger, samples, turns
 from clawrl_trl.run import RunFolder
@@ -36,7 +36,7 @@ GATEWAY_PATIENCE = 60.0
 """Longest wait for the run's gateway, in seconds."""
 
 
-def task_order(count: int, seed: int) -> Iterator[int]:
+def order_tasks(count: int, seed: int) -> Iterator[int]:
     """Positions of tasks without end: all of them in a random order, then again in another."""
     rng = random.Random(f"practice-{seed}")
     while True:
@@ -136,7 +136,7 @@ def play_episodes(
 
     def paced_tasks() -> Iterator[int]:
         # The order is the seed's, so a run that goes on skips the tasks of the groups on record.
-        for position in itertools.islice(task_order(count, options.seed), len(record.rows), options.groups):
+        for position in itertools.islice(order_tasks(count, options.seed), len(record.rows), options.groups):
             pace.wait()
             yield position
 
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),
         api_key=client_key("chat"),
-        model=served_model(run),
+        model=read_served_model(run),
         sampling={"max_tokens": options.max_tokens},
         stream_share=0.0,
         seed=options.seed,

@@ -31,6 +31,6 @@ class _ForgivingStream:
         return getattr(self._stream, name)
 
 
-def progress_bar(**options: Any) -> "tqdm[Any]":
+def open_progress_bar(**options: Any) -> "tqdm[Any]":
     """Open a tqdm bar on stderr whose failed writes are ignored; `options` are tqdm's."""
     return tqdm(file=_ForgivingStream(sys.stderr), **options)

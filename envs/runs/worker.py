@@ -45,7 +45,7 @@ def find_gateway(run: str | Path, patience: float) -> Callable[[], str | None]:
     return locate
 
 
-def served_model(run: str | Path) -> str:
+def read_served_model(run: str | Path) -> str:
     """Return the model name under which clients reach the run's newest policy."""
     settings = ServeSettings.find(run)
     return "clawrl" if settings is None else settings.model_names[0]

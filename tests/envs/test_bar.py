@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from clawrl_trl.envs.runs.progress import progress_bar
+from clawrl_trl.envs.runs.progress import open_progress_bar
 
 
 def test_other_end_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     screen = os.fdopen(writer, "w", buffering=1)
     monkeypatch.setattr("sys.stderr", screen)
-    bar = progress_bar(total=20, mininterval=0)
+    bar = open_progress_bar(total=20, mininterval=0)
     os.close(reader)
     workers = [threading.Thread(target=bar.update, daemon=True) for _ in range(20)]
     for worker in workers:
@@ -27,6 +27,6 @@ def test_other_end_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(total=2, desc="Evaluation before") as bar:
+    with open_progress_bar(total=2, desc="Evaluation before") as bar:
         bar.update(2)
     assert "Evaluation before" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_a_torn_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFacto
     path.write_bytes(content[: min(cut, len(content))])
     again = Interactions(path)
     assert again.rows == record.rows[: len(again.rows)]
-    assert again.missing(4) == list(range(len(again.rows), 4))
+    assert again.find_missing(4) == list(range(len(again.rows), 4))
     again.append({"index": 9})
     assert Interactions(path).rows == again.rows
     assert path.stat().st_mode & 0o777 == 0o600

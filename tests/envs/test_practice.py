@@ -17,7 +17,7 @@ from clawrl_trl.envs.catalogue import SETTINGS, SPLITS, setting, task_folder
 from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, newest, play_episodes, task_order
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, newest, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
@@ -88,12 +88,12 @@ def test_a_run_that_makes_nothing_to_train_says_so_once(
     warnings = [record.getMessage() for record in caplog.records if "can be trained" in record.getMessage()]
     assert len(warnings) == warned and all("session-7" in warning for warning in warnings)
     run = PracticeRun(practice(episodes=2), ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
-    assert ("nothing to train" in run.progress(rows)[2]) == warned
+    assert ("nothing to train" in run.describe_progress(rows)[2]) == warned
 
 
 def test_the_order_of_tasks_is_the_seed_s() -> None:
-    first = list(itertools.islice(task_order(5, 1), 15))
-    assert first == list(itertools.islice(task_order(5, 1), 15)) != list(itertools.islice(task_order(5, 2), 15))
+    first = list(itertools.islice(order_tasks(5, 1), 15))
+    assert first == list(itertools.islice(order_tasks(5, 1), 15)) != list(itertools.islice(order_tasks(5, 2), 15))
     assert all(sorted(first[start : start + 5]) == list(range(5)) for start in (0, 5, 10))
 
 

@@ -38,7 +38,7 @@ class StubbornRun(MeasuredRun[PersonaOptions, float]):
     def collect_metrics(self, before: float, after: float, rows: list[Json]) -> Json:
         return {}
 
-    def progress(self, rows: list[Json]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         return 0, 1, ""
 
 

@@ -48,7 +48,7 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
 def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
-    assert settings.max_model_len == 32768 and train.practice_options(script, config).max_tokens == 8192
+    assert settings.max_model_len == 32768 and train.make_practice_options(script, config).max_tokens == 8192
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
@@ -56,7 +56,7 @@ def test_the_references_process_rewards_reach_judge_and_episodes(
     train: ModuleType, path: Path, tmp_path: Path
 ) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
-    practice = train.practice_options(script, config)
+    practice = train.make_practice_options(script, config)
     assert (practice.prm_coef, practice.stepwise) == (1.0, True)
     judge = (settings.judge, settings.judge_votes, settings.judge_temperature, settings.judge_max_tokens)
     assert judge == ("llm", 3, 0.6, 4096)
@@ -92,7 +92,7 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
     path = EXAMPLES / "configs" / "toolcall.yaml"
-    practice = train.practice_options(
+    practice = train.make_practice_options(
         *read(train, "--config", str(path), "--output_dir", str(tmp_path), "--group_size", "3")
     )
     assert practice.group_size == 3 and practice.parallel_envs == 4
@@ -100,7 +100,7 @@ def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
 
 def test_the_rollout_knows_how_much_an_update_takes(train: ModuleType, tmp_path: Path) -> None:
     flags = ["--per_device_train_batch_size", "3", "--gradient_accumulation_steps", "4", "--publish_steps", "2"]
-    practice = train.practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path), *flags))
+    practice = train.make_practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path), *flags))
     practice.save(tmp_path)
     assert practice.update_samples == PracticeOptions.load(tmp_path).update_samples == 24
 
@@ -111,7 +111,7 @@ TOOLCALL = ("--env", "toolcall", "--env_options")
 @pytest.mark.sandbox
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
     arguments = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
-    make_env, _ = train.practice_options(*arguments).load_environments("train")
+    make_env, _ = train.make_practice_options(*arguments).load_environments("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
@@ -206,7 +206,7 @@ def test_where_there_are_hints_they_are_on(
     train: ModuleType, method: str, needs: tuple[str, ...], env: str, tmp_path: Path
 ) -> None:
     arguments = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
-    practice = train.practice_options(*arguments)
+    practice = train.make_practice_options(*arguments)
     assert practice.hints == needs
     practice.save(tmp_path)
     assert PracticeOptions.load(tmp_path).hints == needs
@@ -234,4 +234,4 @@ def test_the_references_variable_names_the_software_tasks(
 ) -> None:
     tasks = EXAMPLES / "tasks" / "swe" / "heldout.jsonl"
     monkeypatch.setenv("SWE_BENCH_PATH", str(tasks))
-    assert train.practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path))).tasks == str(tasks)
+    assert train.make_practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path))).tasks == str(tasks)

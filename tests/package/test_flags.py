@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.flags import flag_names
+from clawrl_trl.config.flags import list_flags
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.errors import UserError
 from clawrl_trl.script import ScriptArguments, parse
@@ -139,8 +139,8 @@ def test_flags_of_a_loss_go_with_it() -> None:
 
 def test_what_is_refused_is_a_flag_of_trl_and_none_of_ours() -> None:
     refused = {*IDLE_FLAGS, *LOSS_FLAGS}
-    assert len(refused) == len(IDLE_FLAGS) + len(LOSS_FLAGS) and refused <= set(flag_names([AsyncGRPOConfig]))
-    ours = {*flag_names([ScriptArguments]), *AsyncGRPOConfig.__annotations__}
+    assert len(refused) == len(IDLE_FLAGS) + len(LOSS_FLAGS) and refused <= set(list_flags([AsyncGRPOConfig]))
+    ours = {*list_flags([ScriptArguments]), *AsyncGRPOConfig.__annotations__}
     assert refused & ours == {"num_train_epochs"}, "which a source with a length has"
 
 

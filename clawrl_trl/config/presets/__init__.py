@@ -46,15 +46,15 @@ class Preset:
     methods: Mapping[str, Values] = field(default_factory=dict)
     practice: Mapping[str, Any] = field(default_factory=dict)
 
-    def values(self, method: str, *, practises: bool) -> dict[str, Any]:
+    def select_values(self, method: str, *, with_env: bool) -> dict[str, Any]:
         """Return the values of flags for a method, in an environment or with chats."""
         values = {**self.shared, **self.methods.get(method, {})}
-        if practises:
+        if with_env:
             values |= {**self.practice.get("all", {}), **self.practice.get("methods", {}).get(method, {})}
         return values
 
 
-def preset_names() -> list[str]:
+def list_presets() -> list[str]:
     """Return the names of the shipped presets."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -66,8 +66,8 @@ def load_preset(spec: str) -> Preset:
         UserError: If there is none, or its file is wrong.
     """
     is_file = spec.endswith((".yaml", ".yml"))
-    if not is_file and spec not in preset_names():
-        raise UserError(f"--preset {spec!r} is unknown: use {', '.join(preset_names())}, none, or a YAML file.")
+    if not is_file and spec not in list_presets():
+        raise UserError(f"--preset {spec!r} is unknown: use {', '.join(list_presets())}, none, or a YAML file.")
     path = Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
