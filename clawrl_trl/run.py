@@ -30,6 +30,7 @@ CLOCK_SECONDS = 5.0
 _FOLDERS = ("logs", "policies", "screenshots", "runs", "checkpoint-*")
 _FILES = (
     *("ledger.db*", "*.lock", "settings.json", "metrics.json", "evaluation_*.json", "*.jsonl"),
+    *("practice.json", "persona.json"),
     *("engine.json", "gateway.json", "judge.json", "judge_engine.json", "trainer.json", "training_args.bin"),
 )
 """What a run makes: all that is changed in a folder that holds other things too."""

@@ -4,23 +4,48 @@
 here loads a model or starts a process. A flag that could have no effect is refused.
 """
 
-import json
+import argparse
 import os
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clawrl_trl.config.flags import read_flags
+import yaml
+
+from clawrl_trl.config.flags import (
+    Values,
+    build_arguments,
+    check_ranges,
+    list_flags,
+    read_explicit_flags,
+    read_file_values,
+    read_mapping,
+    read_number,
+)
+from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
+from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
-from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments, check_ranges
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments
+from clawrl_trl.envs.runs.options import MeasuredArguments
+from clawrl_trl.envs.runs.persona_options import PersonaArguments
+from clawrl_trl.envs.runs.practice_options import PracticeArguments
 from clawrl_trl.errors import UserError
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from clawrl_trl.trainers import AsyncGRPOConfig
 
 TEACHING = ("opd", "combine")
 """Methods that train on a teacher's log-probs."""
 CHAT = "chat"
 """The environment that a persona is."""
-NUM_GENERATIONS = 8
 
+MAX_STEPS_HELP = (
+    "Optimizer steps after which training ends. With --env it means --env_max_steps, for one release more, unless "
+    "that is given too. -1: no end but that of the run."
+)
 AT_LEAST = {
     "interactions": 1,
     "think_time": 0,
@@ -29,28 +54,19 @@ AT_LEAST = {
     "episodes": 1,
     "max_tokens": 1,
     "parallel_envs": 1,
-    "num_generations": 1,
-    "max_steps": 1,
+    "group_size": 1,
+    "env_max_steps": 1,
 }
 """Smallest usable values of the script's arguments."""
 AT_MOST = {"difficulty": 3}
 _PLUGINS = ("rollout_function_path", "custom_generate_function_path")
-_OF_PERSONA = ("interactions", "think_time", *_PLUGINS)
-_OF_PRACTICE = (
-    "difficulty",
-    "env_options",
-    "episodes",
-    "max_tokens",
-    "prm_coef",
-    "stepwise",
-    "env_hints",
-    "keep_screenshots",
-    "reward_function_path",
-)
+_MEASURED = list_flags([MeasuredArguments])
+_OF_PERSONA = [name for name in list_flags([PersonaArguments]) if name not in _MEASURED]
+_OF_PRACTICE = ["env_hints", *(name for name in list_flags([PracticeArguments]) if name not in _MEASURED)]
 
 
-@dataclass
-class ScriptArguments:
+@dataclass(kw_only=True)
+class ScriptArguments(PersonaArguments, PracticeArguments):
     """Arguments of the script itself, beside those of the trainer, the model and the serving half."""
 
     method: str = field(
@@ -67,11 +83,6 @@ class ScriptArguments:
     persona: str | None = field(
         default=None, metadata={"help": "Simulated user that chats with the model: student, teacher or a YAML file."}
     )
-    interactions: int = field(default=36, metadata={"help": "Interactions the persona plays, one problem each."})
-    think_time: float = field(
-        default=0.8, metadata={"help": "Mean seconds the persona takes to read a reply before it writes."}
-    )
-    eval_problems: int = field(default=50, metadata={"help": "Held-out problems, or episodes, of each evaluation."})
     env: str | None = field(
         default_factory=lambda: os.environ.get("ENV_TYPE") or None,
         metadata={"help": "Environment to practise in: terminal, gui, swe, toolcall or chat (a --persona)."},
@@ -80,27 +91,8 @@ class ScriptArguments:
         default=None,
         metadata={"help": "Task set: a path, or the name of a shipped one; of chat: the persona. Default: its own."},
     )
-    difficulty: int | None = field(default=None, metadata={"help": "Only tasks of this difficulty, 1 to 3."})
-    env_options: str | None = field(
-        default=None, metadata={"help": "Further arguments of the environment, JSON (in a YAML file: a mapping)."}
-    )
-    episodes: int = field(default=400, metadata={"help": "Episodes of the environment to play."})
-    max_tokens: int = field(
-        default=256, metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len."}
-    )
-    parallel_envs: int = field(
-        default_factory=lambda: int(os.environ.get("PARALLEL_ENVS") or 4),
-        metadata={"help": "Environments at a time."},
-    )
-    prm_coef: float = field(
-        default=0.0,
-        metadata={
-            "help": "Weight of the steps' process scores in an environment's rewards: the environment's own, or with "
-            "--judge llm those of the judge."
-        },
-    )
-    stepwise: bool = field(
-        default=False, metadata={"help": "Compare the rewards of a group of episodes step by step, not as wholes."}
+    env_vars: dict[str, object] | str | None = field(
+        default=None, metadata={"help": "Environment variables to set, JSON (in a YAML file: a mapping)."}
     )
     env_hints: bool | None = field(
         default=None,
@@ -109,46 +101,15 @@ class ScriptArguments:
             "combine, where the environment has some."
         },
     )
-    keep_screenshots: bool = field(
-        default=False, metadata={"help": "Keep the screenshots of the last 200 episodes, for 'clawrl inspect'."}
-    )
     custom_loss_function_path: str | None = field(
         default=None,
         metadata={"help": "Own loss, 'file.py:name', called as loss(trainer, model, inputs, default_loss)."},
     )
-    rollout_function_path: str | None = field(
-        default=None,
-        metadata={"help": "Own rollout, 'file.py:name', called as rollout(client, persona, interactions, seed)."},
-    )
-    reward_function_path: str | None = field(
-        default=None, metadata={"help": "Own reward of an episode, 'file.py:name', called as reward(episode)."}
-    )
-    custom_generate_function_path: str | None = field(
-        default=None,
-        metadata={"help": "Own generation, 'file.py:name', called as generate(client, model, messages, **sampling)."},
-    )
 
     def __post_init__(self) -> None:
         check_ranges(vars(self), AT_LEAST, AT_MOST)
-        self.num_generations = NUM_GENERATIONS
-        self.max_steps: int | None = None
 
-    def options(self) -> dict[str, Any]:
-        """The further arguments of the environment: a mapping of a YAML file, or one in JSON of the command line.
-
-        Raises:
-            UserError: If they are neither.
-        """
-        given: Any = self.env_options
-        try:
-            read = json.loads(given) if isinstance(given, str) else given or {}
-        except ValueError as error:
-            raise UserError(f"--env_options is no JSON: {error}.") from None
-        if not isinstance(read, dict):
-            raise UserError("--env_options must be a mapping of names to values.")
-        return read
-
-    def hints_needs(self) -> tuple[str, ...]:
+    def find_hint_needs(self) -> tuple[str, ...]:
         """Return what training on an environment's hints needs of a sample; empty without hints.
 
         Raises:
@@ -162,17 +123,20 @@ class ScriptArguments:
                 raise UserError(f"--env_hints has no effect with --method {self.method}: use --method combine or opd.")
             return ()
         if not get_environment(self.env).hints:
-            known = ", ".join(name for name, one in BUILTIN_ENVIRONMENTS.items() if one.hints)
+            those = ", ".join(name for name, entry in BUILTIN_ENVIRONMENTS.items() if entry.hints)
             raise UserError(
-                f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({known} has): "
+                f"--method {self.method} needs a teacher, and --env {self.env} has no hints for one ({those} has): "
                 "use --method binary."
             )
         if self.env_hints is False:
             raise UserError(f"--method {self.method} needs --env_hints: leave them on, or use --method binary.")
         return ("teacher",) if self.method == "opd" else ("score", "teacher")
 
-    def refuse_idle_flags(self) -> None:
+    def refuse_idle_flags(self, explicit: Mapping[str, Any]) -> None:
         """Reject flags that would be ignored.
+
+        Args:
+            explicit (`Mapping`): Values of the flags that the user has set.
 
         Raises:
             UserError: If a flag of a persona, or of an environment, is given without one.
@@ -188,23 +152,104 @@ class ScriptArguments:
                 _PLUGINS, "people's own clients ask and the engine answers; it is for a --persona"
             )
             reasons["eval_problems"] = "nothing is evaluated; it is for a --persona or an --env"
+            reasons["env_max_steps"] = "it is for a --persona or an --env; see --max_steps for training"
         elif practises:
             reasons |= dict.fromkeys(_PLUGINS, "the environment plays its episodes itself; it is for a --persona")
         if self.env is None:
             reasons["tasks"] = "it is for an --env"
-        usual = {each.name: each.default for each in fields(self)}
-        for name, reason in reasons.items():
-            if getattr(self, name) != usual[name]:
-                raise UserError(f"--{name} has no effect here: {reason}.")
+        _refuse_idle(explicit, reasons, [ScriptArguments])
 
 
-def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
+@dataclass(frozen=True)
+class _Selection:
+    """The few values that decide which other flags and defaults there are."""
+
+    method: str
+    env: str | None
+    persona: str | None
+    preset: str | None
+    model: str | None
+
+    @classmethod
+    def of_flags(cls, explicit: Mapping[str, Any]) -> "_Selection":
+        env = explicit.get("env") or os.environ.get("ENV_TYPE") or None
+        persona = explicit.get("persona")
+        if env == CHAT:
+            persona = persona or explicit.get("tasks") or "student"
+        return cls(
+            method=explicit.get("method") or ("combine" if env in (None, CHAT) else "binary"),
+            env=env,
+            persona=persona,
+            preset=explicit.get("preset"),
+            model=explicit.get("model_name_or_path") or os.environ.get("MODEL_PATH") or None,
+        )
+
+    @property
+    def default_folder(self) -> str:
+        folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
+        played = Path(self.persona).stem if self.persona else self.env
+        return folder or (f"runs/{played}-{self.method}" if played else DEFAULT_RUN)
+
+    def load_preset(self) -> Preset | None:
+        """Load the preset that is named; without one, that of the bundled model where no other model is named."""
+        spec = self.preset or (BUNDLED if self.model is None else NONE)
+        return None if spec == NONE else load_preset(spec)
+
+
+def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConfig, ServeSettings]":
     """Parse command line and YAML file into script, trainer and model arguments, and the serving settings.
 
-    With `--env`, `--num_generations` and `--max_steps` are the group's size and the most actions of an episode; how
-    long there is training follows from `--episodes`.
+    The command line is read once. A flag wins over the file, the file over the preset, and all of them over the
+    defaults of the dataclasses, some of which are environment variables.
+
+    Raises:
+        UserError: For a mistake in one of them.
     """
-    from trl import ModelConfig, TrlParser
+    configs, model_kind = _load_kinds()
+    # Which configuration there is follows from a flag: the parser knows the flags of all, and combine has them all.
+    parser = _make_parser([ScriptArguments, configs["combine"], model_kind, ServingArguments])
+    flags = read_explicit_flags(parser, argv)
+    asks_for_help = flags.pop("help", False)
+    file = read_file_values(parser, _read_config_file(flags.pop("config", None)), "The --config file")
+    # Before anything reads a default: many are environment variables.
+    os.environ.update(_read_variables({**file, **flags}.get("env_vars")))
+    explicit = _rename_old_flags(file, flags)
+    selection = _Selection.of_flags(explicit)
+    if selection.method not in configs:
+        raise UserError(f"--method {selection.method!r} is unknown: use {', '.join(configs)}.")
+    preset = selection.load_preset()
+    defaults = preset.select_values(selection.method, with_env=selection.env not in (None, CHAT)) if preset else {}
+    values = {
+        "output_dir": selection.default_folder,
+        "vllm_gpu_memory_utilization": None,  # TRL has a share of its own, for a vLLM in the trainer's process
+        **read_file_values(parser, defaults, f"--preset {selection.preset}"),
+        **explicit,
+        **{name: getattr(selection, name) for name in ("method", "env", "persona")},
+    }
+    if asks_for_help:
+        parser.set_defaults(**values)
+        parser.print_help()
+        raise SystemExit(0)
+    kinds = [ScriptArguments, configs[selection.method], model_kind, ServingArguments]
+    if others := [name for name in values if name not in list_flags(kinds)]:
+        raise UserError(f"--{others[0]} has no effect here: it is not for --method {selection.method}.")
+    _refuse_idle(values, IDLE_FLAGS, kinds)
+    script, config, model, serving = build_arguments(kinds, values)
+    losses = {name: f"it is for --loss_type {loss}" for name, loss in LOSS_FLAGS.items() if loss != config.loss_type}
+    _refuse_idle(values, losses, kinds)
+    script.preset = preset.name if preset else None
+    script.refuse_idle_flags(explicit)
+    if config.support_coef and not config.beta and not model.use_peft:
+        raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
+    if script.env is not None and script.env_max_steps is None:
+        script.env_max_steps = read_number("MAX_STEPS", None)
+        check_ranges(vars(script), AT_LEAST)
+    return script, config, model, _make_serve_settings(config, model, serving)
+
+
+def _load_kinds() -> tuple[dict[str, type], type]:
+    """Return the trainers' configurations by method, and the arguments of the model; imports torch."""
+    from trl import ModelConfig
 
     from clawrl_trl.trainers import AsyncGRPOConfig, CombineConfig, OPDConfig
 
@@ -220,35 +265,15 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
             default_factory=lambda: ["all-linear"], metadata={"help": "LoRA target modules."}
         )
 
-    configs = {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}
-    file, argv = _config_file(argv)
-    chosen = _peek(argv, file)
-    if chosen["method"] not in configs:
-        raise UserError(f"--method {chosen['method']!r} is unknown: use {', '.join(configs)}.")
-    parser = TrlParser((ScriptArguments, configs[chosen["method"]], ModelArguments, ServingArguments))
-    preset = _preset(chosen)
-    values = preset.values(chosen["method"], practises=chosen["env"] not in (None, CHAT)) if preset else {}
-    parser.set_defaults(method=chosen["method"], output_dir=_default_folder(chosen), vllm_gpu_memory_utilization=None)
-    if unknown := parser.set_defaults_with_config(**values):
-        raise UserError(f"--preset {chosen['preset']} sets what there is not: {', '.join(unknown[::2])}.")
-    if unknown := parser.set_defaults_with_config(**file):
-        raise UserError(f"The --config file sets what there is not: {', '.join(unknown[::2])}.")
-    script, config, model, serving = read_flags(parser, argv)
-    script.preset = preset.name if preset else None
-    script.refuse_idle_flags()
-    if config.support_coef and not config.beta and not model.use_peft:
-        raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
-    if script.env is not None:
-        script.num_generations = _whole_number("num_generations", chosen["num_generations"])
-        script.max_steps = None if chosen["max_steps"] is None else _whole_number("max_steps", chosen["max_steps"])
-        check_ranges(vars(script), AT_LEAST)
-        config.max_steps = -1
-    if script.env == CHAT:
-        script.persona = chosen["persona"]
+    return {"binary": AsyncGRPOConfig, "opd": OPDConfig, "combine": CombineConfig}, ModelArguments
+
+
+def _make_serve_settings(config: "AsyncGRPOConfig", model: "ModelConfig", serving: ServingArguments) -> ServeSettings:
+    """Return the settings of serving what the trainer trains."""
     serving.teacher_top_k = max(serving.teacher_top_k, getattr(config, "opd_top_k", 0))
     if serving.vllm_max_lora_rank is None:
         serving.vllm_max_lora_rank = model.lora_r if model.use_peft else 0
-    settings = ServeSettings(
+    return ServeSettings(
         **vars(serving),
         run=config.output_dir,
         model_name_or_path=model.model_name_or_path,
@@ -258,70 +283,66 @@ def parse(argv: list[str]) -> tuple[ScriptArguments, Any, Any, ServeSettings]:
         vllm_gpu_memory_utilization=config.vllm_gpu_memory_utilization,
         vllm_tensor_parallel_size=config.vllm_tensor_parallel_size,
     )
-    return script, config, model, settings
 
 
-def _config_file(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Read the YAML file of `--config`; returns its content and the other arguments.
+def _make_parser(kinds: list[type]) -> Any:
+    """Return the parser of all flags; those without effect are known to it, to be refused with the reason."""
+    from transformers import HfArgumentParser
 
-    `env` names the environment; a mapping there sets environment variables, as in TRL's files.
+    class ScriptParser(HfArgumentParser):  # type: ignore[misc]  # transformers has no types
+        def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+            name = options.get("dest", names[0].lstrip("-"))
+            if name in IDLE_FLAGS:
+                options["help"] = argparse.SUPPRESS
+            elif name == "max_steps":
+                options["help"] = MAX_STEPS_HELP
+            action: argparse.Action = super().add_argument(*names, **options)
+            return action
+
+    # argparse would print its help at once, before file and preset are read.
+    parser = ScriptParser(kinds, usage="%(prog)s [--config FILE] [FLAG ...]", add_help=False)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of flags and their values.", default=None)
+    parser.add_argument("-h", "--help", action="store_true", help="Show this help and the defaults that apply.")
+    return parser
+
+
+def _read_config_file(path: str | None) -> Values:
+    """Read the YAML file of `--config`.
+
+    Raises:
+        UserError: If it can't be read.
     """
-    import argparse
-
-    import yaml
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
-    given, others = parser.parse_known_args(argv)
     try:
-        file = yaml.safe_load(Path(given.config).read_text()) if given.config else {}
+        content = yaml.safe_load(Path(path).read_text()) if path else {}
     except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"--config {given.config} can't be read: {error}.") from None
-    if not isinstance(file, dict):
-        raise UserError(f"--config {given.config} must be a YAML mapping of flags to values.")
-    if isinstance(file.get("env"), dict):
-        os.environ.update({name: str(value) for name, value in file.pop("env").items()})
-    return file, others
+        raise UserError(f"--config {path} can't be read: {error}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"--config {path} must be a YAML mapping of flags to values.")
+    return rename_variables(content)
 
 
-def _peek(argv: list[str], file: dict[str, Any]) -> dict[str, Any]:
-    """The few values that decide which other flags and defaults there are."""
-    import argparse
-
-    names = {
-        "env": os.environ.get("ENV_TYPE") or None,
-        "method": None,
-        "persona": None,
-        "tasks": None,
-        "preset": None,
-        "model_name_or_path": os.environ.get("MODEL_PATH") or None,
-        "num_generations": NUM_GENERATIONS,
-        "max_steps": os.environ.get("MAX_STEPS") or None,
-    }
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in names:
-        parser.add_argument(f"--{name}")
-    given, _ = parser.parse_known_args(argv)
-    found = {name: getattr(given, name) or file.get(name) or default for name, default in names.items()}
-    if found["env"] == CHAT:
-        found["persona"] = found["persona"] or found["tasks"] or "student"
-    return found | {"method": found["method"] or ("combine" if found["env"] in (None, CHAT) else "binary")}
+def _read_variables(value: object) -> dict[str, str]:
+    return {name: str(content) for name, content in read_mapping("env_vars", value).items()}
 
 
-def _preset(chosen: dict[str, Any]) -> Preset | None:
-    """The preset that is named; without one, that of the bundled model where no other is named."""
-    spec = chosen["preset"] or (BUNDLED if chosen["model_name_or_path"] is None else NONE)
-    return None if spec == NONE else load_preset(spec)
+def _rename_old_flags(file: Values, flags: Values) -> Values:
+    """Return the values of file and command line, by the names that flags have now."""
+    explicit = {**file, **flags}
+    if _Selection.of_flags(explicit).env is None:
+        return explicit
+    # A file of the last version stays one, whatever flags stand beside it.
+    return {**rename_flags(file, beside=file), **rename_flags(flags, beside=explicit)}
 
 
-def _whole_number(name: str, given: Any) -> int:
-    try:
-        return int(given)
-    except ValueError:
-        raise UserError(f"--{name} {given!r} is no whole number.") from None
+def _refuse_idle(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[type]) -> None:
+    """Reject values of flags without effect, unless they are the defaults.
 
-
-def _default_folder(chosen: dict[str, Any]) -> str:
-    folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
-    taught_by = Path(chosen["persona"]).stem if chosen["persona"] else chosen["env"]
-    return folder or (f"runs/{taught_by}-{chosen['method']}" if taught_by else DEFAULT_RUN)
+    Raises:
+        UserError: For the first of them.
+    """
+    for each in (each for kind in kinds for each in fields(kind)):
+        if each.name in values and each.name in reasons:
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            # A file may spell out what is the default anyway: that misleads nobody.
+            if values[each.name] != default:
+                raise UserError(f"--{each.name} has no effect here: {reasons[each.name]}.")

@@ -1,7 +1,7 @@
 """Train a live agent's model on the chats it serves.
 
     accelerate launch examples/train.py                          # serve the bundled model, train on what arrives
-    accelerate launch examples/train.py --persona student        # a simulated user teaches it, and we measure
+    accelerate launch examples/train.py --persona student        # a simulated user chats with it, and we measure
     accelerate launch examples/train.py --env terminal           # it works on tasks, and we measure
     accelerate launch examples/train.py --config my_run.yaml     # flags from a file
 
@@ -24,60 +24,40 @@ from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
-from clawrl_trl.envs.runs.measured_run import TaughtRun, print_table
-from clawrl_trl.envs.runs.persona_run import Lesson, PersonaRun
+from clawrl_trl.envs.runs.measured_run import MeasuredRun, print_table
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.envs.runs.persona_run import PersonaRun
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import Practice
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
-from clawrl_trl.serving.attach import foreground, served, stop_on_signals, trainer_of
+from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
 
 SHIPPED_TASKS = Path(__file__).parent / "tasks"
 NICE = 10
 """Added to the trainer's priority number: on shared cores, serving comes first."""
 
 
-def lesson(script: ScriptArguments, seed: int) -> Lesson:
-    """Return the persona's run."""
-    assert script.persona is not None
-    return Lesson(
-        persona=script.persona,
-        interactions=script.interactions,
-        seed=seed,
-        think_time=script.think_time,
-        problems=script.eval_problems,
-        max_turns=script.max_steps or Lesson.max_turns,
-        rollout=script.rollout_function_path,
-        generate=script.custom_generate_function_path,
-    )
+def make_persona_options(script: ScriptArguments, config: Any) -> PersonaOptions:
+    """Return the options of the persona's chats."""
+    return PersonaOptions.of_arguments(script, seed=config.seed)
 
 
-def practice(script: ScriptArguments, config: Any) -> Practice:
-    """Return the practice run.
+def make_practice_options(script: ScriptArguments, config: Any) -> PracticeOptions:
+    """Return the options of practice.
 
     Raises:
         UserError: If there is no such environment or task set, or the method needs a teacher that it doesn't have.
     """
     assert script.env is not None
-    get_environment(script.env)
-    return Practice(
-        env=script.env,
-        tasks=find_task_folder(script.tasks, script.env, SHIPPED_TASKS),
-        difficulty=script.difficulty,
-        episodes=script.episodes,
-        num_generations=script.num_generations,
-        parallel_envs=script.parallel_envs,
-        max_steps=script.max_steps,
+    get_environment(script.env)  # a wrong name is told before the task set that it would have
+    return PracticeOptions.of_arguments(
+        script,
+        tasks=str(find_task_folder(script.tasks, script.env, SHIPPED_TASKS)),
+        hints=script.find_hint_needs(),
         seed=config.seed,
-        max_tokens=script.max_tokens,
         update_samples=config.step_batch_size * config.publish_steps,
-        env_options=script.options(),
-        reward=script.reward_function_path,
-        prm_coef=script.prm_coef,
-        stepwise=script.stepwise,
-        keep_screenshots=script.keep_screenshots,
-        hints=script.hints_needs(),
     )
 
 
@@ -86,17 +66,17 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
     if script.persona is not None:
         persona_named(script.persona)
     if script.env not in (None, CHAT):
-        practised = practice(script, config)
-        if practised.hints and not settings.hints:
+        options = make_practice_options(script, config)
+        if options.hints and not settings.hints:
             raise UserError(f"--method {script.method} needs hints: leave --hints on, or use --method binary.")
-        practised.worlds("heldout")
-    own = {
+        options.load_environments("heldout")
+    callables = {
         script.rollout_function_path: ["client", "persona", "interactions", "seed"],
         script.custom_generate_function_path: ["client", "model", "messages"],
         script.reward_function_path: ["episode"],
         settings.custom_rm_path: ["turn"],
     }
-    for spec, parameters in own.items():
+    for spec, parameters in callables.items():
         if spec is not None:
             load_callable(spec, parameters=parameters)
     if script.custom_loss_function_path is None:
@@ -153,32 +133,35 @@ def train_live(trainer: Any, base_url: str) -> None:
     trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
 
 
-def train_taught(trainer: Any, run: TaughtRun[Any], method: str) -> None:
+def train_measured(trainer: Any, run: MeasuredRun[Any, Any], method: str) -> None:
     """Train while a persona chats or episodes are played, then evaluate and report."""
     source, interrupted = trainer.source, trainer.source.stop
     started = time.monotonic()
     with run:
-        source.stop = lambda: interrupted() or run.over(source.ledger, trainer.needs)
+        source.stop = lambda: interrupted() or run.is_over(source.ledger, trainer.needs)
         os.nice(NICE)
         trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     if interrupted():
-        print(f"Interrupted after {run.shown(run.played())[0]} {run.title}; the same command goes on from there.")
+        played, _, _ = run.describe_progress(run.read_rows())
+        print(f"Interrupted after {played} {run.title}; the same command goes on from there.")
         return
-    metrics = run.report(source.ledger, trainer.policy_version, method=method, wall_s=time.monotonic() - started)
+    metrics = run.write_report(source.ledger, trainer.policy_version, method=method, wall_s=time.monotonic() - started)
     print_table(metrics)
 
 
-def taught(script: ScriptArguments, config: Any, settings: ServeSettings, base_url: str) -> TaughtRun[Any]:
-    """The run that the script's persona or environment teaches."""
+def make_measured_run(
+    script: ScriptArguments, config: Any, settings: ServeSettings, base_url: str
+) -> MeasuredRun[Any, Any]:
+    """Return the run of the script's persona or environment."""
     if script.persona is not None:
-        return PersonaRun(lesson(script, config.seed), settings, base_url)
-    return PracticeRun(practice(script, config), script.eval_problems, settings, base_url)
+        return PersonaRun(make_persona_options(script, config), settings, base_url)
+    return PracticeRun(make_practice_options(script, config), settings, base_url)
 
 
 def main() -> int:
     """Run the script."""
     script, config, model, settings = parse(sys.argv[1:])
-    named = f"preset {script.preset}" if script.preset else "no preset"
+    preset = f"preset {script.preset}" if script.preset else "no preset"
     narrow_trainer(settings)
     loss = check(script, config, settings)
     stop = stop_on_signals()
@@ -189,19 +172,19 @@ def main() -> int:
 
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
-    from clawrl_trl.serving.connection import connection_help
+    from clawrl_trl.serving.connection import describe_connection
     from clawrl_trl.trainers.process_group import leave_process_group
 
     state = PartialState()
-    with foreground(), ExitStack() as stack:
+    with take_foreground(), ExitStack() as stack:
         base_url = ""
         if state.is_main_process:
-            stack.enter_context(trainer_of(RunFolder(settings.run)))
+            stack.enter_context(claim_training(RunFolder(settings.run)))
             with Console(stderr=True).status("Starting gateway, engine and judge") as status:
-                there = served(settings, lambda line: status.update(escape(line)))
-                base_url = stack.enter_context(there)["base_url"]
-            print(connection_help(settings, base_url), flush=True)
-            print(f"Training by {script.method} with {named}; 'clawrl presets' lists what there is.", flush=True)
+                gateway = attach_or_serve(settings, lambda line: status.update(escape(line)))
+                base_url = stack.enter_context(gateway)["base_url"]
+            print(describe_connection(settings, base_url), flush=True)
+            print(f"Training by {script.method} with {preset}; 'clawrl presets' lists what there is.", flush=True)
         state.wait_for_everyone()
         ledger = Ledger.open(settings.ledger_url or RunFolder(settings.run).ledger)
         source = LedgerSource(ledger, stop=stop.is_set)
@@ -209,7 +192,7 @@ def main() -> int:
         if (script.persona is None and script.env is None) or not state.is_main_process:
             train_live(trainer, base_url)
         else:
-            train_taught(trainer, taught(script, config, settings, base_url), script.method)
+            train_measured(trainer, make_measured_run(script, config, settings, base_url), script.method)
         trainer.save_model(config.output_dir)
         print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
     del trainer

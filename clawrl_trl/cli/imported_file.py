@@ -33,38 +33,39 @@ def read_conversations(path: Path) -> list[Conversation]:
         UserError: If the file can't be read, or an entry lacks a field or has one of the wrong type.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin a file with a byte order mark
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8: save it as UTF-8.") from None
-    return [_conversation(entry, f"{path}: {where}") for where, entry in _entries(path, text)]
+    return [_read_conversation(entry, f"{path}: {where}") for where, entry in _split_entries(path, text)]
 
 
-def _entries(path: Path, text: str) -> list[tuple[str, Any]]:
+def _split_entries(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         content = json.loads(text)
     except ValueError as error:
         lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        # JSON lines only if every line begins an object; else it is one broken document.
         if len(lines) < 2 or not all(line.lstrip().startswith("{") for _, line in lines):
             raise UserError(f"{path} is not JSON: {error}.") from None
-        return [(f"line {number}", _line(path, number, line)) for number, line in lines]
+        return [(f"line {number}", _parse_line(path, number, line)) for number, line in lines]
     entries = content if isinstance(content, list) else [content]
     return [(f"conversation {number}", entry) for number, entry in enumerate(entries)]
 
 
-def _line(path: Path, number: int, line: str) -> Any:
+def _parse_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
         raise UserError(f"{path}: line {number} is not JSON: {error}.") from None
 
 
-def _conversation(entry: Any, where: str) -> Conversation:
+def _read_conversation(entry: Any, where: str) -> Conversation:
     if not isinstance(entry, dict):
         raise UserError(f"{where} is not an object.")
     if "messages" in entry:
-        return _from_chat(entry, where)
+        return _split_chat(entry, where)
     if not isinstance(entry.get("session_id"), str):
         raise UserError(f"{where} has no session_id and no messages: docs/import.md shows both forms.")
     if not isinstance(entry.get("turns"), list):
@@ -89,7 +90,7 @@ def _check_turn(turn: Any, where: str) -> None:
             raise UserError(f"{where}: {name} must be a text or a list of messages.")
 
 
-def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
+def _split_chat(entry: Mapping[str, Any], where: str) -> Conversation:
     """A chat's turns: each reply, with all before it as its prompt and what follows up to the next as next state."""
     messages, tools = entry["messages"], entry.get("tools")
     if not isinstance(messages, list):
@@ -100,6 +101,7 @@ def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
     name = entry.get("session_id")
     if name is not None and not isinstance(name, str):
         raise UserError(f"{where}: session_id must be a text.")
+    # A reply that opens the chat has no prompt.
     replies = [at for at, message in enumerate(messages) if message["role"] == "assistant" and at > 0]
     if not replies:
         raise UserError(f"{where} has no reply: one of its messages after the first must be the assistant's.")
@@ -112,7 +114,7 @@ def _from_chat(entry: Mapping[str, Any], where: str) -> Conversation:
         }
         for at, end in zip(replies, [*replies[1:], len(messages)], strict=True)
     ]
-    return {"session_id": name or _name_of(messages), "turns": turns}
+    return {"session_id": name or _derive_name(messages), "turns": turns}
 
 
 def _check_messages(messages: list[Any], where: str) -> None:
@@ -124,7 +126,8 @@ def _check_messages(messages: list[Any], where: str) -> None:
             raise UserError(f"{where}: message {index} has no content.")
 
 
-def _name_of(messages: list[Any]) -> str:
+def _derive_name(messages: list[Any]) -> str:
     """A chat's name, the same whenever it is read again."""
+    # JSON may hold lone surrogates, which UTF-8 has no bytes for.
     canonical = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return f"chat-{sha256(canonical.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

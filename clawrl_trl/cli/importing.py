@@ -45,11 +45,11 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     folder = RunFolder(run).make()
     settings = ServeSettings.find(run) or ServeSettings(run=str(run))
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
-    with _engine(folder, settings) as engine, ledger.reader() as tx:
+    with _open_engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
         served = name_policy(version) if version else base_name(engine.models())
         prepared = [
-            (conversation, [_turn(one, engine, version, served) for one in conversation["turns"]])
+            (conversation, [_make_turn(entry, engine, version, served) for entry in conversation["turns"]])
             for conversation in conversations
         ]
     with ledger.transaction() as tx:
@@ -57,25 +57,26 @@ def import_file(path: Path, run: str) -> dict[str, int]:
 
 
 @contextmanager
-def _engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineClient]:
+def _open_engine(folder: RunFolder, settings: ServeSettings) -> Iterator[SyncEngineClient]:
     from clawrl_trl.serving.serve import engine_only
 
     with engine_only(folder, settings), SyncEngineClient.of_run(folder, settings) as client:
         yield client
 
 
-def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
-    messages, tools = _messages(entry["prompt"]), entry.get("tools") or None
+def _make_turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served: str) -> Turn:
+    messages, tools = _as_messages(entry["prompt"]), entry.get("tools") or None
     response = entry["response"]
     if isinstance(response, str):
         response = {"role": "assistant", "content": response}
-    offered = {"tools": tools} if tools else {}
-    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **offered})
-    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **offered})
+    tool_field = {"tools": tools} if tools else {}
+    prompt_ids = engine.tokenize({"messages": messages, "add_generation_prompt": True, **tool_field})
+    whole = engine.tokenize({"messages": [*messages, response], "add_generation_prompt": False, **tool_field})
+    # Some chat templates rewrite what came before once a reply follows: such a reply has no ids of its own.
     fits = whole[: len(prompt_ids)] == prompt_ids and len(whole) > len(prompt_ids)
     completion_ids = whole[len(prompt_ids) :] if fits else None
-    logprobs = _logprobs(engine, prompt_ids, completion_ids, served) if completion_ids else None
-    reason = _obstacle(entry, messages, fits)
+    logprobs = _score_completion(engine, prompt_ids, completion_ids, served) if completion_ids else None
+    reason = _find_obstacle(entry, messages, fits)
     return Turn(
         session_id="",
         completion_id="",
@@ -83,7 +84,7 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
         kind_reason="said so in the imported file",
         messages=messages,
         tools=tools,
-        provenance=_provenance(messages),
+        provenance=_derive_provenance(messages),
         sampling={"temperature": 1.0},
         response=response,
         prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
@@ -97,8 +98,8 @@ def _turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, served:
     )
 
 
-def _obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool) -> str | None:
-    """Why a turn of the file can't be trained, or `None`."""
+def _find_obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool) -> str | None:
+    """Return why a turn of the file can't be trained, or `None`."""
     if not fits:
         return "no token prefix"
     if any(map(other_parts, messages)):
@@ -106,15 +107,15 @@ def _obstacle(entry: dict[str, Any], messages: list[dict[str, Any]], fits: bool)
     return None if entry.get("trainable", True) else "marked so in the imported file"
 
 
-def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _as_messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
-def _provenance(messages: list[dict[str, Any]]) -> list[str]:
-    return ["owner" if one.get("role") == "user" else str(one.get("role")) for one in messages]
+def _derive_provenance(messages: list[dict[str, Any]]) -> list[str]:
+    return ["owner" if message.get("role") == "user" else str(message.get("role")) for message in messages]
 
 
-def _logprobs(
+def _score_completion(
     engine: SyncEngineClient, prompt_ids: list[int], completion_ids: list[int], served: str
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     scored = engine.prompt_logprobs(context=prompt_ids, scored=completion_ids, model=served)
@@ -130,18 +131,18 @@ def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]
             tx, owner=OWNER, external_id=external_id, identity_source=ENGINE, now=now
         )
         parent: str | None = None
-        known = {turn.completion_id for turn in turns.of_session(tx, session.id)}
+        stored = {turn.completion_id for turn in turns.of_session(tx, session.id)}
         for index, (entry, turn) in enumerate(zip(conversation["turns"], prepared, strict=True)):
             turn.completion_id = f"import-{session.id}-{index}"
-            if turn.completion_id in known:
-                continue
+            if turn.completion_id in stored:
+                continue  # the file was imported before, wholly or in part
             turn.session_id, turn.parent_id = session.id, parent
             turns.add(tx, turn)
             parent = turn.id
             if turn.kind == "main" and entry.get("next_state") is not None:
-                following = _messages(entry["next_state"])
-                turns.set_next_state(tx, turn.id, following, _provenance(following), None, now)
+                following = _as_messages(entry["next_state"])
+                turns.set_next_state(tx, turn.id, following, _derive_provenance(following), None, now)
             counts["turns"] += 1
             counts["trainable"] += turn.trainable
-        counts["sessions"] += not known
+        counts["sessions"] += not stored
     return counts

@@ -22,7 +22,7 @@ from clawrl_trl import __version__, pictures
 from clawrl_trl.cli.printer import Printer
 from clawrl_trl.cli.session_view import print_reasons, print_turns
 from clawrl_trl.config.flags import read_flags
-from clawrl_trl.config.presets import load_preset, preset_names
+from clawrl_trl.config.presets import list_presets, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.hub.command import add_arguments as add_push_arguments
@@ -34,9 +34,10 @@ from clawrl_trl.visible_text import encode_json
 def main() -> None:
     """Entry point of the console script."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    own = {"serve": _serve, "tasks": _tasks, "doctor": _doctor, "env-server": _env_server}
-    if len(sys.argv) > 1 and sys.argv[1] in own:
-        sys.exit(run_main(lambda: own[sys.argv[1]](sys.argv[2:])))
+    # They parse their own flags: no other command is to wait for the import of transformers' parser.
+    own_parsers = {"serve": _serve, "tasks": _tasks, "doctor": _doctor, "env-server": _env_server}
+    if len(sys.argv) > 1 and sys.argv[1] in own_parsers:
+        sys.exit(run_main(lambda: own_parsers[sys.argv[1]](sys.argv[2:])))
     sys.exit(run_main(lambda: _command(sys.argv[1:])))
 
 
@@ -95,9 +96,9 @@ def _serve(argv: Sequence[str]) -> int:
 
 
 def _env_server(argv: Sequence[str]) -> int:
-    from clawrl_trl.envs.pool.command import main as lend
+    from clawrl_trl.envs.pool.command import main as serve_environments
 
-    return lend(argv)
+    return serve_environments(argv)
 
 
 def _doctor(argv: Sequence[str]) -> int:
@@ -109,37 +110,37 @@ def _doctor(argv: Sequence[str]) -> int:
 def _tasks(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("clawrl tasks", description="Task sets of the environments.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    said = "run every task's oracle, which must succeed, and do nothing, which must fail"
-    check = commands.add_parser("check", help=said, description=said)
+    summary = "run every task's oracle, which must succeed, and do nothing, which must fail"
+    check = commands.add_parser("check", help=summary, description=summary)
     check.add_argument("path", type=Path, help="a task set, a task, or a folder with such")
     check.add_argument("--json", action="store_true", help="print JSON, a line for each task")
     arguments = parser.parse_args(argv)
 
     from clawrl_trl.envs.check_tasks import check_tasks
 
-    bad = count = 0
+    unsound = count = 0
     for checked in check_tasks(arguments.path):
         count += 1
-        bad += not checked.ok
+        unsound += not checked.ok
         if arguments.json:
             print(json.dumps({**vars(checked), "ok": checked.ok}), flush=True)
         elif not checked.ok:
             outcomes = f"oracle {checked.solved:+g}, nothing done {checked.untouched:+g}"
             print(f"{checked.place}: {checked.task}: {outcomes}. {checked.reason}".rstrip(), flush=True)
     if not arguments.json:
-        print(f"{count} tasks, {count - bad} of them sound, {bad} not.")
-    return 1 if bad else 0
+        print(f"{count} tasks, {count - unsound} of them sound, {unsound} not.")
+    return 1 if unsound else 0
 
 
 def open_ledger(run: str) -> Ledger:
-    """The ledger of a run that exists.
+    """Open the ledger of a run that exists.
 
     Raises:
         UserError: If the folder holds no run.
     """
     folder = RunFolder(Path(run))
     settings = ServeSettings.find(run)
-    url = settings and settings.ledger_url
+    url = settings and settings.ledger_url  # with a ledger on PostgreSQL the folder has no ledger.db
     if url is None and not folder.ledger.exists():
         raise UserError(f"{run} holds no run: name its folder with --run, or start one with 'clawrl serve'.")
     return Ledger.open(url or folder.ledger)
@@ -153,37 +154,42 @@ def _sessions(arguments: argparse.Namespace) -> int:
         print(encode_json(rows))
         return 0
     short = turns.short_ids(row["session_id"] for row in rows)
-    shown = [
-        {**row, "session": short[row["session_id"]], "started": _day(row["started_at"]), "last": _day(row["last_at"])}
+    cells = [
+        {
+            **row,
+            "session": short[row["session_id"]],
+            "started": _format_time(row["started_at"]),
+            "last": _format_time(row["last_at"]),
+        }
         for row in rows
     ]
     full = {"session": "session_id", "started": "started_at", "last": "last_at"}
-    Printer().table(("session", "turns", "main", "side", "started", "last"), shown, full)
+    Printer().print_table(("session", "turns", "main", "side", "started", "last"), cells, full)
     return 0
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.reader() as tx:
-        session, name = _named_session(tx, arguments)
+        session, name = _find_session(tx, arguments)
         rows = turns.inspect(tx, session)
-    shown = pictures.of_session(arguments.run, name, rows)
+    images = pictures.of_session(arguments.run, name, rows)
     for number, row in enumerate(rows, 1):
-        row["pictures"] = [picture.described() for picture in shown if picture.turn == number]
-    written = _write_pictures(arguments, rows, shown) if arguments.pictures else []
+        row["pictures"] = [picture.described() for picture in images if picture.turn == number]
+    paths = _write_pictures(arguments, rows, images) if arguments.pictures else []
     if arguments.json:
-        files = {"files": [str(path) for path in written]} if arguments.pictures else {}
+        files = {"files": [str(path) for path in paths]} if arguments.pictures else {}
         print(encode_json({"session_id": name, "turns": rows, **files}))
         return 0
     printer = Printer()
-    print_turns(printer, rows, shown)
+    print_turns(printer, rows, images)
     if arguments.pictures:
-        printer.line(f"{len(written)} pictures in {arguments.pictures}")
+        printer.print_line(f"{len(paths)} pictures in {arguments.pictures}")
     return 0
 
 
-def _named_session(tx: Transaction, arguments: argparse.Namespace) -> tuple[str, str]:
-    """The session that the command line names: its id, and what its client calls it.
+def _find_session(tx: Transaction, arguments: argparse.Namespace) -> tuple[str, str]:
+    """Find the session that the command line names; returns its id, and what its client calls it.
 
     Raises:
         UserError: If there is none of that name or beginning, or several.
@@ -195,45 +201,46 @@ def _named_session(tx: Transaction, arguments: argparse.Namespace) -> tuple[str,
 
 
 def _write_pictures(
-    arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], shown: Sequence[pictures.Picture]
+    arguments: argparse.Namespace, rows: Sequence[Mapping[str, Any]], images: Sequence[pictures.Picture]
 ) -> list[Path]:
     """Write a session's pictures and, where Pillow is there, their filmstrip; returns the files."""
-    kept = [picture for picture in shown if picture.content is not None]
-    if not kept:
+    available = [picture for picture in images if picture.content is not None]
+    if not available:
         raise UserError(f"There are no pictures of {arguments.session}: train with --keep_screenshots to have some.")
     arguments.pictures.mkdir(parents=True, exist_ok=True)
-    written = []
-    for picture in kept:
-        written.append(arguments.pictures / picture.name)
-        written[-1].write_bytes(picture.png())
+    paths = []
+    for picture in available:
+        paths.append(arguments.pictures / picture.name)
+        paths[-1].write_bytes(picture.png())
     if find_spec("PIL") is not None:
         from clawrl_trl.envs.gui.filmstrip import draw_session
 
-        written.append(arguments.pictures / "filmstrip.png")
-        draw_session(rows, kept, written[-1])
-    return written
+        paths.append(arguments.pictures / "filmstrip.png")
+        draw_session(rows, available, paths[-1])
+    return paths
 
 
 def _explain(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.reader() as tx:
-        session, name = _named_session(tx, arguments)
+        session, name = _find_session(tx, arguments)
         rows = turns.explain(tx, session)
     if arguments.json:
         print(encode_json(rows))
     elif rows:
         print_reasons(Printer(), rows)
     else:
-        Printer().line(f"Session {name} has no turns yet.")
+        Printer().print_line(f"Session {name} has no turns yet.")
     return 0
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
     with ledger.transaction() as tx:
-        session, name = _named_session(tx, arguments)
+        session, name = _find_session(tx, arguments)
         count = turns.delete_session(tx, session)
     rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
+    # A deleted row stays readable in the write-ahead log until that is written back and cut.
     cleared = ledger.checkpoint()
     _report(arguments, {"forgotten": name, "turns": count, "gone_from_disk": cleared})
     if not cleared:
@@ -260,19 +267,28 @@ def _policies(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(encode_json(rows))
         return 0
-    shown = [{**row, "created": _day(row["created_at"]), "parent": _dash(row["parent"])} for row in rows]
-    shown = [{**row, "reason": _dash(row["reason"])} for row in shown]
-    Printer().table(("version", "parent", "kind", "state", "created", "reason"), shown, {"created": "created_at"})
+    cells = [
+        {
+            **row,
+            "created": _format_time(row["created_at"]),
+            "parent": _or_dash(row["parent"]),
+            "reason": _or_dash(row["reason"]),
+        }
+        for row in rows
+    ]
+    Printer().print_table(
+        ("version", "parent", "kind", "state", "created", "reason"), cells, {"created": "created_at"}
+    )
     return 0
 
 
 def _presets(arguments: argparse.Namespace) -> int:
-    loaded = [load_preset(name) for name in preset_names()]
-    rows = [{"name": one.name, "for": one.summary, "measured": one.measured or "-"} for one in loaded]
+    presets = [load_preset(name) for name in list_presets()]
+    rows = [{"name": each.name, "for": each.summary, "measured": each.measured or "-"} for each in presets]
     if arguments.json:
         print(encode_json(rows))
     else:
-        Printer().table(("name", "for", "measured"), rows, {})
+        Printer().print_table(("name", "for", "measured"), rows, {})
     return 0
 
 
@@ -291,18 +307,18 @@ def _rollback(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> None:
+def _report(arguments: argparse.Namespace, facts: Mapping[str, object]) -> None:
     if arguments.json:
         print(encode_json(facts))
     else:
-        Printer().line(", ".join(f"{name}: {value}" for name, value in facts.items()))
+        Printer().print_line(", ".join(f"{name}: {value}" for name, value in facts.items()))
 
 
-def _day(at: float) -> str:
+def _format_time(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
-def _dash(value: Any) -> Any:
+def _or_dash(value: object) -> object:
     return "-" if value is None else value
 
 

@@ -7,15 +7,15 @@ ledger's URL are never written there: they stay in the environment.
 """
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from clawrl_trl.config.flags import check_ranges
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
 from clawrl_trl.plugins import JUDGES, plugin_names
@@ -53,7 +53,7 @@ KEY_ENVIRONMENT = {
 DEFAULT_RUN = "runs/live"
 JUDGES_OF_OURS = ("rules", "llm")
 BUNDLED_TEMPERATURE = 0.9
-"""A model this small makes slips of the pen at 1: one plain solution in seventy goes wrong on a word that the model
+"""Sampling temperature of the bundled model: at 1 one plain solution in seventy goes wrong on a word that the model
 itself finds next to impossible, at 0.9 one in two hundred."""
 DEFAULT_CONTEXT = 32_768
 """Longest context served unless more is asked for, in tokens: agents' requests have 7,000 to 30,000."""
@@ -82,7 +82,7 @@ AT_MOST = {"judge_majority": 1, "judge_temperature": 2}
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def _from_environment(name: str, default: Any) -> Any:
+def _read_environment(name: str, default: Any) -> Any:
     for variable in ENVIRONMENT.get(name, ()):
         value = os.environ.get(variable)
         if value:
@@ -93,119 +93,119 @@ def _from_environment(name: str, default: Any) -> Any:
     return default
 
 
-def _setting(name: str, default: Any, help: str) -> Any:
+def _declare(name: str, default: Any, help: str) -> Any:
     if name not in ENVIRONMENT:  # argument parsers read a plain default, and take a flag without one for false
         return field(default=default, metadata={"help": help})
-    return field(default_factory=lambda: _from_environment(name, default), metadata={"help": help})
+    return field(default_factory=lambda: _read_environment(name, default), metadata={"help": help})
 
 
 @dataclass(kw_only=True)
 class ServingArguments:
     """Settings of serving, without the run folder and the model, which a training script names its own way."""
 
-    host: str = _setting("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
-    port: int = _setting("port", 30000, "Port of the gateway; 0 picks a free one.")
-    engine: str = _setting(
+    host: str = _declare("host", "127.0.0.1", "Address the gateway binds. Anything but loopback needs CLAWRL_API_KEY.")
+    port: int = _declare("port", 30000, "Port of the gateway; 0 picks a free one.")
+    engine: str = _declare(
         "engine", "transformers", "Engine: 'transformers' (embedded), 'vllm', or the URL of a running vLLM."
     )
-    served_model_name: str = _setting(
+    served_model_name: str = _declare(
         "served_model_name",
         "clawrl",
         "Model name under which clients reach the newest serving policy; several with commas between them.",
     )
-    any_model_name: bool = _setting(
+    any_model_name: bool = _declare(
         "any_model_name", False, "Serve the newest policy under every unknown model name too: agents insist on theirs."
     )
-    max_model_len: int | None = _setting(
+    max_model_len: int | None = _declare(
         "max_model_len",
         None,
         "Longest prompt plus completion, in tokens. Default: what the model and the memory allow, 32,768 at most.",
     )
-    max_running: int = _setting("max_running", 32, "Requests the engine decodes at once.")
-    max_waiting: int = _setting("max_waiting", 256, "Requests that may wait; one more is answered 429.")
-    max_body_mb: int = _setting("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
-    allowed_origins: str | None = _setting(
+    max_running: int = _declare("max_running", 32, "Requests the engine decodes at once.")
+    max_waiting: int = _declare("max_waiting", 256, "Requests that may wait; one more is answered 429.")
+    max_body_mb: int = _declare("max_body_mb", 32, "Largest request body the gateway reads, in MiB.")
+    allowed_origins: str | None = _declare(
         "allowed_origins",
         None,
         "Origins of web pages that may use the gateway without a key, with commas, as in http://localhost:3000. "
         "Default: the gateway's own alone.",
     )
-    allowed_media_domains: str | None = _setting(
+    allowed_media_domains: str | None = _declare(
         "allowed_media_domains",
         None,
         "Domains that the engine may fetch images and other media from, with commas between them. Default: none, "
         "media come with the request (data: URLs).",
     )
-    keep_policies: int = _setting("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
-    session_timeout: float = _setting(
+    keep_policies: int = _declare("keep_policies", 4, "Retired policies kept loaded and reachable by name.")
+    session_timeout: float = _declare(
         "session_timeout", 3600.0, "Seconds of silence after which a session's last turn expires unscored."
     )
-    engine_timeout: float = _setting("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
-    engine_patience: float | None = _setting(
+    engine_timeout: float = _declare("engine_timeout", 600.0, "Longest wait for the engine's next byte, seconds.")
+    engine_patience: float | None = _declare(
         "engine_patience",
         None,
         "Seconds that a request waits for an engine that is being started again, before it is answered 503. Default: "
         "30, and 180 for a vLLM, which takes longer to start.",
     )
-    hang_timeout: float = _setting(
+    hang_timeout: float = _declare(
         "hang_timeout", 90.0, "Seconds without an answer after which engine or gateway is started again; 0 for never."
     )
-    vllm_data_parallel_size: int | None = _setting(
+    vllm_data_parallel_size: int | None = _declare(
         "vllm_data_parallel_size", None, "Copies of the model. Default: as many as ROLLOUT_GPUS has room for, else 1."
     )
-    vllm_max_lora_rank: int | None = _setting(
+    vllm_max_lora_rank: int | None = _declare(
         "vllm_max_lora_rank",
         None,
         "Largest rank of the adapters to be served, 0 for none. Default: the trainer's, else that of the run's "
         "policies, else 32.",
     )
-    vllm_dtype: str = _setting(
+    vllm_dtype: str = _declare(
         "vllm_dtype", "auto", "Computing type of vLLM; auto: the model's own on a GPU, float32 on a CPU."
     )
-    vllm_args: str | None = _setting("vllm_args", None, "Further flags for vLLM's server, in one string.")
-    actor_gpus: int = _setting("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
-    rollout_gpus: int = _setting("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
-    prm_gpus: int = _setting(
+    vllm_args: str | None = _declare("vllm_args", None, "Further flags for vLLM's server, in one string.")
+    actor_gpus: int = _declare("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
+    rollout_gpus: int = _declare("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
+    prm_gpus: int = _declare(
         "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
     )
-    owner_names: str | None = _setting(
+    owner_names: str | None = _declare(
         "owner_names",
         None,
         "Names or ids under which the owner writes where a client names senders, separated by commas. Default: a "
         "conversation's first sender; nobody in a group chat, nor beside messages without a name.",
     )
-    judge: str = _setting(
+    judge: str = _declare(
         "judge",
         "rules",
         "Judge: 'rules' (no model), 'llm', 'off', or the name of one that an installed package adds.",
     )
-    judge_url: str | None = _setting("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
-    judge_model: str | None = _setting(
+    judge_url: str | None = _declare("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
+    judge_model: str | None = _declare(
         "judge_model", None, "Model of the llm judge. Default: the engine's base model."
     )
-    judge_votes: int = _setting("judge_votes", 3, "Votes the llm judge takes per turn.")
-    judge_majority: float = _setting(
+    judge_votes: int = _declare("judge_votes", 3, "Votes the llm judge takes per turn.")
+    judge_majority: float = _declare(
         "judge_majority",
         0.5,
         "Share of the valid votes that the plurality must exceed, else the judge abstains.",
     )
-    judge_workers: int = _setting("judge_workers", 4, "Turns judged at once.")
-    judge_temperature: float = _setting("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
-    judge_max_tokens: int = _setting("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
-    judge_timeout: float = _setting("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
-    hints: bool = _setting("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
-    teacher_top_k: int = _setting(
+    judge_workers: int = _declare("judge_workers", 4, "Turns judged at once.")
+    judge_temperature: float = _declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
+    judge_max_tokens: int = _declare("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
+    judge_timeout: float = _declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
+    hints: bool = _declare("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    teacher_top_k: int = _declare(
         "teacher_top_k",
         0,
         "Most likely tokens of the policy that the teacher scores at each position, beside the sampled one (0: none). "
         "A trainer's --opd_top_k sets it too.",
     )
-    custom_rm_path: str | None = _setting(
+    custom_rm_path: str | None = _declare(
         "custom_rm_path",
         None,
         "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
     )
-    ledger_url: str | None = _setting(
+    ledger_url: str | None = _declare(
         "ledger_url",
         None,
         "Database URL of the ledger; one with a password belongs into CLAWRL_LEDGER_URL. Default: ledger.db (SQLite) "
@@ -216,16 +216,17 @@ class ServingArguments:
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
         if self.judge not in (*JUDGES_OF_OURS, "off") and self.judge not in (added := plugin_names(JUDGES)):
-            known = ", ".join([*JUDGES_OF_OURS, *added])
-            raise UserError(f"--judge {self.judge!r} is unknown: use {known} or off.")
+            names = ", ".join([*JUDGES_OF_OURS, *added])
+            raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= self.teacher_top_k <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
+        # A URL of settings.json has no password: it is in the environment alone.
         self.ledger_url = with_known_password(self.ledger_url)
-        taken = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
-        if taken or not self.model_names:
-            wrong = f"{', '.join(taken)} has a meaning of its own" if taken else "there is no name"
+        reserved = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
+        if reserved or not self.model_names:
+            wrong = f"{', '.join(reserved)} has a meaning of its own" if reserved else "there is no name"
             raise UserError(
                 f"--served_model_name {self.served_model_name!r}: {wrong}, use others, such as clawrl,gpt-4o."
             )
@@ -264,29 +265,29 @@ class ServeSettings(ServingArguments):
     What it adds to `ServingArguments` a training script has already, in the arguments of its trainer and its model.
     """
 
-    run: str = _setting("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
-    model_name_or_path: str | None = _setting(
+    run: str = _declare("run", DEFAULT_RUN, "Run folder: ledger, policies, logs and the resolved settings.")
+    model_name_or_path: str | None = _declare(
         "model_name_or_path",
         None,
         "Causal language model to serve: folder or hub id. Default: the bundled model.",
     )
-    temperature: float | None = _setting(
+    temperature: float | None = _declare(
         "temperature",
         None,
         "Sampling temperature of requests that set none. Default: 1, with the bundled model 0.9.",
     )
-    dtype: str = _setting("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
-    max_staleness: int = _setting(
+    dtype: str = _declare("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
+    max_staleness: int = _declare(
         "max_staleness",
         4,
         "Policy versions a sample may be behind; vLLM keeps room for as many adapters and two more.",
     )
-    vllm_gpu_memory_utilization: float | None = _setting(
+    vllm_gpu_memory_utilization: float | None = _declare(
         "vllm_gpu_memory_utilization",
         None,
         "Share of a GPU's memory for vLLM. Default: 0.45 beside a trainer, 0.9 on devices of its own.",
     )
-    vllm_tensor_parallel_size: int = _setting("vllm_tensor_parallel_size", 1, "GPUs that share one copy of the model.")
+    vllm_tensor_parallel_size: int = _declare("vllm_tensor_parallel_size", 1, "GPUs that share one copy of the model.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -346,11 +347,12 @@ class ServeSettings(ServingArguments):
         Raises:
             UserError: If the folder holds no readable `settings.json`, nor the `config.json` of an earlier version.
         """
-        values = _stored(run)
+        values = _read_stored(run)
         if values is None:
             raise UserError(f"{Path(run) / FILE_NAME} does not exist: start it with 'clawrl serve --run {run}'.")
-        known = {setting.name for setting in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known} | {"run": str(run)})
+        # A file of another version may hold settings that this one doesn't have.
+        names = {setting.name for setting in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names} | {"run": str(run)})
 
     @classmethod
     def find(cls, run: str | Path) -> "ServeSettings | None":
@@ -359,11 +361,11 @@ class ServeSettings(ServingArguments):
         Raises:
             UserError: If they can't be read.
         """
-        return None if _stored(run) is None else cls.load(run)
+        return None if _read_stored(run) is None else cls.load(run)
 
 
-def _stored(run: str | Path) -> Mapping[str, Any] | None:
-    """The values a run folder holds, `None` if there are none.
+def _read_stored(run: str | Path) -> Mapping[str, Any] | None:
+    """Read the values that a run folder holds, `None` if there are none.
 
     Raises:
         UserError: If they can't be read.
@@ -376,7 +378,7 @@ def _stored(run: str | Path) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """The settings in a file; `None` if there is no file, or a model's config in it."""
+    """Read the settings in a file; `None` if there is no file, or a model's config in it."""
     try:
         values: Any = json.loads(path.read_text())
     except FileNotFoundError:
@@ -384,38 +386,8 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     return values if isinstance(values, dict) and "served_model_name" in values else None
 
 
-def check_ranges(
-    values: Mapping[str, Any],
-    at_least: Mapping[str, float],
-    at_most: Mapping[str, float] | None = None,
-    above_zero: Iterable[str] = (),
-) -> None:
-    """Hold values against their ranges; `None` and names without a value are left alone.
-
-    Args:
-        values (`Mapping`): Values by the names of their flags.
-        at_least (`Mapping`): Smallest usable value, by name.
-        at_most (`Mapping`, *optional*): Largest usable value, by name.
-        above_zero (`Iterable`, *optional*): Names whose values must be positive.
-
-    Raises:
-        UserError: For the first value that is out of range or no finite number.
-    """
-    ranges = {name: f"at least {low}" for name, low in at_least.items()}
-    ranges |= {name: f"{at_least[name]} to {high}" for name, high in (at_most or {}).items()}
-    ranges |= dict.fromkeys(above_zero, "above 0")
-    for name, usable in ranges.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        high = (at_most or {}).get(name, math.inf)
-        fits = value > 0 if usable == "above 0" else at_least[name] <= value <= high
-        if not (fits and math.isfinite(value)):
-            raise UserError(f"--{name} {value} is out of range: use a value {usable}.")
-
-
 def api_key(scope: str) -> str | None:
-    """The bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
+    """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
         if value:
@@ -424,6 +396,6 @@ def api_key(scope: str) -> str | None:
 
 
 def client_key(scope: str) -> str | None:
-    """The key of a scope that our own clients present: the first, where several are set with commas between them."""
+    """Return the key of a scope that our own clients present: the first, where several are set with commas."""
     keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
     return keys[0] if keys else None

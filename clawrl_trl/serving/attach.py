@@ -23,7 +23,7 @@ from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.ledger.database_url import share_password, without_password
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
-from clawrl_trl.serving.supervisor import last_lines
+from clawrl_trl.serving.supervisor import read_last_lines
 
 START_TIMEOUT = 2000.0
 """Longer than `clawrl serve` itself waits for its parts, so that it is the one to say what is wrong."""
@@ -34,8 +34,10 @@ STOPPING = (
 
 
 @contextmanager
-def served(settings: ServeSettings, progress: Callable[[str], None] = lambda line: None) -> Iterator[dict[str, Any]]:
-    """The gateway of a run, for as long as the block lasts.
+def attach_or_serve(
+    settings: ServeSettings, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[dict[str, Any]]:
+    """Find the gateway of a run, or serve the run for as long as the block lasts.
 
     Args:
         settings (`ServeSettings`): The run, and how to serve it if nobody does.
@@ -48,15 +50,15 @@ def served(settings: ServeSettings, progress: Callable[[str], None] = lambda lin
         UserError: If serving does not start, or serves without room for the trainer's adapters.
     """
     folder = RunFolder(settings.run)
-    share_password(settings.ledger_url)
-    there = folder.announced("gateway")
-    if there is not None:
-        _check_room(settings, ServeSettings.load(folder.path))
-        yield there
+    share_password(settings.ledger_url)  # by the environment: command lines are open to other users
+    gateway = folder.announced("gateway")
+    if gateway is not None:
+        _check_adapter_room(settings, ServeSettings.load(folder.path))
+        yield gateway
         return
     process = _start(folder, settings)
     try:
-        yield _wait(folder, process, progress)
+        yield _wait_for_gateway(folder, process, progress)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -74,23 +76,23 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
         raise UserError(f"{folder.path} can't be written to ({error.strerror}): choose another folder.") from None
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", "clawrl_trl.cli.main", "serve", *_flags(settings)],
+            [sys.executable, "-m", "clawrl_trl.cli.main", "serve", *_make_flags(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            process_group=0,
+            process_group=0,  # a Ctrl-C in the terminal is for the trainer, which stops serving last
             preexec_fn=end_with_parent,
         )
 
 
-def _flags(settings: ServeSettings) -> list[str]:
+def _make_flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
     values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
-    return [f"--{one.name}={values[one.name]}" for one in fields(settings) if values[one.name] is not None]
+    return [f"--{each.name}={values[each.name]}" for each in fields(settings) if values[each.name] is not None]
 
 
-def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:
-    rank, room = wanted.vllm_max_lora_rank or 0, adapter_rank(running)
+def _check_adapter_room(own: ServeSettings, running: ServeSettings) -> None:
+    rank, room = own.vllm_max_lora_rank or 0, adapter_rank(running)
     if running.engine == "vllm" and rank > room:
         raise UserError(
             f"{running.run} is served with room for adapters of rank {room}, the trainer's have {rank}: serve it "
@@ -98,16 +100,18 @@ def _check_room(wanted: ServeSettings, running: ServeSettings) -> None:
         )
 
 
-def _wait(folder: RunFolder, process: subprocess.Popen[bytes], progress: Callable[[str], None]) -> dict[str, Any]:
+def _wait_for_gateway(
+    folder: RunFolder, process: subprocess.Popen[bytes], progress: Callable[[str], None]
+) -> dict[str, Any]:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        progress(_doing(folder))
-        there = folder.announced("gateway")
-        if there is not None and (folder.announced("judge") or not _judges(folder)):
-            return there
+        progress(_describe_start(folder))
+        gateway = folder.announced("gateway")
+        if gateway is not None and (folder.announced("judge") or not _has_judge(folder)):
+            return gateway
         code = process.poll()
         if code is not None:
-            line = last_lines(folder.logs / "serve.log").removeprefix("error: ")
+            line = read_last_lines(folder.logs / "serve.log").removeprefix("error: ")
             if code == EXIT_USER_ERROR and line:
                 raise UserError(line)
             raise UserError(f"Serving ended with code {code}; see {folder.logs / 'serve.log'}.")
@@ -115,19 +119,19 @@ def _wait(folder: RunFolder, process: subprocess.Popen[bytes], progress: Callabl
     raise UserError(f"Serving was not ready after {START_TIMEOUT:.0f} s; see the logs in {folder.logs}.")
 
 
-def _doing(folder: RunFolder) -> str:
+def _describe_start(folder: RunFolder) -> str:
     if folder.announced("engine") is not None:
         return "Starting gateway and judge"
-    word = last_lines(folder.logs / "engine.log")
-    return f"Starting the engine: {word}" if word else "Starting the engine"
+    line = read_last_lines(folder.logs / "engine.log")
+    return f"Starting the engine: {line}" if line else "Starting the engine"
 
 
-def _judges(folder: RunFolder) -> bool:
+def _has_judge(folder: RunFolder) -> bool:
     return ServeSettings.load(folder.path).judge != "off"
 
 
 @contextmanager
-def trainer_of(folder: RunFolder) -> Iterator[None]:
+def claim_training(folder: RunFolder) -> Iterator[None]:
     """Be the one trainer of a run while the block lasts.
 
     Raises:
@@ -148,23 +152,23 @@ def trainer_of(folder: RunFolder) -> Iterator[None]:
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
+    """Return an event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
     stop = threading.Event()
 
-    def ask(number: int, _: object) -> None:
-        if os.environ.get("RANK", "0") == "0":
+    def request_stop(number: int, _: object) -> None:
+        if os.environ.get("RANK", "0") == "0":  # a terminal's Ctrl-C reaches every process of a trainer
             os.write(2, STOPPING)  # a signal handler may have interrupted a print
         stop.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     return stop
 
 
 @contextmanager
-def foreground() -> Iterator[None]:
-    """Be the terminal's foreground process group, so that Ctrl-C reaches this process and not its launcher.
+def take_foreground() -> Iterator[None]:
+    """Be the terminal's take_foreground process group, so that Ctrl-C reaches this process and not its launcher.
 
     `accelerate launch` dies of a Ctrl-C while its script is still shutting down, and reports failure. Without
     a terminal, or when this process leads its group already, nothing is changed.
@@ -172,12 +176,13 @@ def foreground() -> Iterator[None]:
     if not sys.stdin.isatty() or os.getpgrp() == os.getpid() or os.tcgetpgrp(0) != os.getpgrp():
         yield
         return
-    before = os.getpgrp()
-    ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    group_before = os.getpgrp()
+    # The kernel stops a background process by SIGTTOU when it takes the terminal.
+    handler_before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     os.setpgid(0, 0)
     os.tcsetpgrp(0, os.getpgrp())
     try:
         yield
     finally:
-        os.tcsetpgrp(0, before)
-        signal.signal(signal.SIGTTOU, ignored)
+        os.tcsetpgrp(0, group_before)
+        signal.signal(signal.SIGTTOU, handler_before)

@@ -20,22 +20,27 @@ NO_TEMPLATE = (
 )
 
 
-def connection_help(settings: ServeSettings, base_url: str) -> str:
+def describe_connection(settings: ServeSettings, base_url: str) -> str:
     """Return what a person pastes into an OpenAI client and into `openclaw.json`, with the engine's context length.
 
     Args:
         settings (`ServeSettings`): The run's settings.
         base_url (`str`): The gateway's address, with `/v1`.
     """
-    card = _first_model(_ask(f"{base_url}/models", client_key("chat")))
+    card = _pick_first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
+    # The variable and not the key itself: these lines go to logs too.
     key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
     version = card.get("policy_version")
-    onward = f", going on from policy version {version}" if version else ""
-    lines = [f"Serving {describe_model(settings)} at {base_url}{onward}"]
+    resumed = f", going on from policy version {version}" if version else ""
+    lines = [f"Serving {describe_model(settings)} at {base_url}{resumed}"]
     lines += ["", "Any OpenAI client:", f'    client = OpenAI(base_url="{base_url}", api_key="{key}")']
     lines += [f'    client.chat.completions.create(model="{settings.model_names[0]}", messages=[...])']
-    lines += ["", "OpenClaw, in openclaw.json:", json.dumps(_provider(settings, base_url, key, context), indent=2)]
+    lines += [
+        "",
+        "OpenClaw, in openclaw.json:",
+        json.dumps(_describe_provider(settings, base_url, key, context), indent=2),
+    ]
     if not _is_remote(settings) and not has_chat_template(model_path(settings)):
         lines += ["", NO_TEMPLATE]
     if shortage := find_shortage(context, settings.model_name_or_path or _remote_url(settings)):
@@ -44,10 +49,12 @@ def connection_help(settings: ServeSettings, base_url: str) -> str:
 
 
 def describe_model(settings: ServeSettings) -> str:
-    """The model that serves, in words; a remote engine is asked which one it has."""
+    """Describe the served model in words; a remote engine is asked which one it has."""
     if not _is_remote(settings):
         return settings.model_name_or_path or "the bundled model"
-    models = _ask(f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY"))
+    models = _fetch_json(
+        f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY")
+    )
     if not model_names(models):
         return f"the model of {settings.engine}"
     name = base_name(model_names(models))
@@ -55,7 +62,7 @@ def describe_model(settings: ServeSettings) -> str:
     return f"{root} ({name!r} of {settings.engine})" if root and root != name else f"{name!r} of {settings.engine}"
 
 
-def _provider(settings: ServeSettings, base_url: str, key: str, context: int) -> dict[str, Any]:
+def _describe_provider(settings: ServeSettings, base_url: str, key: str, context: int) -> dict[str, Any]:
     model = {
         "id": settings.model_names[0],
         "name": settings.model_names[0],
@@ -77,16 +84,17 @@ def _remote_url(settings: ServeSettings) -> str | None:
     return settings.engine if _is_remote(settings) else None
 
 
-def _first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
+def _pick_first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:
     data = models.get("data")
     return data[0] if data else {}
 
 
-def _ask(url: str, key: str | None) -> Mapping[str, Any]:
-    """The JSON at an address; empty when nothing usable answers, for what is said here is only a help."""
+def _fetch_json(url: str, key: str | None) -> Mapping[str, Any]:
+    """Fetch the JSON object at an address; empty when nothing usable answers, for all that it serves is a hint."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
+        # trust_env: a proxy of the environment is for other machines, not for a part of this run.
+        content = httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return {}
-    return answer if isinstance(answer, Mapping) else {}
+    return content if isinstance(content, Mapping) else {}

@@ -26,8 +26,8 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.database_url import share_password
 from clawrl_trl.run import PRIVATE_FILE, RunFolder
-from clawrl_trl.serving.connection import connection_help
-from clawrl_trl.serving.supervisor import GRACE, Child, Supervisor, last_lines
+from clawrl_trl.serving.connection import describe_connection
+from clawrl_trl.serving.supervisor import GRACE, Child, Supervisor, read_last_lines
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     console = Console(stderr=True, quiet=quiet)
-    with _lock(folder):
+    with _acquire_lock(folder):
+        # A ledger that can't be opened is told here, and not by a gateway that is started again and again.
         Ledger.open(settings.ledger_url or folder.ledger).close()
         supervisor = Supervisor(folder.logs)
         try:
@@ -69,7 +70,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
             if not stop.is_set():
                 announced = folder.announced("gateway") or {}
                 console.print(
-                    connection_help(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
+                    describe_connection(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
                 )
                 supervisor.watch(stop)
             console.print(
@@ -85,11 +86,11 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
 
 @contextmanager
 def engine_only(folder: RunFolder, settings: ServeSettings) -> Iterator[None]:
-    """The engine of a run while the block lasts: the one that serves it, or one started for the moment."""
+    """Have the engine of a run while the block lasts: the one that serves it, or one started for the moment."""
     if folder.announced("engine") is not None:
         yield
         return
-    with _lock(folder):
+    with _acquire_lock(folder):
         supervisor = Supervisor(folder.logs)
         settings.save()
         try:
@@ -110,16 +111,17 @@ def start_all(
     """Start engine, gateway and judge, each when the one before is ready; returns the resolved settings."""
     for name in PARTS:
         (folder.path / f"{name}.json").unlink(missing_ok=True)
-    settings.save()
+    settings.save()  # before any part starts: each reads them there
     run = ["--run", str(folder.path)]
     _start_engine(supervisor, folder, settings, console, stop)
     settings = _start_judge_engine(supervisor, folder, settings, console, stop)
-    probe = _probe(folder, "gateway", "/healthz")
+    probe = _make_probe(folder, "gateway", "/healthz")
     command = [sys.executable, "-m", "clawrl_trl.gateway", *run]
     gateway = Child("gateway", command, probe=probe, hang_timeout=settings.hang_timeout)
     _start(supervisor, folder, gateway, START_TIMEOUT, console, stop)
     announced = folder.announced("gateway")
     if settings.port == 0 and announced is not None:
+        # A gateway that is started again takes the same port: clients have its address.
         settings = replace(settings, port=int(announced["base_url"].split(":")[-1].split("/")[0]))
         settings.save()
     if settings.judge != "off":
@@ -138,14 +140,15 @@ def _start_engine(
     if settings.engine.startswith(("http://", "https://")):
         folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
         return
+    # Engine, gateway and judge inherit it: a command line is open to other users.
     os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
-    probe = _probe(folder, "engine", "/health")
+    probe = _make_probe(folder, "engine", "/health")
     engine = Child("engine", engine_command(settings), probe=probe, hang_timeout=settings.hang_timeout)
     _start(supervisor, folder, engine, ENGINE_START_TIMEOUT, console, stop)
 
 
-def _probe(folder: RunFolder, name: str, path: str) -> Callable[[], bool]:
-    """A question to a part's own address: whether it answers, and not with a fault."""
+def _make_probe(folder: RunFolder, name: str, path: str) -> Callable[[], bool]:
+    """Return a probe of a part's own address: true if it answers, and not with a fault."""
 
     def answers() -> bool:
         announced = folder.announced(name)
@@ -189,16 +192,16 @@ def _start(
     if stop.is_set():
         return
     log = supervisor.logs / f"{child.name}.log"
-    before = log.stat().st_size if log.exists() else 0
+    size_before = log.stat().st_size if log.exists() else 0
     supervisor.start(child)
     with console.status(f"Starting the {child.name} (log: {log})") as status:
 
-        def ready() -> bool:
-            doing = f": {last_lines(log)}" if log.stat().st_size > before else ""
-            status.update(escape(f"Starting the {child.name}{doing} (log: {log})"))
+        def is_ready() -> bool:
+            last_line = f": {read_last_lines(log)}" if log.stat().st_size > size_before else ""
+            status.update(escape(f"Starting the {child.name}{last_line} (log: {log})"))
             return stop.is_set() or folder.announced(child.name) is not None
 
-        supervisor.wait_until(ready, child, timeout)
+        supervisor.wait_until(is_ready, child, timeout)
 
 
 def check_bind(settings: ServeSettings) -> None:
@@ -215,7 +218,7 @@ def check_bind(settings: ServeSettings) -> None:
 
 
 def make_folder(settings: ServeSettings) -> RunFolder:
-    """The run folder, made ready to be written to.
+    """Make the run folder ready to be written to.
 
     Raises:
         UserError: If it can't be made or written to.
@@ -231,13 +234,13 @@ def make_folder(settings: ServeSettings) -> RunFolder:
     return folder
 
 
-def _lock(folder: RunFolder) -> FileLock:
+def _acquire_lock(folder: RunFolder) -> FileLock:
     lock = FileLock(folder.path / "serve.lock", mode=PRIVATE_FILE)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        there = folder.announced("gateway")
-        where = f" at {there['base_url']}" if there else ""
+        gateway = folder.announced("gateway")
+        where = f" at {gateway['base_url']}" if gateway else ""
         raise UserError(
             f"{folder.path} is being served already{where}: stop that first, or use another --run."
         ) from None

@@ -1,4 +1,4 @@
-"""Keeps the processes of a run alive.
+"""Supervision of a run's processes: start, restart, bounded logs, orderly stop.
 
 The supervisor starts engine, gateway and judge, each with the run folder as its only argument, restarts one
 that dies (at once if it had been up for a while, else with a growing delay) or that no longer answers, keeps the
@@ -64,8 +64,8 @@ class Child:
     restarts: int = 0
 
 
-def last_lines(path: Path, count: int = 1) -> str:
-    """The last lines of a log, for an error message."""
+def read_last_lines(path: Path, count: int = 1) -> str:
+    """Return the last lines of a log, for an error message."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except OSError:
@@ -74,7 +74,7 @@ def last_lines(path: Path, count: int = 1) -> str:
 
 
 class Supervisor:
-    """Starts children, watches them, restarts them, stops them.
+    """Owner of child processes: starts, watches, restarts and stops them.
 
     Args:
         logs (`Path`): Folder of the log files; each child appends to its own.
@@ -83,6 +83,7 @@ class Supervisor:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.children: list[Child] = []
+        # In threads: a probe that hangs keeps no other child from being started again.
         self._probes = ThreadPoolExecutor(max_workers=4, thread_name_prefix="probe")
         self._logs_checked_at = time.monotonic()
 
@@ -104,7 +105,8 @@ class Supervisor:
             log = self.logs / f"{child.name}.log"
             if code is not None:
                 raise UserError(
-                    last_lines(log).removeprefix("error: ") or f"The {child.name} ended with code {code}; see {log}."
+                    read_last_lines(log).removeprefix("error: ")
+                    or f"The {child.name} ended with code {code}; see {log}."
                 )
             if time.monotonic() > deadline:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
@@ -126,6 +128,7 @@ class Supervisor:
     def stop(self) -> None:
         """Terminate the children in reverse order, each within a grace period, then kill."""
         self._probes.shutdown(wait=False, cancel_futures=True)
+        # In reverse: the gateway writes down replies under way while the engine still gives them.
         for child in reversed(self.children):
             process = child.process
             if process is None or process.poll() is not None:
@@ -147,7 +150,7 @@ class Supervisor:
             stable = now - child.started_at > STABLE_AFTER
             reason = str(code)
             if code == EXIT_USER_ERROR:
-                reason = last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
+                reason = read_last_lines(self.logs / f"{child.name}.log").removeprefix("error: ")
                 if not child.restarts and not stable:
                     raise UserError(reason)
             delay = 0.0 if stable else child.delay
@@ -167,12 +170,13 @@ class Supervisor:
             if child.probing.result():
                 child.answered_at = now
             child.probing = None
+        # Four probes at least before the time-out: one that is lost kills nobody.
         if child.probing is None and now - child.probed_at >= min(PROBE_PERIOD, child.hang_timeout / 4):
             child.probed_at, child.probing = now, self._probes.submit(child.probe)
         if child.answered_at is not None and now - child.answered_at > child.hang_timeout:
             logger.warning("%s has not answered for %.0f s and is killed", child.name, child.hang_timeout)
             child.answered_at = None
-            child.process.kill()
+            child.process.kill()  # not terminate: what hangs hears no signal
             child.process.wait()
 
     def _bound_logs(self) -> None:
@@ -188,6 +192,7 @@ class Supervisor:
     def _spawn(self, child: Child) -> None:
         def prepare() -> None:
             end_with_parent()
+            # A mask is inherited: a child of a thread that blocks them could not be stopped.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
             if child.nice:
                 os.nice(child.nice)
@@ -198,7 +203,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,
+                process_group=0,  # a Ctrl-C is for the supervisor, which ends them in order
                 preexec_fn=prepare,
             )
         child.started_at = time.monotonic()

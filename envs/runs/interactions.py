@@ -1,4 +1,4 @@
-"""The record of the interactions played so far: one JSON line each, appended when the interaction is over.
+"""Record of the interactions, or groups of episodes, of a run: a JSON line each, appended when it is over.
 
 A line is written by one system call and forced to disk, so a killed process leaves whole lines and at most
 one torn one, which the next start cuts off. What is on record is never played again.
@@ -6,13 +6,14 @@ one torn one, which the next start cuts off. What is on record is never played a
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+Json = dict[str, Any]
+
 
 class Interactions:
-    """Rows of `interactions.jsonl` in a run folder.
+    """Rows of `interactions.jsonl`, or `episodes.jsonl`, in a run folder.
 
     Args:
         path (`Path`): The file; made with the first row.
@@ -23,23 +24,23 @@ class Interactions:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Json] = []
         if path.exists():
             self._recover()
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Put one interaction on record."""
+    def append(self, row: Json) -> None:
+        """Put one row on record."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
             os.write(file, line)
-            os.fsync(file)
+            os.fsync(file)  # what is on record is never played again: it must outlive a power cut
         finally:
             os.close(file)
         self.rows.append(dict(row))
 
-    def missing(self, count: int) -> list[int]:
+    def find_missing(self, count: int) -> list[int]:
         """Indices below `count` that are not on record, in order."""
         played = {row["index"] for row in self.rows}
         return [index for index in range(count) if index not in played]

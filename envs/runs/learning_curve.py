@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture: what the persona thought of each first reply, and who wrote it."""
+"""Picture of a run's learning curve: the persona's score of each first reply, and the policy version that wrote it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ def learning_curve(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # No pyplot: it keeps every figure, and looks for a display.
     figure = Figure(figsize=(10, 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     curve, bars = figure.subplots(1, 2, width_ratios=(3.2, 1))
@@ -37,12 +38,12 @@ def learning_curve(
     figure.savefig(path, format="png")
 
 
-def rolling_mean(scores: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
-    """Mean of the last `window` scores at each place, missing ones left out."""
+def compute_rolling_mean(scores: Sequence[float | None], window: int = WINDOW) -> list[float | None]:
+    """Compute the mean of the last `window` scores at each place, missing ones left out."""
     means: list[float | None] = []
     for end in range(1, len(scores) + 1):
-        known = [score for score in scores[max(0, end - window) : end] if score is not None]
-        means.append(sum(known) / len(known) if known else None)
+        recent = [score for score in scores[max(0, end - window) : end] if score is not None]
+        means.append(sum(recent) / len(recent) if recent else None)
     return means
 
 
@@ -52,28 +53,29 @@ def _draw_curve(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     places = range(1, len(rows) + 1)
     scores = [row["first_score"] for row in rows]
     versions = axes.twinx()
-    known = [(place, row["policy_version"]) for place, row in zip(places, rows, strict=True)]
-    known = [(place, version) for place, version in known if version is not None]
-    if known:
-        versions.step(*zip(*known, strict=True), where="mid", color=_VERSION, linewidth=1.4, label="policy version")
-        versions.set_ylim(-0.4, max(version for _, version in known) * 1.25 + 0.6)
+    by_place = zip(places, (row["policy_version"] for row in rows), strict=True)
+    served = [(place, version) for place, version in by_place if version is not None]
+    if served:
+        versions.step(*zip(*served, strict=True), where="mid", color=_VERSION, linewidth=1.4, label="policy version")
+        versions.set_ylim(-0.4, max(version for _, version in served) * 1.25 + 0.6)
         versions.yaxis.set_major_locator(MaxNLocator(integer=True))
     versions.set_ylabel("policy version", color="#8a8275")
     versions.tick_params(colors="#8a8275")
+    # A twin is drawn above its axes: lift the curve over the steps, and let them show through.
     axes.set_zorder(versions.get_zorder() + 1)
     axes.patch.set_visible(False)
     for value, colour, label in ((1.0, _LIKED, "in the wanted style"), (0.0, _DISLIKED, "not")):
         at = [place for place, score in zip(places, scores, strict=True) if score == value]
         axes.scatter(at, [value] * len(at), s=26, color=colour, label=label, zorder=3, clip_on=False)
-    means = [float("nan") if mean is None else mean for mean in rolling_mean(scores)]
+    means = [float("nan") if mean is None else mean for mean in compute_rolling_mean(scores)]
     axes.plot(places, means, color=_CURVE, linewidth=2.2, label=f"mean of the last {WINDOW}")
     axes.set(xlabel="interaction", ylabel="score of the first reply", ylim=(-0.08, 1.08))
     axes.set_xlim(0, max(len(rows), 1) + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = [*axes.get_legend_handles_labels()[0], *versions.get_legend_handles_labels()[0]]
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, frameon=False, fontsize=9)
-    _plain_frame(axes)
-    _plain_frame(versions)
+    _hide_frame(axes)
+    _hide_frame(versions)
 
 
 def _draw_bars(axes: "Axes", before: "EvalReport", after: "EvalReport") -> None:
@@ -86,10 +88,10 @@ def _draw_bars(axes: "Axes", before: "EvalReport", after: "EvalReport") -> None:
     axes.title.set(fontsize=10, color=_INK)
     axes.set_yticks(())
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False, fontsize=9)
-    _plain_frame(axes)
+    _hide_frame(axes)
     axes.spines["left"].set_visible(False)
 
 
-def _plain_frame(axes: "Axes") -> None:
+def _hide_frame(axes: "Axes") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#c8cdd2")

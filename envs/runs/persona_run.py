@@ -1,47 +1,23 @@
-"""A persona's lessons on a live run: a simulated user chats, and the first replies are measured before and after."""
+"""A persona's run: a simulated user chats with the served model, and first replies are measured before and after."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.learning_curve import learning_curve
-from clawrl_trl.envs.runs.measured_run import TaughtRun
-from clawrl_trl.envs.runs.persona_worker import FILE_NAME, PlaySettings
-from clawrl_trl.envs.runs.progress import bar
+from clawrl_trl.envs.runs.measured_run import MeasuredRun
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.envs.runs.persona_worker import FILE_NAME
+from clawrl_trl.envs.runs.progress import open_progress_bar
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """A persona's run: who teaches, how often, and with what problems.
-
-    Args:
-        persona (`str`): `student`, `teacher`, or a YAML file that describes one.
-        interactions (`int`): Chats it plays, one problem each.
-        seed (`int`): Seed of its problems and wordings.
-        think_time (`float`): Mean seconds between reading a reply and writing.
-        problems (`int`): Held-out problems of each evaluation.
-        max_turns (`int`): Most messages it sends in a chat.
-        rollout (`str`, *optional*): An own rollout, `file.py:name`.
-        generate (`str`, *optional*): An own generation, `file.py:name`.
-    """
-
-    persona: str
-    interactions: int
-    seed: int
-    think_time: float
-    problems: int
-    max_turns: int = PlaySettings.max_turns
-    rollout: str | None = None
-    generate: str | None = None
-
-
-class PersonaRun(TaughtRun[EvalReport]):
-    """A lesson on a served run.
+class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
+    """Chats of a persona with a served run.
 
     Args:
-        lesson (`Lesson`): What is played.
+        options ([`PersonaOptions`]): Who chats, how often and how.
         settings (`ServeSettings`): The run.
         base_url (`str`): Its gateway's URL, ending in `/v1`.
     """
@@ -50,51 +26,39 @@ class PersonaRun(TaughtRun[EvalReport]):
     log = "persona.log"
     record = FILE_NAME
 
-    def __init__(self, lesson: Lesson, settings: ServeSettings, base_url: str) -> None:
-        super().__init__(settings, base_url)
-        self.lesson = lesson
-        self.persona = persona_named(lesson.persona)
+    def __init__(self, options: PersonaOptions, settings: ServeSettings, base_url: str) -> None:
+        super().__init__(options, settings, base_url)
+        self.persona = persona_named(options.persona)
 
     @property
     def title(self) -> str:
         return f"{self.persona.name} chats"
 
-    def flags(self) -> dict[str, Any]:
-        lesson = self.lesson
-        return {
-            "persona": lesson.persona,
-            "interactions": lesson.interactions,
-            "seed": lesson.seed,
-            "think_time": lesson.think_time,
-            "max_turns": lesson.max_turns,
-            "rollout_function_path": lesson.rollout,
-            "custom_generate_function_path": lesson.generate,
-        }
-
     def evaluate(self, name: str) -> EvalReport:
-        with bar(total=self.lesson.problems, desc=f"Evaluation {name}", leave=False) as shown:
+        with open_progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             return evaluate(
                 self.base_url,
                 client_key("chat"),
                 self.persona,
-                problems=self.lesson.problems,
-                seed=self.lesson.seed,
+                problems=self.options.eval_problems,
+                seed=self.options.seed,
                 model=self.model,
-                progress=shown.update,
+                progress=bar.update,
             )
 
-    def to_json(self, report: EvalReport) -> dict[str, Any]:
+    def to_json(self, report: EvalReport) -> Json:
         return asdict(report)
 
-    def from_json(self, content: dict[str, Any]) -> EvalReport:
+    def from_json(self, content: Json) -> EvalReport:
         return EvalReport(**content)
 
-    def metrics(self, before: EvalReport, after: EvalReport, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def collect_metrics(self, before: EvalReport, after: EvalReport, rows: list[Json]) -> Json:
         learning_curve(rows, before, after, self.folder / "learning_curve.png")
-        unanswered = 2 * self.lesson.problems - before.n - after.n
+        # A held-out problem without an answer is no failure of the model, and stands with the dropped chats.
+        unanswered = 2 * self.options.eval_problems - before.n - after.n
         return {
             "persona": self.persona.name,
-            "seed": self.lesson.seed,
+            "seed": self.options.seed,
             "interactions": len(rows),
             "episodes": len(rows),
             "dropped_episodes": sum(bool(row.get("dropped")) for row in rows) + unanswered,
@@ -110,8 +74,8 @@ class PersonaRun(TaughtRun[EvalReport]):
             "failed_requests": before.failed + after.failed + sum(row["failed"] for row in rows),
         }
 
-    def shown(self, rows: list[dict[str, Any]]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         liked = sum(row["first_score"] or 0 for row in rows[-6:])
         version = rows[-1]["policy_version"] if rows else 0
         remark = f"policy {version}, liked {liked:.0f} of the last {len(rows[-6:])}"
-        return len(rows), self.lesson.interactions, remark
+        return len(rows), self.options.interactions, remark

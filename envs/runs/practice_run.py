@@ -1,20 +1,20 @@
 """Practice on a live run: episodes are played and trained on, and held-out tasks are measured before and after."""
 
-import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import client_key
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
-from clawrl_trl.envs.runs.measured_run import TaughtRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, PLAIN_FLAGS, Practice, untrainable
-from clawrl_trl.envs.runs.progress import bar
+from clawrl_trl.envs.runs.interactions import Json
+from clawrl_trl.envs.runs.measured_run import MeasuredRun
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, is_untrainable
+from clawrl_trl.envs.runs.progress import open_progress_bar
 
 
 @dataclass(frozen=True)
-class Success:
+class SuccessReport:
     """Result of an evaluation.
 
     Attributes:
@@ -32,12 +32,12 @@ class Success:
     failed: int
 
 
-class PracticeRun(TaughtRun[Success]):
+class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
     """Practice on a served run.
 
     Args:
-        practice ([`Practice`]): What is practised.
-        problems (`int`): Held-out episodes of each evaluation; tasks repeat when there are fewer.
+        options ([`PracticeOptions`]): What is practised; `eval_problems` held-out tasks are played in each evaluation,
+            and repeat when there are fewer.
         settings (`ServeSettings`): The run.
         base_url (`str`): Its gateway's URL, ending in `/v1`.
     """
@@ -46,80 +46,66 @@ class PracticeRun(TaughtRun[Success]):
     log = "practice.log"
     record = FILE_NAME
 
-    def __init__(self, practice: Practice, problems: int, settings: ServeSettings, base_url: str) -> None:
-        super().__init__(settings, base_url)
-        self.practice, self.problems = practice, problems
-
     @property
     def title(self) -> str:
-        return f"{self.practice.env} episodes"
+        return f"{self.options.env} episodes"
 
-    def flags(self) -> dict[str, Any]:
-        own = {
-            "env_options": json.dumps(dict(self.practice.env_options)),
-            "reward_function_path": self.practice.reward,
-            "prm_coef": self.practice.prm_coef,
-            "stepwise": int(self.practice.stepwise),
-            "keep_screenshots": int(self.practice.keep_screenshots),
-            "env_hints": ",".join(self.practice.hints) or None,
-        }
-        return {name: getattr(self.practice, name) for name in PLAIN_FLAGS} | own
-
-    def evaluate(self, name: str) -> Success:
-        practice = self.practice
-        make_env, count = practice.worlds("heldout")
+    def evaluate(self, name: str) -> SuccessReport:
+        options = self.options
+        make_env, count = options.load_environments("heldout")
         policy = GatewayPolicy(
             self.base_url,
             api_key=client_key("chat"),
             model=self.model,
-            sampling={"max_tokens": practice.max_tokens},
+            sampling={"max_tokens": options.max_tokens},
             stream_share=0.0,
-            turn_type="side",
+            turn_type="side",  # what is held out is not trained on
         )
         rollout = Rollout(
             make_env,
             policy,
             num_generations=1,
-            parallel_envs=practice.parallel_envs,
+            parallel_envs=options.parallel_envs,
             report=False,
-            screenshots=Screenshots(self.folder) if practice.keep_screenshots else None,
+            screenshots=Screenshots(self.folder) if options.keep_screenshots else None,
         )
-        outcomes = []
-        with bar(total=self.problems, desc=f"Evaluation {name}", leave=False) as shown:
-            for group in rollout.play(index % count for index in range(self.problems)):
-                outcomes.append(group.episodes[0])
-                shown.update()
+        episodes = []
+        with open_progress_bar(total=options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
+            for group in rollout.play(index % count for index in range(options.eval_problems)):
+                episodes.append(group.episodes[0])
+                bar.update()
         policy.close()
-        graded = [one for one in outcomes if one.outcome is not None]
-        rate = sum(one.success for one in graded) / len(graded) if graded else 0.0
-        return Success(rate, len(graded), len(outcomes) - len(graded), policy.requests, policy.failures)
+        graded = [episode for episode in episodes if episode.outcome is not None]
+        rate = sum(episode.success for episode in graded) / len(graded) if graded else 0.0
+        return SuccessReport(rate, len(graded), len(episodes) - len(graded), policy.requests, policy.failures)
 
-    def to_json(self, report: Success) -> dict[str, Any]:
+    def to_json(self, report: SuccessReport) -> Json:
         return asdict(report)
 
-    def from_json(self, content: dict[str, Any]) -> Success:
-        return Success(**content)
+    def from_json(self, content: Json) -> SuccessReport:
+        return SuccessReport(**content)
 
-    def metrics(self, before: Success, after: Success, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        episodes = [one for row in rows for one in row["episodes"]]
+    def collect_metrics(self, before: SuccessReport, after: SuccessReport, rows: list[Json]) -> Json:
+        episodes = [episode for row in rows for episode in row["episodes"]]
+        dropped = sum(episode["outcome"] is None for episode in episodes)
         return {
-            "env": self.practice.env,
-            "seed": self.practice.seed,
+            "env": self.options.env,
+            "seed": self.options.seed,
             "success_before": before.rate,
             "success_after": after.rate,
             "eval_episodes": after.graded,
             "episodes": len(episodes),
-            "dropped_episodes": sum(one["outcome"] is None for one in episodes) + before.dropped + after.dropped,
+            "dropped_episodes": dropped + before.dropped + after.dropped,
             "constant_samples": sum(row["settled"].get("constant", 0) for row in rows),
             "requests": before.requests + after.requests + (rows[-1]["requests"] if rows else 0),
             "failed_requests": before.failed + after.failed + (rows[-1]["failed"] if rows else 0),
         }
 
-    def shown(self, rows: list[dict[str, Any]]) -> tuple[int, int, str]:
-        recent = [one for row in rows[-4:] for one in row["episodes"] if one["outcome"] is not None]
-        solved = sum(one["outcome"] >= 1.0 for one in recent)
-        size = self.practice.num_generations
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
+        recent = [episode for row in rows[-4:] for episode in row["episodes"] if episode["outcome"] is not None]
+        solved = sum(episode["outcome"] >= 1.0 for episode in recent)
+        size = self.options.group_size
         remark = f"solved {solved} of the last {len(recent)}"
-        if rows and all(map(untrainable, rows)):
+        if rows and all(map(is_untrainable, rows)):
             remark += f", nothing to train: see {self.log}"
-        return len(rows) * size, self.practice.groups * size, remark
+        return len(rows) * size, self.options.groups * size, remark

@@ -1,4 +1,4 @@
-"""Progress that can't stop a run.
+"""Progress bars that can't stop a run.
 
 A bar is written to the terminal, and terminals go away: a closed window, a full disk under a log, the other end of a
 pipe. tqdm keeps its lock when a write fails, so every other thread with a bar would wait for ever.
@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from tqdm.auto import tqdm
 
 
-class _Screen:
-    """A stream whose failed writes are not missed."""
+class _ForgivingStream:
+    """Stream whose failed writes are ignored."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -31,6 +31,6 @@ class _Screen:
         return getattr(self._stream, name)
 
 
-def bar(**options: Any) -> "tqdm[Any]":
-    """A tqdm bar on stderr that nobody has to be able to see; `options` are tqdm's."""
-    return tqdm(file=_Screen(sys.stderr), **options)
+def open_progress_bar(**options: Any) -> "tqdm[Any]":
+    """Open a tqdm bar on stderr whose failed writes are ignored; `options` are tqdm's."""
+    return tqdm(file=_ForgivingStream(sys.stderr), **options)

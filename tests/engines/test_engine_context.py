@@ -23,7 +23,7 @@ from clawrl_trl.engines.context import (
 )
 from clawrl_trl.engines.vllm.server import Server
 from clawrl_trl.engines.vllm.server_log import ServerLog
-from clawrl_trl.serving.connection import connection_help, describe_model
+from clawrl_trl.serving.connection import describe_connection, describe_model
 from clawrl_trl.tiny import MODEL_PATH
 
 PLENTY = 2**40
@@ -107,7 +107,7 @@ def test_clients_are_told_what_the_engine_takes(tmp_path: Path, asked: int | Non
             models = openai.OpenAI(base_url=rig.url, api_key="x").models.list()
             stated = {model.model_extra["max_model_len"] for model in models if model.model_extra}
             assert stated == {served}
-            help_text = connection_help(ServeSettings(run=str(tmp_path), max_model_len=asked), rig.url)
+            help_text = describe_connection(ServeSettings(run=str(tmp_path), max_model_len=asked), rig.url)
             assert provider_of(help_text)["contextWindow"] == served
             assert provider_of(help_text)["maxTokens"] < served / 2
             assert "Context overflow" in help_text
@@ -165,17 +165,17 @@ def test_the_start_says_which_model_a_remote_engine_has(tmp_path: Path, monkeypa
 def test_a_second_start_says_at_which_version_it_goes_on(tmp_path: Path) -> None:
     with running(tmp_path / "run") as rig:
         settings = ServeSettings(run=str(tmp_path))
-        assert "going on" not in connection_help(settings, rig.url)
+        assert "going on" not in describe_connection(settings, rig.url)
         publish(rig.ledger, 1)
         publish(rig.ledger, 2)
         serves(rig, 2)
-        assert f"at {rig.url}, going on from policy version 2\n" in connection_help(settings, rig.url)
+        assert f"at {rig.url}, going on from policy version 2\n" in describe_connection(settings, rig.url)
 
 
 def test_a_model_without_a_chat_template_is_told_with_the_remedy(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     copytree(MODEL_PATH, bare, ignore=ignore_patterns("chat_template.jinja"))
     with running(tmp_path / "run") as rig:
-        text = connection_help(ServeSettings(run=str(tmp_path), model_name_or_path=str(bare)), rig.url)
+        text = describe_connection(ServeSettings(run=str(tmp_path), model_name_or_path=str(bare)), rig.url)
         assert "no chat template" in text and "chat_template.jinja" in text and "instruct" in text
-        assert "no chat template" not in connection_help(ServeSettings(run=str(tmp_path)), rig.url)
+        assert "no chat template" not in describe_connection(ServeSettings(run=str(tmp_path)), rig.url)

@@ -13,7 +13,9 @@ from sqlalchemy import select
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.chat.evaluation import evaluate
 from clawrl_trl.envs.chat.user_model import ATTEMPTS
-from clawrl_trl.envs.runs.persona_worker import PlaySettings, find_gateway, play
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.envs.runs.persona_worker import play
+from clawrl_trl.envs.runs.worker import find_gateway
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Session
 from clawrl_trl.process import end_with_parent
@@ -59,8 +61,8 @@ def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> Non
         if row["index"] == 0:
             served.restart_gateway()
 
-    settings = PlaySettings(interactions=3, think_time=0.0, patience=120, sampling={"max_tokens": 48})
-    rows = play(served.folder, "student", settings, progress=kill_once)
+    options = PersonaOptions(interactions=3, think_time=0.0, patience=120, sampling={"max_tokens": 48})
+    rows = play(served.folder, options, progress=kill_once)
     assert [row["index"] for row in rows] == [0, 1, 2]
     assert sum(row["failed"] for row in rows) >= 1
     assert all(row["first_score"] is not None and row["policy_version"] == 0 for row in rows)
@@ -83,8 +85,10 @@ def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored
     ledger = Ledger.open(served.folder / "ledger.db")
     with ledger.reader() as reader:
         before = turns.counts(reader)
-    settings = PlaySettings(interactions=2, think_time=0.0, patience=120, sampling={"max_tokens": 48})
-    rows = play(tmp_path, str(file), settings, base_url=base_url)
+    options = PersonaOptions(
+        persona=str(file), interactions=2, think_time=0.0, patience=120, sampling={"max_tokens": 48}
+    )
+    rows = play(tmp_path, options, base_url=base_url)
     assert len(rows) == 2
     for row in rows:
         assert row["dropped"] == "the user's model did not answer with JSON of text, mood and satisfied"
@@ -99,7 +103,7 @@ def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored
 
 
 def test_evaluation_is_repeatable_and_on_the_side(served: Run) -> None:
-    play(served.folder, "student", PlaySettings(interactions=1, patience=120, sampling={"max_tokens": 48}))
+    play(served.folder, PersonaOptions(interactions=1, patience=120, sampling={"max_tokens": 48}))
     base_url = RunFolder(served.folder).announced("gateway")["base_url"]
     first = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)
     again = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)

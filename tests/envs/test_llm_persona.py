@@ -21,7 +21,8 @@ from clawrl_trl.envs.chat.llm_persona import LLMPersona
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.envs.chat.personas import PersonaGone, Student
 from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
-from clawrl_trl.envs.runs.persona_worker import PlaySettings, play
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.envs.runs.persona_worker import play
 from clawrl_trl.errors import UserError
 
 GOAL = "A name for a new bakery."
@@ -286,9 +287,8 @@ def test_playing_and_evaluating(
         return wants_short(messages, number)
 
     user, gateway = scripted(leaves_once), scripted(lambda messages, number: "Crumbs")
-    rows = play(
-        tmp_path, str(described(user)), PlaySettings(interactions=3, think_time=0.0), base_url=gateway.base_url
-    )
+    options = PersonaOptions(persona=str(described(user)), interactions=3, think_time=0.0)
+    rows = play(tmp_path, options, base_url=gateway.base_url)
     assert [row["first_score"] for row in rows] == [None, 1.0, 1.0]
     assert [row["scores"] for row in rows] == [[], [1.0], [1.0]]
     assert rows[0]["dropped"].startswith("the user's model failed") and rows[1]["dropped"] is None
@@ -301,10 +301,6 @@ def test_playing_and_evaluating(
     with pytest.raises(UserError, match="did not answer with JSON"):
         evaluate(gateway.base_url, None, str(described(user)), problems=2)
     asked = len(gateway.seen)
-    (row,) = play(
-        tmp_path / "other",
-        str(described(user)),
-        PlaySettings(interactions=1, think_time=0.0),
-        base_url=gateway.base_url,
-    )
+    options = PersonaOptions(persona=str(described(user)), interactions=1, think_time=0.0)
+    (row,) = play(tmp_path / "other", options, base_url=gateway.base_url)
     assert row["dropped"] and len(gateway.seen) == asked, "where nothing was said, nothing is asked"

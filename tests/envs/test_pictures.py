@@ -23,7 +23,8 @@ from clawrl_trl.envs.gui.screen import to_tensor
 from clawrl_trl.envs.gui.tasks import WebTask
 from clawrl_trl.envs.rollout.rollout import Episode, Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
-from clawrl_trl.envs.runs.practice_worker import Practice, practise
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
+from clawrl_trl.envs.runs.practice_worker import play_episodes
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
@@ -126,20 +127,20 @@ def test_practice_of_the_bundled_model_keeps_its_screenshots(tmp_path: Path) -> 
     engine = RealEngine(tmp_path / "engine", MODEL_PATH)
     ServeSettings(run=str(tmp_path / "engine")).save()
     with engine, running(tmp_path / "run", engine_url=engine.url) as rig:
-        practice = Practice(
+        practice = PracticeOptions(
             env="gui",
-            tasks=TASKS,
+            tasks=str(TASKS),
             difficulty=1,
             episodes=2,
-            num_generations=2,
+            group_size=2,
             parallel_envs=2,
-            max_steps=2,
+            env_max_steps=2,
             max_tokens=64,
             prm_coef=0.5,
             keep_screenshots=True,
         )
         policy = GatewayPolicy(rig.url, stream_share=0.0)
-        (row,) = practise(tmp_path / "run", practice, policy)
+        (row,) = play_episodes(tmp_path / "run", practice, policy)
         policy.close()
         turns = rig.turns()
     assert row["settled"]["dropped_episodes"] == 0

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,17 +13,19 @@ from hypothesis import strategies as st
 from scripted_server import BOLD, PLAIN
 
 from clawrl_trl.envs.runs.interactions import Interactions
-from clawrl_trl.envs.runs.persona_worker import PlaySettings, play
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.envs.runs.persona_worker import play
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
 
-QUICK = PlaySettings(interactions=5, think_time=0.0)
+QUICK = PersonaOptions(interactions=5, think_time=0.0)
 
 
-def start(run: Path, base_url: str, *more: str) -> subprocess.Popen[bytes]:
-    flags = ["--run", str(run), "--base_url", base_url, "--persona", "student", *more]
+def start(run: Path, base_url: str, **options: Any) -> subprocess.Popen[bytes]:
+    PersonaOptions(**options).save(run)
+    RunFolder(run).announce("gateway", base_url.removesuffix("/v1"))
     return subprocess.Popen(
-        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", *flags],
+        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(run)],
         stderr=subprocess.PIPE,
         preexec_fn=hear_interrupts,
     )
@@ -34,12 +37,12 @@ def hear_interrupts() -> None:
 
 
 def problems_asked(seen: list[dict]) -> list[str]:
-    return [one["body"]["messages"][0]["content"] for one in seen if len(one["body"]["messages"]) == 1]
+    return [request["body"]["messages"][0]["content"] for request in seen if len(request["body"]["messages"]) == 1]
 
 
 def test_rows(scripted, tmp_path: Path) -> None:
     server = scripted()
-    rows = play(tmp_path, "student", QUICK, base_url=server.base_url)
+    rows = play(tmp_path, QUICK, base_url=server.base_url)
     assert [row["index"] for row in rows] == list(range(5))
     for row in rows:
         assert row["scores"] == [0.0, 1.0]
@@ -53,10 +56,10 @@ def test_rows(scripted, tmp_path: Path) -> None:
 
 def test_a_second_start_plays_only_what_is_missing(scripted, tmp_path: Path) -> None:
     server = scripted()
-    play(tmp_path, "student", QUICK, base_url=server.base_url)
-    play(tmp_path, "student", QUICK, base_url=server.base_url)
+    play(tmp_path, QUICK, base_url=server.base_url)
+    play(tmp_path, QUICK, base_url=server.base_url)
     assert len(server.seen) == 15
-    rows = play(tmp_path, "student", PlaySettings(interactions=7, think_time=0.0), base_url=server.base_url)
+    rows = play(tmp_path, PersonaOptions(interactions=7, think_time=0.0), base_url=server.base_url)
     assert [row["index"] for row in rows] == list(range(7))
     assert len(set(problems_asked(server.seen))) == 7
 
@@ -64,25 +67,25 @@ def test_a_second_start_plays_only_what_is_missing(scripted, tmp_path: Path) -> 
 def test_killed_player_goes_on_without_repeating(scripted, tmp_path: Path) -> None:
     server = scripted()
     for kill_at in (4, 11):
-        player = start(tmp_path, server.base_url, "--interactions", "8", "--think_time", "0.05")
+        player = start(tmp_path, server.base_url, interactions=8, think_time=0.05)
         server.wait_for(kill_at)
         player.send_signal(signal.SIGKILL)
         player.wait()
         on_record = [json.loads(line) for line in (tmp_path / "interactions.jsonl").read_bytes().splitlines()]
-    player = start(tmp_path, server.base_url, "--interactions", "8", "--think_time", "0")
+    player = start(tmp_path, server.base_url, interactions=8, think_time=0.0)
     assert player.wait() == 0
     rows = Interactions(tmp_path / "interactions.jsonl").rows
     assert sorted(row["index"] for row in rows) == list(range(8))
     assert rows[: len(on_record)] == on_record
     finished = {row["session_id"] for row in on_record}
-    later = [one["headers"]["x-session-id"] for one in server.seen[-3 * (8 - len(on_record)) :]]
+    later = [request["headers"]["x-session-id"] for request in server.seen[-3 * (8 - len(on_record)) :]]
     assert not finished & set(later)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_stops_without_a_traceback(scripted, tmp_path: Path, signal_number: int) -> None:
     server = scripted()
-    player = start(tmp_path, server.base_url, "--interactions", "50", "--think_time", "0.3")
+    player = start(tmp_path, server.base_url, interactions=50, think_time=0.3)
     server.wait_for(4)
     player.send_signal(signal_number)
     _, error = player.communicate()
@@ -98,7 +101,7 @@ def test_a_gateway_that_restarts_costs_no_interaction(scripted, tmp_path: Path) 
         return 503 if number % 4 == 2 else PLAIN if len(messages) > 1 else BOLD
 
     server.script = stumble
-    rows = play(tmp_path, "student", QUICK, base_url=server.base_url)
+    rows = play(tmp_path, QUICK, base_url=server.base_url)
     assert len(rows) == 5
     assert sum(row["failed"] for row in rows) >= 4
     assert all(row["first_score"] == 0.0 and row["approved"] for row in rows)
@@ -107,15 +110,15 @@ def test_a_gateway_that_restarts_costs_no_interaction(scripted, tmp_path: Path) 
 def test_gateway_found_through_the_run_folder(scripted, tmp_path: Path) -> None:
     server = scripted()
     RunFolder(tmp_path).announce("gateway", server.base_url.removesuffix("/v1"))
-    assert len(play(tmp_path, "teacher", PlaySettings(interactions=1, think_time=0.0))) == 1
+    assert len(play(tmp_path, PersonaOptions(persona="teacher", interactions=1, think_time=0.0))) == 1
 
 
 def test_a_run_nobody_serves_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clawrl serve --run"):
-        play(tmp_path, "student", PlaySettings(patience=0.0))
+        play(tmp_path, PersonaOptions(patience=0.0))
+    PersonaOptions(patience=0.0).save(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(tmp_path), "--patience", "0"],
-        capture_output=True,
+        [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(tmp_path)], capture_output=True
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(b"error: ")
@@ -129,14 +132,14 @@ def test_own_rollout(scripted, tmp_path: Path) -> None:
     def one_question(client, persona, interactions, seed):
         calls.append((persona.name, interactions, seed))
         for task in persona.tasks(seed, "train", interactions):
-            asked = [{"role": "user", "content": task.question}]
-            reply = client.chat.completions.create(model="clawrl", messages=asked).choices[0].message.content
+            messages = [{"role": "user", "content": task.question}]
+            reply = client.chat.completions.create(model="clawrl", messages=messages).choices[0].message.content
             yield {"first_score": persona.style(task, reply).score}
 
-    rows = play(tmp_path, "student", QUICK, base_url=server.base_url, rollout=one_question)
+    rows = play(tmp_path, QUICK, base_url=server.base_url, rollout=one_question)
     assert [row["first_score"] for row in rows] == [0.0] * 5
-    more = PlaySettings(interactions=7, think_time=0.0)
-    assert len(play(tmp_path, "student", more, base_url=server.base_url, rollout=one_question)) == 7
+    more = PersonaOptions(interactions=7, think_time=0.0)
+    assert len(play(tmp_path, more, base_url=server.base_url, rollout=one_question)) == 7
     assert calls[0] == ("student", 5, 0)
     assert calls[1][:2] == ("student", 2) and calls[1][2] != 0
     assert len(set(problems_asked(server.seen))) == 7
@@ -145,7 +148,7 @@ def test_own_rollout(scripted, tmp_path: Path) -> None:
 @pytest.mark.parametrize("result", [None, [{}], ["done"]])
 def test_own_rollout_that_yields_no_rows_is_a_clear_error(scripted, tmp_path: Path, result: object) -> None:
     with pytest.raises(UserError, match="must yield"):
-        play(tmp_path, "student", QUICK, base_url=scripted().base_url, rollout=lambda *arguments: result)
+        play(tmp_path, QUICK, base_url=scripted().base_url, rollout=lambda *arguments: result)
 
 
 def test_hooks_from_the_command_line(scripted, tmp_path: Path) -> None:
@@ -155,11 +158,11 @@ def test_hooks_from_the_command_line(scripted, tmp_path: Path) -> None:
         "def short(client, model, messages, **sampling):\n"
         "    return client.chat.completions.create(model=model, messages=messages, max_tokens=7)\n"
     )
-    flags = ("--interactions", "1", "--think_time", "0", "--custom_generate_function_path", f"{hook}:short")
-    player = start(tmp_path, server.base_url, *flags)
+    options = {"interactions": 1, "think_time": 0.0, "custom_generate_function_path": f"{hook}:short"}
+    player = start(tmp_path, server.base_url, **options)
     assert player.wait() == 0
-    assert {one["body"]["max_tokens"] for one in server.seen} == {7}
-    player = start(tmp_path, server.base_url, "--rollout_function_path", f"{hook}:missing")
+    assert {request["body"]["max_tokens"] for request in server.seen} == {7}
+    player = start(tmp_path, server.base_url, rollout_function_path=f"{hook}:missing")
     assert player.wait() == 2
 
 
@@ -173,7 +176,7 @@ def test_a_torn_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFacto
     path.write_bytes(content[: min(cut, len(content))])
     again = Interactions(path)
     assert again.rows == record.rows[: len(again.rows)]
-    assert again.missing(4) == list(range(len(again.rows), 4))
+    assert again.find_missing(4) == list(range(len(again.rows), 4))
     again.append({"index": 9})
     assert Interactions(path).rows == again.rows
     assert path.stat().st_mode & 0o777 == 0o600

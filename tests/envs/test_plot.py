@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clawrl_trl.envs.chat.evaluation import EvalReport
-from clawrl_trl.envs.runs.learning_curve import WINDOW, learning_curve, rolling_mean
+from clawrl_trl.envs.runs.learning_curve import WINDOW, compute_rolling_mean, learning_curve
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, None]))
 
@@ -25,7 +25,7 @@ def test_picture(tmp_path: Path, count: int) -> None:
 
 @given(SCORES)
 def test_rolling_mean(scores: list[float | None]) -> None:
-    means = rolling_mean(scores)
+    means = compute_rolling_mean(scores)
     assert len(means) == len(scores)
     for end, mean in enumerate(means, start=1):
         last = [score for score in scores[:end][-WINDOW:] if score is not None]

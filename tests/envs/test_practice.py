@@ -15,8 +15,9 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_folder, get_environment
 from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, Practice, newest, order, practise
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, newest, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
@@ -24,14 +25,14 @@ SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
 def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
-    asked = itertools.count(1)
+    requests = itertools.count(1)
 
     def script(messages: list[dict[str, Any]] | None, number: int) -> Any:
         if messages is None:
             return "settled"
         device, value = re.findall(r"the (\w+) (?:to|at) (\d+)", messages[-1]["content"])[0]
-        said = {"value": int(value) + (next(asked) % 3 == 0)}
-        function = {"name": device, "arguments": json.dumps(said)}
+        call = {"value": int(value) + (next(requests) % 3 == 0)}
+        function = {"name": device, "arguments": json.dumps(call)}
         return {
             "role": "assistant",
             "content": None,
@@ -41,23 +42,23 @@ def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     return script
 
 
-def practice(**options: Any) -> Practice:
-    fixed = {"env": "toolcall", "tasks": SHIPPED / "toolcall", "difficulty": 1, "num_generations": 2}
-    return Practice(**{**fixed, "parallel_envs": 2, "lead_s": 0.01, **options})
+def practice(**options: Any) -> PracticeOptions:
+    fixed = {"env": "toolcall", "tasks": str(SHIPPED / "toolcall"), "difficulty": 1, "group_size": 2}
+    return PracticeOptions(**{**fixed, "parallel_envs": 2, "lead_s": 0.01, **options})
 
 
 def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
     server = scripted(obliging())
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
-    rows = list(practise(tmp_path, practice(episodes=5), policy))
+    rows = list(play_episodes(tmp_path, practice(episodes=5), policy))
     assert [row["index"] for row in rows] == [0, 1, 2] and all(len(row["episodes"]) == 2 for row in rows)
-    outcomes = {one["outcome"] for row in rows for one in row["episodes"]}
+    outcomes = {episode["outcome"] for row in rows for episode in row["episodes"]}
     assert outcomes == {1.0, -1.0}
     lines = (tmp_path / FILE_NAME).read_text().splitlines()
     assert [json.loads(line)["group"] for line in lines] == [row["group"] for row in rows]
-    again = list(practise(tmp_path, practice(episodes=8), policy))
+    again = list(play_episodes(tmp_path, practice(episodes=8), policy))
     assert [row["index"] for row in again] == [3]
-    assert list(practise(tmp_path, practice(episodes=8), policy)) == []
+    assert list(play_episodes(tmp_path, practice(episodes=8), policy)) == []
     policy.close()
 
 
@@ -82,32 +83,32 @@ def test_a_run_that_makes_nothing_to_train_says_so_once(
     groups = [Group(name, [episode], settled) for name in "ab"]
     monkeypatch.setattr(Rollout, "play", lambda self, tasks: iter(groups))
     policy = GatewayPolicy("http://127.0.0.1:9")
-    rows = list(practise(tmp_path, practice(episodes=2), policy))
+    rows = list(play_episodes(tmp_path, practice(episodes=2), policy))
     policy.close()
-    said = [one.getMessage() for one in caplog.records if "can be trained" in one.getMessage()]
-    assert len(said) == warned and all("session-7" in one for one in said)
-    run = PracticeRun(practice(episodes=2), 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
-    assert ("nothing to train" in run.shown(rows)[2]) == warned
+    warnings = [record.getMessage() for record in caplog.records if "can be trained" in record.getMessage()]
+    assert len(warnings) == warned and all("session-7" in warning for warning in warnings)
+    run = PracticeRun(practice(episodes=2), ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    assert ("nothing to train" in run.describe_progress(rows)[2]) == warned
 
 
 def test_the_order_of_tasks_is_the_seed_s() -> None:
-    first = list(itertools.islice(order(5, 1), 15))
-    assert first == list(itertools.islice(order(5, 1), 15)) != list(itertools.islice(order(5, 2), 15))
+    first = list(itertools.islice(order_tasks(5, 1), 15))
+    assert first == list(itertools.islice(order_tasks(5, 1), 15)) != list(itertools.islice(order_tasks(5, 2), 15))
     assert all(sorted(first[start : start + 5]) == list(range(5)) for start in (0, 5, 10))
 
 
 def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=0.01)
-    pace.played(Group("g", [], {"samples": 0, "constant": 8}))
-    pace.played(Group("g", [], {"samples": 7}))
+    pace.count_group(Group("g", [], {"samples": 0, "constant": 8}))
+    pace.count_group(Group("g", [], {"samples": 7}))
     pace.wait()
     assert pace.ahead == 7, "there is room for another group"
-    pace.played(Group("g", [], {"samples": 4}))
+    pace.count_group(Group("g", [], {"samples": 4}))
     pace.wait()
     assert pace.ahead == 0, "it has waited long enough"
     patient = Pace(tmp_path, update_samples=4, lead=2, lead_s=60.0)
-    patient.played(Group("g", [], {"samples": 11}))
+    patient.count_group(Group("g", [], {"samples": 11}))
     (tmp_path / "policies" / "policy-v1").mkdir()
     patient.wait()
     assert newest(tmp_path) == 1 and patient.ahead == 7
@@ -127,7 +128,7 @@ def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
     )
     monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.newest", lambda run: int(now[0] // 8))
     pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
-    pace.played(Group("g", [], {"samples": 16}))
+    pace.count_group(Group("g", [], {"samples": 16}))
     pace.wait()
     assert pace.ahead == 4 and now[0] == 24.0, "three versions, of which the last came long after ten seconds"
 
@@ -168,8 +169,8 @@ def test_splits_may_be_parquet(tmp_path: Path) -> None:
         rows = [{"instance_id": f"{split}-{number}", **fields} for number in range(3)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     for split in SPLITS:
-        found = [task.id for task in get_environment("swe").read_tasks(tmp_path, split)]
-        assert found == [f"{split}-{number}" for number in range(3)]
+        ids = [task.id for task in get_environment("swe").read_tasks(tmp_path, split)]
+        assert ids == [f"{split}-{number}" for number in range(3)]
 
 
 @pytest.mark.parametrize("there", ["train.jsonl", "heldout.parquet", "train"])

@@ -22,8 +22,7 @@ from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
 from clawrl_trl.envs.rollout.signals import StepJudge
-from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import Practice, _parser
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.turn import JudgedTurn
 from clawrl_trl.ledger import schema
@@ -243,11 +242,9 @@ def test_an_own_reward_scores_steps_and_other_judges_leave_it_to_the_world(tmp_p
 
 
 def test_the_flags_of_practice(tmp_path: Path) -> None:
-    practice = Practice(env="gui", tasks=tmp_path, prm_coef=0.5, stepwise=True)
-    flags = PracticeRun(practice, 1, ServeSettings(run="r"), "http://x/v1").flags() | {"run": "r"}
-    words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", str(value))]
-    given = _parser().parse_args(words)
-    assert (given.prm_coef, given.stepwise, given.keep_screenshots) == (0.5, 1, 0)
+    PracticeOptions(env="gui", tasks=str(tmp_path), prm_coef=0.5, stepwise=True).save(tmp_path)
+    options = PracticeOptions.load(tmp_path)
+    assert (options.prm_coef, options.stepwise, options.keep_screenshots) == (0.5, True, False)
     for weight in (-1.0, math.nan, math.inf):
         with pytest.raises(UserError, match="--prm_coef"):
-            Practice(env="gui", tasks=tmp_path, prm_coef=weight)
+            PracticeOptions(env="gui", tasks=str(tmp_path), prm_coef=weight)

@@ -1,15 +1,16 @@
-"""A run that is taught by a process of its own: the teacher ends with it, whatever it is at."""
+"""A measured run: its worker reads its options in the run folder, and ends with the run, whatever it is at."""
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gateway_rig import wait_until
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.runs import measured_run
-from clawrl_trl.envs.runs.measured_run import TaughtRun
+from clawrl_trl.envs.runs.interactions import Json
+from clawrl_trl.envs.runs.measured_run import MeasuredRun
+from clawrl_trl.envs.runs.persona_options import PersonaOptions
 
 STUBBORN = """
 import pathlib, signal, sys
@@ -20,27 +21,24 @@ while True:
 """
 
 
-class StubbornRun(TaughtRun[float]):
-    """Taught by who does not listen."""
+class StubbornRun(MeasuredRun[PersonaOptions, float]):
+    """A run whose worker ignores SIGTERM."""
 
     module, log, record = "stubborn_teacher", "teacher.log", "rows.jsonl"
-
-    def flags(self) -> dict[str, Any]:
-        return {}
 
     def evaluate(self, name: str) -> float:
         return 0.0
 
-    def to_json(self, report: float) -> dict[str, Any]:
+    def to_json(self, report: float) -> Json:
         return {"rate": report}
 
-    def from_json(self, content: dict[str, Any]) -> float:
+    def from_json(self, content: Json) -> float:
         return float(content["rate"])
 
-    def metrics(self, before: float, after: float, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def collect_metrics(self, before: float, after: float, rows: list[Json]) -> Json:
         return {}
 
-    def shown(self, rows: list[dict[str, Any]]) -> tuple[int, int, str]:
+    def describe_progress(self, rows: list[Json]) -> tuple[int, int, str]:
         return 0, 1, ""
 
 
@@ -49,7 +47,7 @@ def test_a_teacher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "stubborn_teacher.py").write_text(STUBBORN)
     (tmp_path / "logs").mkdir()
-    run = StubbornRun(ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    run = StubbornRun(PersonaOptions(), ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
     with run:
         wait_until((tmp_path / "ready").exists)
     assert run._process.returncode == -signal.SIGKILL

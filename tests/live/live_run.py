@@ -21,9 +21,9 @@ def wait_for(condition: Callable[[], Any], timeout: float, what: str) -> Any:
     """Poll until `condition()` is truthy and return it."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         time.sleep(0.02)
     raise AssertionError(f"{what} did not happen within {timeout:.0f} s")
 

@@ -54,8 +54,8 @@ def test_a_session_is_listed_inspected_explained_and_forgotten(live: LiveRun) ->
         assert _clawrl(command, "cli-session", *run).returncode == 0
 
     assert _json("forget", "cli-session", *run)["turns"] == 2
-    gone = _clawrl("inspect", "cli-session", *run)
-    assert gone.returncode == 2 and "clawrl sessions" in gone.stderr
+    missing = _clawrl("inspect", "cli-session", *run)
+    assert missing.returncode == 2 and "clawrl sessions" in missing.stderr
 
 
 def test_hand_written_conversations_are_imported_once(live: LiveRun, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_a_ledger_is_read_as_the_chat_page_says(live: LiveRun) -> None:
 
 def test_the_groups_on_the_environments_page(live: LiveRun, capsys: pytest.CaptureFixture[str]) -> None:
     riddle = example("environments.md", 0)
-    kept = {name: riddle[name] for name in ("Riddle", "RiddleEnv")}
-    example("environments.md", 1, {"http://127.0.0.1:30000": live.base_url.removesuffix("/v1")}, **kept)
+    classes = {name: riddle[name] for name in ("Riddle", "RiddleEnv")}
+    example("environments.md", 1, {"http://127.0.0.1:30000": live.base_url.removesuffix("/v1")}, **classes)
     outcomes = re.findall(r"\[(.*?)\]", capsys.readouterr().out)[0].split(", ")
     assert len(outcomes) == 8 and {float(outcome) for outcome in outcomes} <= {1.0, -1.0}
 

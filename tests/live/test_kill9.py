@@ -120,7 +120,7 @@ def _check_ledger(folder: Path, read: dict[str, str]) -> None:
             turn = turns.get(tx, turn_id)
             assert turn is not None, "a reply that was read to its end is missing"
             assert turn.response["content"] == text
-        trained = [one for one in tx.scalars(select(Batch)) if one.state == "trained"]
+        trained = [batch for batch in tx.scalars(select(Batch)) if batch.state == "trained"]
         times = Counter(sample for batch in trained for sample in batch.sample_ids)
         assert times, "nothing was trained"
         assert max(times.values()) == 1, "a sample was trained twice"
@@ -128,7 +128,7 @@ def _check_ledger(folder: Path, read: dict[str, str]) -> None:
         versions = {policy.version: policy for policy in policies.all(tx)}
         into = Counter(batch.trained_into for batch in trained)
         assert all(version in versions for version in into)
-        assert {one.version for one in versions.values() if one.version > 0} == set(into)
+        assert {policy.version for policy in versions.values() if policy.version > 0} == set(into)
         line, version = set(), policies.latest(tx).version
         while version:
             line.add(version)
@@ -161,8 +161,8 @@ def test_twenty_kills(tmp_path: Path) -> None:
             else:
                 wait_for(lambda target=target: run.folder.announced(target), 60, f"the {target}'s return")
                 run.kill(target)
-        before, heard = _version(run.folder.path), len(chatter.read)
-        wait_for(lambda: len(chatter.read) > heard + 6, 120, "chatting after the kills")
+        before, replies_before = _version(run.folder.path), len(chatter.read)
+        wait_for(lambda: len(chatter.read) > replies_before + 6, 120, "chatting after the kills")
         wait_for(lambda: _version(run.folder.path) > before, 120, "training after the kills")
     finally:
         chatter.stop()

@@ -54,7 +54,7 @@ def adapter(live: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> int:
         policies.promote(tx, 1)
     ledger.close()
     with live.client() as client:
-        wait_for(lambda: "policy-v1" in [one.id for one in client.models.list()], 30, "the gateway's switch")
+        wait_for(lambda: "policy-v1" in [model.id for model in client.models.list()], 30, "the gateway's switch")
     return 1
 
 
@@ -137,7 +137,7 @@ def test_stored_tokens_are_the_sampled_ones(
 ) -> None:
     ledger = Ledger.open(live.folder.ledger)
     with ledger.reader() as tx:
-        turn_path.update({one.version: one.path for one in policies.all(tx) if one.path})
+        turn_path.update({policy.version: policy.path for policy in policies.all(tx) if policy.path})
     ledger.close()
     turn_id, message = _ask(live, stream, model=model, seed=3, **body)
     turn = _turn(live, turn_id)
@@ -148,8 +148,8 @@ def test_stored_tokens_are_the_sampled_ones(
 
     tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
     text = tokenizer.decode(turn.completion_ids, skip_special_tokens=False)
-    shown = [message.get("reasoning_content") or "", message.get("content") or ""]
-    for part in shown:
+    parts = [message.get("reasoning_content") or "", message.get("content") or ""]
+    for part in parts:
         assert part.strip() in text
     for call in message.get("tool_calls") or []:
         assert call["function"]["name"] in text

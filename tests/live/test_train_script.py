@@ -105,12 +105,12 @@ def test_a_lesson_with_own_callables_is_measured(free_folder: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = json.loads((free_folder / "metrics.json").read_text())
-    wanted = {
+    names = {
         "method", "persona", "seed", "interactions", "interactions_to_hold", "score_before", "score_after",
         "correct_before", "correct_after", "policy_versions", "requests", "failed_requests", "samples_trained",
         "wall_s",
     }  # fmt: skip
-    assert wanted <= set(metrics)
+    assert names <= set(metrics)
     assert metrics["interactions"] == 4 and metrics["failed_requests"] == 0
     assert metrics["episodes"] == 4 and metrics["dropped_episodes"] == 0 and metrics["wall_s"] > 0
     assert (metrics["success_before"], metrics["success_after"]) == (metrics["score_before"], metrics["score_after"])

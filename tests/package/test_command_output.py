@@ -52,8 +52,8 @@ def run(tmp_path: Path) -> Iterator[str]:
 
 
 def session(tx: Any, name: str | None, source: str = "header:x-session-id") -> str:
-    made = turns.get_or_create_session(tx, owner="local", external_id=name, identity_source=source, now=1.0)
-    return made.id
+    session = turns.get_or_create_session(tx, owner="local", external_id=name, identity_source=source, now=1.0)
+    return session.id
 
 
 def turn(session_id: str, completion_id: str, **fields: Any) -> Turn:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS
-from clawrl_trl.envs.runs.practice_run import PracticeRun
+from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.errors import UserError
 from clawrl_trl.trainers import AsyncGRPOConfig
 
@@ -49,7 +48,7 @@ def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_p
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
 def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
-    assert settings.max_model_len == 32768 and train.practice(script, config).max_tokens == 8192
+    assert settings.max_model_len == 32768 and train.make_practice_options(script, config).max_tokens == 8192
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
@@ -57,7 +56,7 @@ def test_the_references_process_rewards_reach_judge_and_episodes(
     train: ModuleType, path: Path, tmp_path: Path
 ) -> None:
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
-    practice = train.practice(script, config)
+    practice = train.make_practice_options(script, config)
     assert (practice.prm_coef, practice.stepwise) == (1.0, True)
     judge = (settings.judge, settings.judge_votes, settings.judge_temperature, settings.judge_max_tokens)
     assert judge == ("llm", 3, 0.6, 4096)
@@ -72,12 +71,12 @@ def test_the_reason_why_a_plugin_has_no_effect_is_told(train: ModuleType, tmp_pa
 
 
 def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Path) -> None:
-    def told(config: AsyncGRPOConfig) -> tuple[float, ...]:
+    def read_values(config: AsyncGRPOConfig) -> tuple[float, ...]:
         names = ("learning_rate", "beta", "max_grad_norm", "support_coef", "baseline_window")
         return tuple(getattr(config, name) for name in names)
 
     def defaults(*argv: str) -> tuple[float, ...]:
-        return told(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
+        return read_values(train.parse([*argv, "--output_dir", str(tmp_path)])[1])
 
     terminal = ("--env", "terminal", "--tasks", "terminal")
     assert defaults("--method", "binary") == (3e-3, 0.1, 0.05, 10.0, 0)
@@ -88,22 +87,22 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
     assert defaults(*terminal, "--method", "opd") == (2e-3, 0.0, 1.0, 0.0, 0)
     assert defaults(*terminal, "--method", "combine") == (2e-3, 0.1, 1.0, 0.0, 0)
     named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
-    assert named == told(AsyncGRPOConfig(output_dir=str(tmp_path)))
+    assert named == read_values(AsyncGRPOConfig(output_dir=str(tmp_path)))
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:
     path = EXAMPLES / "configs" / "toolcall.yaml"
-    practice = train.practice(
-        *read(train, "--config", str(path), "--output_dir", str(tmp_path), "--num_generations", "3")
+    practice = train.make_practice_options(
+        *read(train, "--config", str(path), "--output_dir", str(tmp_path), "--group_size", "3")
     )
-    assert practice.num_generations == 3 and practice.parallel_envs == 4
+    assert practice.group_size == 3 and practice.parallel_envs == 4
 
 
 def test_the_rollout_knows_how_much_an_update_takes(train: ModuleType, tmp_path: Path) -> None:
     flags = ["--per_device_train_batch_size", "3", "--gradient_accumulation_steps", "4", "--publish_steps", "2"]
-    practice = train.practice(*read(train, "--env", "swe", "--output_dir", str(tmp_path), *flags))
-    run = PracticeRun(practice, 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
-    assert practice.update_samples == run.flags()["update_samples"] == 24
+    practice = train.make_practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path), *flags))
+    practice.save(tmp_path)
+    assert practice.update_samples == PracticeOptions.load(tmp_path).update_samples == 24
 
 
 TOOLCALL = ("--env", "toolcall", "--env_options")
@@ -111,8 +110,8 @@ TOOLCALL = ("--env", "toolcall", "--env_options")
 
 @pytest.mark.sandbox
 def test_options_reach_the_environment(train: ModuleType, tmp_path: Path) -> None:
-    given = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
-    make_env, _ = train.practice(*given).worlds("train")
+    arguments = read(train, *TOOLCALL, '{"max_calls": 3}', "--output_dir", str(tmp_path))
+    make_env, _ = train.make_practice_options(*arguments).load_environments("train")
     env = make_env()
     assert env.max_calls == 3
     env.close()
@@ -184,7 +183,7 @@ def test_a_variable_that_is_no_number_is_told_in_one_line(
     train: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAX_STEPS", "ten")
-    with pytest.raises(UserError, match="--max_steps 'ten' is no whole number"):
+    with pytest.raises(UserError, match="MAX_STEPS='ten' is no whole number"):
         train.parse(["--env", "terminal", "--output_dir", str(tmp_path)])
 
 
@@ -206,11 +205,11 @@ def test_a_method_with_a_teacher_is_refused_where_practice_has_none(
 def test_where_there_are_hints_they_are_on(
     train: ModuleType, method: str, needs: tuple[str, ...], env: str, tmp_path: Path
 ) -> None:
-    given = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
-    practice = train.practice(*given)
+    arguments = read(train, "--env", env, "--method", method, "--output_dir", str(tmp_path))
+    practice = train.make_practice_options(*arguments)
     assert practice.hints == needs
-    run = PracticeRun(practice, 1, ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
-    assert run.flags()["env_hints"] == ",".join(needs)
+    practice.save(tmp_path)
+    assert PracticeOptions.load(tmp_path).hints == needs
 
 
 @pytest.mark.parametrize(
@@ -235,4 +234,4 @@ def test_the_references_variable_names_the_software_tasks(
 ) -> None:
     tasks = EXAMPLES / "tasks" / "swe" / "heldout.jsonl"
     monkeypatch.setenv("SWE_BENCH_PATH", str(tasks))
-    assert train.practice(*read(train, "--env", "swe", "--output_dir", str(tmp_path))).tasks == tasks
+    assert train.make_practice_options(*read(train, "--env", "swe", "--output_dir", str(tmp_path))).tasks == str(tasks)

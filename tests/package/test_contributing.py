@@ -63,8 +63,8 @@ def test_an_environment_of_another_package_is_known_by_its_name(importable: Path
 def test_commands_offer_it(installed: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "nothing"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert said.returncode == 2 and "guess" in said.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 2 and "guess" in process.stderr
 
 
 async def test_a_judge_of_another_package_is_known_by_its_name(importable: Path) -> None:
@@ -113,5 +113,5 @@ def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:
 
     (preset,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(preset)
-    values = load_preset(str(tmp_path / "mine.yaml")).values("opd", practises=True)
+    values = load_preset(str(tmp_path / "mine.yaml")).select_values("opd", with_env=True)
     assert values == {"learning_rate": 1e-5, "opd_top_k": 64, "max_grad_norm": 1.0}

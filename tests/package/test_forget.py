@@ -36,9 +36,9 @@ def test_a_forgotten_session_leaves_nothing_in_an_open_ledger(
     assert on_disk(tmp_path)
     assert _command(["forget", SECRET, "--run", str(tmp_path), "--json"]) == 0
     assert not on_disk(tmp_path)
-    told = capsys.readouterr()
-    assert json.loads(told.out) == {"forgotten": SECRET, "turns": 1, "gone_from_disk": True}
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"forgotten": SECRET, "turns": 1, "gone_from_disk": True}
+    assert printed.err == ""
 
 
 def test_the_user_is_told_what_another_process_keeps_on_the_disk(
@@ -48,8 +48,8 @@ def test_the_user_is_told_what_another_process_keeps_on_the_disk(
     with ledger.reader() as tx:
         assert turns.find_session(tx, SECRET) is not None
         assert _command(["forget", SECRET, "--run", str(tmp_path)]) == 0
-    told = capsys.readouterr()
-    assert "gone_from_disk: False" in told.out
-    assert f"{ledger.where}-wal" in told.err
+    printed = capsys.readouterr()
+    assert "gone_from_disk: False" in printed.out
+    assert f"{ledger.where}-wal" in printed.err
     assert on_disk(tmp_path)
     assert ledger.checkpoint() and not on_disk(tmp_path)

@@ -45,9 +45,9 @@ def test_a_chat_with_tools_keeps_calls_and_results(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "ls", "parameters": {}}}]
     chat = json.dumps({"messages": messages, "tools": tools})
     (conversation,) = read_conversations(written(tmp_path, chat))
-    asked, told = conversation["turns"]
-    assert asked["response"] == messages[1] and asked["next_state"] == [messages[2]] and asked["tools"] == tools
-    assert told["prompt"] == messages[:3] and told["next_state"] is None
+    first, last = conversation["turns"]
+    assert first["response"] == messages[1] and first["next_state"] == [messages[2]] and first["tools"] == tools
+    assert last["prompt"] == messages[:3] and last["next_state"] is None
 
 
 @given(st.lists(st.sampled_from(["user", "assistant", "tool", "system"]), min_size=1, max_size=12))

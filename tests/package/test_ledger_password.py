@@ -59,7 +59,7 @@ def test_the_command_of_a_trainers_server_has_no_password(tmp_path: Path, monkey
             super().__init__([sys.executable, "-c", "raise SystemExit(3)"], **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(attach.subprocess, "Popen", Noted)
-    with pytest.raises(UserError), attach.served(ServeSettings(run=str(tmp_path), ledger_url=URL)):
+    with pytest.raises(UserError), attach.attach_or_serve(ServeSettings(run=str(tmp_path), ledger_url=URL)):
         pass
     ((words, environment),) = commands
     assert f"--ledger_url={BARE}" in words and environment == URL
@@ -75,8 +75,8 @@ def test_a_server_that_cannot_be_reached_is_told_without_it(tmp_path: Path) -> N
         timeout=300,
     )
     assert process.returncode == 2
-    said = process.stdout + process.stderr
-    assert PASSWORD not in said and "can't be reached" in said and VARIABLE in said
+    output = process.stdout + process.stderr
+    assert PASSWORD not in output and "can't be reached" in output and VARIABLE in output
     assert all(PASSWORD not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 
@@ -91,9 +91,9 @@ class TestOlderRuns:
     def test_settings_of_the_last_version_are_read_and_move(self, tmp_path: Path) -> None:
         old = {"run": "elsewhere", "served_model_name": "mine", "port": 1234, "ledger_url": URL}
         (tmp_path / "config.json").write_text(json.dumps(old))
-        found = ServeSettings.load(tmp_path)
-        assert (found.served_model_name, found.port, found.ledger_url) == ("mine", 1234, URL)
-        found.save()
+        settings = ServeSettings.load(tmp_path)
+        assert (settings.served_model_name, settings.port, settings.ledger_url) == ("mine", 1234, URL)
+        settings.save()
         assert sorted(path.name for path in tmp_path.iterdir()) == [serving.FILE_NAME]
 
     def test_a_models_config_is_not_taken_for_settings(self, tmp_path: Path) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.presets import FOLDER, load_preset, preset_names
+from clawrl_trl.config.presets import FOLDER, list_presets, load_preset
 from clawrl_trl.errors import UserError
 from clawrl_trl.script import parse
 
 QUIET = ["--output_dir", "runs/x"]
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 @pytest.mark.parametrize("method", ["binary", "opd", "combine"])
 @pytest.mark.parametrize("env", [None, "swe"])
 def test_each_shipped_preset_fits_each_method(name: str, method: str, env: str | None) -> None:
     flags = ["--preset", name, "--method", method, *(["--env", env] if env else []), *QUIET]
     script, config, _, _ = parse(flags)
-    values = load_preset(name).values(method, practises=env is not None)
+    values = load_preset(name).select_values(method, with_env=env is not None)
     assert script.preset == name and load_preset(name).summary
     for flag, value in values.items():
         assert getattr(config, flag) == value, flag
@@ -79,7 +79,7 @@ def test_an_unknown_name_is_told_with_those_there_are() -> None:
 def test_the_command_lists_what_there_is() -> None:
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "presets", "--json"]
     listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert [row["name"] for row in listed] == preset_names()
+    assert [row["name"] for row in listed] == list_presets()
     root = Path(__file__).parents[2]
     for row in listed:
         assert all((root / place.strip()).is_file() for place in row["measured"].split(",") if place != "-")
@@ -90,4 +90,4 @@ def test_a_new_file_is_a_new_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / path.name).write_text(path.read_text())
     (tmp_path / "mine.yaml").write_text("summary: Mine.\nall: {seed: 9}\n")
     monkeypatch.setattr("clawrl_trl.config.presets.FOLDER", tmp_path)
-    assert "mine" in preset_names() and parse(["--preset", "mine", *QUIET])[1].seed == 9
+    assert "mine" in list_presets() and parse(["--preset", "mine", *QUIET])[1].seed == 9

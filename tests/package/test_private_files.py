@@ -31,8 +31,8 @@ def _open_umask() -> Iterator[None]:
 
 def open_to_others(folder: Path) -> dict[str, str]:
     """What others may read or enter, with its modes."""
-    found = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*")) if not path.is_symlink()}
-    return {str(path.relative_to(folder)): oct(mode) for path, mode in found.items() if mode & 0o077}
+    modes = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*")) if not path.is_symlink()}
+    return {str(path.relative_to(folder)): oct(mode) for path, mode in modes.items() if mode & 0o077}
 
 
 def mode(path: Path) -> int:

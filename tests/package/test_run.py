@@ -12,8 +12,8 @@ def test_what_a_living_process_announced_is_found(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert run.announced("gateway") is None
     run.announce("gateway", "http://127.0.0.1:1", key="k")
-    found = run.announced("gateway")
-    assert found is not None and (found["base_url"], found["key"]) == ("http://127.0.0.1:1", "k")
+    announced = run.announced("gateway")
+    assert announced is not None and (announced["base_url"], announced["key"]) == ("http://127.0.0.1:1", "k")
     assert (tmp_path / "gateway.json").stat().st_mode & 0o077 == 0
 
 

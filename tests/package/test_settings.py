@@ -9,7 +9,7 @@ import pytest
 from clawrl_trl.config.serving import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
 from clawrl_trl.doctor.command import parse_arguments
 from clawrl_trl.errors import UserError
-from clawrl_trl.serving.attach import _flags
+from clawrl_trl.serving.attach import _make_flags
 from clawrl_trl.serving.serve import check_bind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
@@ -131,13 +131,13 @@ def test_a_trainer_starts_serving_with_the_very_settings_it_was_given(further: s
     from transformers import HfArgumentParser
 
     settings = ServeSettings(vllm_args=further, hints=False, judge_majority=0.25, model_name_or_path="a b")
-    (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses(_flags(settings))
+    (parsed,) = HfArgumentParser(ServeSettings).parse_args_into_dataclasses(_make_flags(settings))
     assert parsed == settings
 
 
-@pytest.mark.parametrize(("given", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
+@pytest.mark.parametrize(("keys", "presented"), [("one", "one"), ("one, two", "one"), (" ,two", "two"), ("", None)])
 def test_our_clients_present_one_of_several_keys(
-    monkeypatch: pytest.MonkeyPatch, given: str, presented: str | None
+    monkeypatch: pytest.MonkeyPatch, keys: str, presented: str | None
 ) -> None:
-    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", given)
+    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", keys)
     assert client_key("feedback") == presented

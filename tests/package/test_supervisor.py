@@ -21,9 +21,9 @@ SLEEPER = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    one = Supervisor(tmp_path)
-    yield one
-    one.stop()
+    supervisor = Supervisor(tmp_path)
+    yield supervisor
+    supervisor.stop()
 
 
 def _child(code: str, *arguments: str) -> Child:
@@ -184,10 +184,10 @@ def test_children_follow_a_killed_supervisor(tmp_path: Path) -> None:
         import sys, threading
         from pathlib import Path
         from clawrl_trl.serving.supervisor import Child, Supervisor
-        one = Supervisor(Path(sys.argv[1]))
-        child = one.start(Child("child", [sys.executable, "-c", "import time; time.sleep(600)"]))
+        supervisor = Supervisor(Path(sys.argv[1]))
+        child = supervisor.start(Child("child", [sys.executable, "-c", "import time; time.sleep(600)"]))
         print(child.process.pid, flush=True)
-        one.watch(threading.Event())
+        supervisor.watch(threading.Event())
         """
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

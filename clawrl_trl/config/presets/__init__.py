@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 BUNDLED = "tiny"
 """The preset of the bundled model."""
 NONE = "none"
-"""What `--preset` is given for no preset."""
+"""Value of `--preset` for no preset."""
 
 _KEYS = frozenset({"summary", "measured", "all", "methods", "practice"})
 Values = Mapping[str, Any]
@@ -28,7 +28,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset as its file says it.
+    """Named defaults of flags, as their file has them.
 
     Attributes:
         name (`str`): Its name, or its path.
@@ -46,15 +46,15 @@ class Preset:
     methods: Mapping[str, Values] = field(default_factory=dict)
     practice: Mapping[str, Any] = field(default_factory=dict)
 
-    def values(self, method: str, *, practises: bool) -> dict[str, Any]:
+    def select_values(self, method: str, *, with_env: bool) -> dict[str, Any]:
         """Return the values of flags for a method, in an environment or with chats."""
         values = {**self.shared, **self.methods.get(method, {})}
-        if practises:
+        if with_env:
             values |= {**self.practice.get("all", {}), **self.practice.get("methods", {}).get(method, {})}
         return values
 
 
-def preset_names() -> list[str]:
+def list_presets() -> list[str]:
     """Return the names of the shipped presets."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -66,8 +66,8 @@ def load_preset(spec: str) -> Preset:
         UserError: If there is none, or its file is wrong.
     """
     is_file = spec.endswith((".yaml", ".yml"))
-    if not is_file and spec not in preset_names():
-        raise UserError(f"--preset {spec!r} is unknown: use {', '.join(preset_names())}, none, or a YAML file.")
+    if not is_file and spec not in list_presets():
+        raise UserError(f"--preset {spec!r} is unknown: use {', '.join(list_presets())}, none, or a YAML file.")
     path = Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -93,14 +93,14 @@ def _check(spec: str, content: Any) -> None:
     if wrong:
         raise UserError(f"--preset {spec} has {wrong[0]!r}, which means nothing: values stand under all or methods.")
     maps = {"practice": practice}
-    for place, part in (("", content), ("practice.", practice if _is_map(practice) else {})):
-        methods = part.get("methods") or {}
-        maps |= {f"{place}all": part.get("all") or {}, f"{place}methods": methods}
-        maps |= {f"{place}methods.{name}": one or {} for name, one in (methods if _is_map(methods) else {}).items()}
-    flat = next((place for place, part in maps.items() if not _is_map(part)), None)
-    if flat is not None:
-        raise UserError(f"--preset {spec}: {flat} must be a mapping.")
+    for place, section in (("", content), ("practice.", practice if _is_map(practice) else {})):
+        methods = section.get("methods") or {}
+        maps |= {f"{place}all": section.get("all") or {}, f"{place}methods": methods}
+        maps |= {f"{place}methods.{name}": part or {} for name, part in (methods if _is_map(methods) else {}).items()}
+    misplaced = next((place for place, part in maps.items() if not _is_map(part)), None)
+    if misplaced is not None:
+        raise UserError(f"--preset {spec}: {misplaced} must be a mapping.")
 
 
-def _is_map(value: Any) -> bool:
+def _is_map(value: object) -> bool:
     return isinstance(value, dict)
