@@ -1,5 +1,8 @@
 """Verdicts: what the next state says about a reply, as a score, and as a hint for the teacher.
 
-The judge is a process of its own that meets the others only in the ledger: it claims turns whose next state is
-known, and writes verdict and sample in one transaction. Nothing here is on the way of a chat.
+`python -m clawrl_trl.judge --run DIR` is a process that meets the others only in the ledger: it claims turns whose
+next state is known, and writes verdict and sample in one transaction. No chat waits for it.
+
+Other packages use `turn` (`JudgedTurn`, `Judgement`, the protocol `Judge`), `factory.open_judge`, and `rules` and
+`llm_judge` to examine a judge.
 """

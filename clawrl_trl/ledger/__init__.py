@@ -1,8 +1,8 @@
-"""The ledger: what happened, and survives.
+"""The ledger: the database of a run, shared by its processes.
 
-The only place where serving, judging, training and environments meet. Sessions, turns, feedback, verdicts,
-samples, batches and policy versions, in SQLite by default and in PostgreSQL by URL. What is not in the ledger
-did not happen; what a transaction committed survives `kill -9` and a power cut.
+The only place where serving, judging, training and environments meet: sessions, turns, feedback, verdicts, samples,
+batches and policy versions, in SQLite by default and in PostgreSQL by URL. What a transaction committed survives
+`kill -9` and a power cut. All packages use the names below and the rows of `schema`; it imports no torch.
 
 ```python
 from clawrl_trl.ledger import Ledger, turns
