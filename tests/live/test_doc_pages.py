@@ -124,8 +124,8 @@ def test_the_reward_on_the_judge_page() -> None:
 
 def test_the_groups_on_the_environments_page(live: LiveRun, capsys: pytest.CaptureFixture[str]) -> None:
     riddle = example("environments.md", 0)
-    kept = {name: riddle[name] for name in ("Riddle", "RiddleEnv")}
-    example("environments.md", 1, {PRINTED_HOST: live.base_url.removesuffix("/v1")}, **kept)
+    classes = {name: riddle[name] for name in ("Riddle", "RiddleEnv")}
+    example("environments.md", 1, {PRINTED_HOST: live.base_url.removesuffix("/v1")}, **classes)
     outcomes = re.findall(r"\[(.*?)\]", capsys.readouterr().out)[0].split(", ")
     assert len(outcomes) == 8 and {float(outcome) for outcome in outcomes} <= {1.0, -1.0}
 
