@@ -1,7 +1,9 @@
 """Reinforcement learning for live agents, on TRL and TorchRL.
 
-Importing this package costs nothing: no torch, no server. Each part is imported by its own name,
-`clawrl_trl.gateway`, `clawrl_trl.trainers` and so on, so that the chat path never pays for training.
+Importing this package loads neither torch nor a server; each part is imported by its own name (`clawrl_trl.gateway`,
+`clawrl_trl.trainers`, ...), so that the chat path does not pay for training. `docs/README.md` of a clone has a page on
+each part. Modules that all parts use: `run` (the run folder), `errors` (mistakes of a user), `plugins` (entry points
+of other packages), `custom` (functions given by path).
 """
 
 import os

@@ -1,6 +1,9 @@
-"""Environments: worlds that talk to the model through the gateway like anyone else.
+"""Environments: TorchRL environments in which a model works on tasks, as a client of the gateway.
 
-Names are imported on first use, so that `clawrl_trl.envs.chat.personas` costs no torch.
+The names below are for users; each is imported on first use, so that importing this package loads no torch. The
+packages: `base` (what every environment is made of), `chat`, `terminal`, `gui`, `swe`, `toolcall` (environments),
+`sandbox`, `rollout` (episodes in groups), `pool` (environments on other machines), `runs` (measured runs of a training
+script). `catalogue` knows environments by name; `check_tasks` checks task sets.
 """
 
 from importlib import import_module

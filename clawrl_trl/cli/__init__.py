@@ -1,4 +1,4 @@
 """The `clawrl` command: its subcommands, and what they print.
 
-The entry point is `main.main`. Nothing of this package is imported by another one.
+The entry point is `main.main`. No other package imports anything of this one.
 """

@@ -1,5 +1,6 @@
-"""Options of a run, as dataclasses whose help is their documentation.
+"""Options of serving, and presets of a training script, as dataclasses whose help is their documentation.
 
-`serving` holds those of engine, gateway and judge, stored in the run folder as `settings.json`; `script` those of a
-training script; `flags` reads either from a command line.
+Other packages use `serving` (options of engine, gateway and judge, stored in the run folder as `settings.json`; API
+keys), `presets` (named defaults) and `flags` (reads dataclasses from a command line). A training script's own options
+are in `clawrl_trl.script`. It imports no torch.
 """

@@ -1,4 +1,8 @@
-"""Credit: from verdicts to per-token advantages, and the sources that hand samples to a trainer."""
+"""Credit: from verdicts to per-token advantages, and the sources that hand samples to a trainer.
+
+Other packages use the names below. Per-token arrays have the length T of a sample's completion; NaN means "no term
+here". It imports no torch.
+"""
 
 from clawrl_trl.credit.advantages import accepted_prefix, binary, combine, opd
 from clawrl_trl.credit.ledger_source import LedgerSource

@@ -1,8 +1,10 @@
-"""`clawrl doctor`: is this engine, this model, this machine fit for training?
+"""`clawrl doctor`: checks whether an engine, a model and this machine are fit for training.
 
-Training on what an engine sampled rests on facts that no error message announces when they fail: ids that a stream
-drops, log-probs of another temperature, an adapter that did not take. Each check here asks one such question of the
-real thing and answers with one `Finding`. Nothing is changed: what is loaded for a check is unloaded after it.
+Training on what an engine sampled relies on facts that no error message announces when they fail: ids that a stream
+drops, log-probs of another temperature, an adapter without effect. Each check asks one such question of the real
+engine and answers with one `Finding`. Nothing is changed: what is loaded for a check is unloaded after it.
+
+Other packages use `command.doctor`; `memory` estimates what a model takes, as `docs/engines.md` shows.
 """
 
 from clawrl_trl.doctor.finding import Finding, Skip

@@ -1,5 +1,7 @@
-"""Inference engines behind one dialect of HTTP, that of vLLM's OpenAI-compatible server.
+"""Inference engines behind one HTTP dialect, that of vLLM's OpenAI-compatible server.
 
-`client.EngineClient` and `sync_client.SyncEngineClient` talk to any of them; `launch` starts one as a process;
-`embedded` is the engine on transformers, `vllm` runs a real vLLM server. Only `embedded` and `vllm` import torch.
+Other packages use `client.EngineClient` (asyncio) and `sync_client.SyncEngineClient` to talk to any engine, `calls`
+for bodies and names of that dialect, `kinds` for what an engine can load, `launch` to start one as a process,
+`families`, `context` and `devices` for facts about models and machines. `embedded` is the engine on transformers,
+`vllm` runs a vLLM server; only these two import torch, in their own processes.
 """

@@ -1,4 +1,4 @@
-"""HTTP servers within bounds: connections (`server`), bodies (`body`) and the counts in a request (`limits`).
+"""HTTP servers with bounds: on connections (`server`), bodies (`body`) and the counts in a request (`limits`).
 
-Gateway, embedded engine and environment server share it. It imports no torch.
+Gateway, embedded engine and environment server use these three modules. It imports no torch.
 """

@@ -1,7 +1,8 @@
-"""Publishing a policy on the Hugging Face Hub, by a list of what may leave the machine.
+"""Publishing a policy version on the Hugging Face Hub, by a list of what may leave the machine.
 
-A publication is put together in a fresh temporary folder: weights, tokenizer, model card and training receipt. That
-folder is what is uploaded; the run folder never is. Importing this package loads neither torch nor transformers.
+A publication is put together in a new temporary folder: weights, tokenizer, model card and training receipt. That
+folder is uploaded; the run folder never is. Trainers and the `clawrl push` command use the names below. Importing this
+package loads neither torch nor transformers.
 """
 
 from clawrl_trl.hub.base_model import BaseModel

@@ -1,9 +1,8 @@
-"""The ledger: durable record of sessions, turns, feedback, verdicts, samples, batches and policy versions.
+"""The ledger: the database of a run, shared by its processes.
 
-The only place where serving, judging, training and environments meet; in SQLite by default and in PostgreSQL by URL.
-What a transaction committed survives `kill -9` and a power cut. Others use what is exported here: `Ledger` and
-`LedgerWriter` for transactions, the modules `turns`, `samples`, `batches`, `episodes`, `policies` and `events` for
-each step inside one, and the rows of `schema`.
+The only place where serving, judging, training and environments meet: sessions, turns, feedback, verdicts, samples,
+batches and policy versions, in SQLite by default and in PostgreSQL by URL. What a transaction committed survives
+`kill -9` and a power cut. All packages use the names below and the rows of `schema`; it imports no torch.
 
 ```python
 from clawrl_trl.ledger import Ledger, turns

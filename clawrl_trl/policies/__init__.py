@@ -1,6 +1,7 @@
 """Policies: immutable versions, the gate before serving, publishing and rolling back.
 
-Importing this package loads neither torch nor transformers; the trainer, which has them, drives it.
+Trainers, gateway, Hub and command line use the names below. Importing this package loads neither torch nor
+transformers; the trainer, which has them, drives it.
 """
 
 from clawrl_trl.policies.checksums import find_damage, find_state_damage

@@ -1,5 +1,5 @@
-"""Serving a run: engine, gateway and judge as child processes that are kept alive.
+"""Serving a run: engine, gateway and judge as child processes that are restarted when they end.
 
-`serve` starts them, `supervisor` restarts what ends, `attach` is a trainer's way to a served run, and `connection`
-prints what a client needs to connect.
+Other packages use `serve` (start them, or the engine alone), `attach` (a trainer's way to a served run) and
+`connection` (what a client needs to connect, as text); `supervisor` restarts what ends.
 """

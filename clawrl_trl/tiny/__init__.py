@@ -1,6 +1,6 @@
-"""The bundled tiny model: a small Qwen3 that does short arithmetic homework and takes style instructions.
+"""The bundled model: a small Qwen3 that does short arithmetic homework and follows style instructions.
 
-It exists so that the whole live loop runs on a plain machine without a download. `MODEL_PATH` is the folder to load.
+It lets the whole loop run on a plain machine without a download. Other packages use `MODEL_PATH`, the folder to load.
 The recipe that made it is `examples/recipes/tiny` in a clone.
 """
 

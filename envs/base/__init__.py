@@ -1,5 +1,6 @@
 """Parts that every environment is made of.
 
-`agent.AgentEnv` turns `begin`, `act` and `evaluate` into a TorchRL `EnvBase`; `message` reads an assistant's message
-as an action; `actor` puts a gateway's model behind a TorchRL policy.
+Environments, also those of other packages, use `agent` (`AgentEnv` turns `begin`, `act` and `evaluate` into a TorchRL
+`EnvBase`), `message` (an assistant's message as an action), `actor` (a gateway's model as a TorchRL policy) and
+`excerpt` (long output, shortened).
 """

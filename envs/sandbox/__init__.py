@@ -1,5 +1,5 @@
 """The sandbox for everything that runs untrusted code.
 
-Other packages use `sandbox.Sandbox` with `Bind` and `Limits`, `worker.Worker` for a program that stays, and
-`canaries` to notice code under test that forges its results.
+Environments use `sandbox` (`Sandbox`, with `Bind` and `Limits`), `worker` (a program in a sandbox that stays),
+`canaries` (detects code under test that forges its results) and `backends` (which back ends work here).
 """

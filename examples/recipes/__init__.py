@@ -1,1 +1,4 @@
-"""Recipes of what the package ships: the bundled model and the task sets. From a clone, not part of the wheel."""
+"""Recipes of what the package ships: the bundled model, the task sets, the judge's classifier.
+
+They run from the root of a clone with `PYTHONPATH=examples` and are not part of the wheel.
+"""

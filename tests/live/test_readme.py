@@ -20,15 +20,13 @@ def examples(language: str, holds: str) -> list[str]:
     return [block for block in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if holds in block]
 
 
-def test_the_clients_examples_are_answered_rightly(live: LiveRun) -> None:
-    """Sampled at the bundled model's own temperature; each question is one that it solved 10 times of 10."""
-    first, others = examples("python", "base_url")
-    code = f"{first}\nprint('----')\n{others}".replace(PRINTED_HOST, live.base_url.removesuffix("/v1"))
+def test_the_clients_example_is_answered_rightly(live: LiveRun) -> None:
+    """Sampled at the bundled model's own temperature; the question is one that it solved 10 times of 10."""
+    (code,) = examples("python", "base_url")
+    code = code.replace(PRINTED_HOST, live.base_url.removesuffix("/v1"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    chat, rest = done.stdout.split("----")
-    assert re.search(r"\b50\b", chat), done.stdout
-    assert len(re.findall(r"\b28\b", rest)) >= 2, done.stdout
+    assert re.search(r"\b50\b", done.stdout), done.stdout
 
 
 def test_the_feedback_example_is_taken(live: LiveRun) -> None:

@@ -1,8 +1,9 @@
-"""Presets: named defaults of a training script's flags, one YAML file each. A new file is a new preset.
+"""Presets: named defaults of a training script's flags, one YAML file each; a new file is a new preset.
 
-A preset is weaker than a `--config` file and than flags. Its keys:
+Training scripts and `clawrl presets` use `load_preset` and `preset_names`. A preset is weaker than a `--config` file
+and than flags. Its keys:
 
-- `summary`: what it is for, one line; `measured`: where it is told what was measured with it.
+- `summary`: what it is for, one line; `measured`: the page with its results.
 - `all`: values of flags, by name; `methods`: more of them for `binary`, `opd` or `combine`.
 - `practice`: the same two keys, for what differs with `--env`.
 """

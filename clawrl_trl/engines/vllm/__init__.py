@@ -1,5 +1,5 @@
 """A vLLM server as the engine of a run.
 
-`server` works out its command and environment. The other modules run inside the server (`worker`, `worker_extension`,
-`policy`, `version_notes`, `guard`, `lora_cpu`) or read its log (`server_log`).
+`clawrl_trl.engines.launch` uses `server` (the server's command and environment) and `server_log` (its progress, read
+from its log). The other modules run inside the server's processes; nothing imports them here.
 """

@@ -1,6 +1,7 @@
 """Sessions: which conversation a request continues, and what it says about the replies before it.
 
-Other packages use `sessions.Sessions`, `placement.Incoming` and `placement.Placement`. `reading` reads the messages,
-`clients` is the table of known clients' habits, `digest` the digests by which a conversation is recognised, `match`
-finds it in the `index`.
+The gateway uses `sessions.Sessions` and the values of `placement`; judge and command line use `reading` (messages as
+the gateway reads them), `senders` and `clients` (the table of known clients' habits). Within the package, `identity`
+finds ids, `kinds` tells main from side, `digest` makes the digests by which `match` finds a conversation in the
+`index`.
 """

@@ -1,4 +1,5 @@
-"""The embedded judge's classifier of the owner's words: approval, objection or neither.
+"""The rules judge's classifier of the owner's words: approval, objection or neither.
 
-`model.Classifier` reads the weights beside it; `examples/recipes/judge` in a clone made them from `training.json`.
+`model` reads the weights beside it; only the judge and the recipe that trains them use it (`examples/recipes/judge` in
+a clone; its data are `training.json`).
 """

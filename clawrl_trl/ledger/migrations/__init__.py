@@ -1,4 +1,4 @@
-"""The ledger's schema, step by step.
+"""Migrations of the ledger's schema; only `ledger.store` uses them.
 
 Alembic runs inside the process that opens a ledger; there is no `alembic.ini`. Processes that open the same
 new ledger at once wait for one of them to make it. Imported only when there is something to migrate: Alembic

@@ -1,1 +1,1 @@
-"""The recipe of the embedded judge's classifier: `PYTHONPATH=examples python -m recipes.judge.train` from a clone."""
+"""The recipe of the rules judge's classifier: `PYTHONPATH=examples python -m recipes.judge.train` from a clone."""
