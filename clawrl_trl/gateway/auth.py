@@ -87,14 +87,6 @@ class Keys:
         elif self.chat or self.feedback or not is_loopback(client):
             raise ApiError(403, "This needs the admin scope: set CLAWRL_ADMIN_KEY and use it as the bearer key.")
 
-    def is_admin(self, headers: Mapping[str, str], client: str | None) -> bool:
-        """Return whether `check_admin` would let this request pass."""
-        try:
-            self.check_admin(headers, client)
-        except ApiError:
-            return False
-        return True
-
     def guard(self, headers: Mapping[str, str], scheme: str, bound: str, origins: Collection[str] = ()) -> None:
         """Without a chat key, refuse what a browser may have been tricked into sending.
 

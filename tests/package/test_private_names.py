@@ -29,9 +29,6 @@ COMPAT = ("trainers/compat.py", "clawrl_trl/engines/vllm/compat.py", "clawrl_trl
 HOOKS = frozenset({"_reset", "_step", "_set_seed"})
 """Methods that TorchRL's documentation asks an `EnvBase` to define."""
 
-UNTIL_TRAINERS_HAVE_COMPAT = ("trainers/",)
-"""Paths that are not checked yet: to be emptied when `trainers/compat.py` is there."""
-
 BY_STRING = frozenset({"getattr", "hasattr", "setattr", "delattr", "attrgetter"})
 
 
@@ -212,8 +209,7 @@ def our_sources() -> dict[str, str]:
 
 
 def test_private_names_of_libraries_are_in_the_compat_modules_alone() -> None:
-    uses = Checker(our_sources(), declared_overrides()).uses()
-    assert [use for use in uses if not use.path.startswith(UNTIL_TRAINERS_HAVE_COMPAT)] == []
+    assert list(Checker(our_sources(), declared_overrides()).uses()) == []
 
 
 PLANTED = {

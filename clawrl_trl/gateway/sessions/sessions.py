@@ -296,7 +296,7 @@ class Sessions:
         for row in tx.execute(rows.execution_options(yield_per=32)):
             self._remember(row.Session, row)
 
-    def _remember(self, session: schema.Session, turn: Row[Any]) -> None:
+    def _remember(self, session: schema.Session, turn: "Row[*tuple[Any, ...]]") -> None:
         conversation = self._index.get(session.id)
         if conversation is None:
             conversation = Conversation(
