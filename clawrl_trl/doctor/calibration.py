@@ -12,9 +12,9 @@ from pathlib import Path
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.messages import Json
 
 CASES = Path(__file__).with_name("cases.json")
 VOTED = 8

@@ -13,9 +13,9 @@ from statistics import fmean
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import QUESTION
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
+from clawrl_trl.messages import Json
 
 SEEDS = (1, 2, 3, 4)
 TOKENS = 48

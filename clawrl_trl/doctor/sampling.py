@@ -11,10 +11,10 @@ from pathlib import Path
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.replies import COMPLETIONS, request_json
 from clawrl_trl.doctor.target import Target
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.gateway.sampling import PLAIN
+from clawrl_trl.messages import Json
 
 NEUTRAL: dict[str, tuple[float, ...]] = {
     "temperature": (1, 0),

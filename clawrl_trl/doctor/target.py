@@ -15,11 +15,11 @@ from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.replies import request_chat, request_json
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.engines.vllm.server import is_cpu_build
 from clawrl_trl.gateway.capture import Choice
+from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL
 from clawrl_trl.run import RunFolder
 

@@ -13,7 +13,7 @@ from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.replies import request_json
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.doctor.tokens import CALCULATOR, TEXT, TOOLS
-from clawrl_trl.engines.calls import Json
+from clawrl_trl.messages import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.client import EngineError
 from clawrl_trl.gateway.capture import Choice
+from clawrl_trl.messages import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,10 +15,8 @@ import httpx
 
 from clawrl_trl.engines.errors import EngineError, error_of
 from clawrl_trl.engines.kinds import Serving
+from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
-
-Json = dict[str, Any]
-"""A JSON object of a request or an answer."""
 
 IN_PLACE_MODEL = "policy"
 """The name under which a vLLM server of ours serves the full model in place, whichever version that is."""

@@ -26,7 +26,6 @@ from clawrl_trl.engines.calls import (
     POLICY_PATH,
     VERSIONS_HEADER,
     EngineCall,
-    Json,
     PromptLogprobs,
     base_name,
     check_root,
@@ -45,6 +44,7 @@ from clawrl_trl.engines.calls import (
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL
 
 __all__ = [

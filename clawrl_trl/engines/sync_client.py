@@ -19,7 +19,6 @@ from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, EngineAdd
 from clawrl_trl.engines.calls import (
     POLICY_PATH,
     EngineCall,
-    Json,
     PromptLogprobs,
     check_root,
     decode_reply,
@@ -34,6 +33,7 @@ from clawrl_trl.engines.calls import (
 )
 from clawrl_trl.engines.errors import EngineError, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL
 
 

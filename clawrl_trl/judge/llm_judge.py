@@ -29,7 +29,7 @@ from clawrl_trl.judge.provenance import (
 from clawrl_trl.judge.quotation import extract_own_words
 from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
-from clawrl_trl.ledger.schema import Json
+from clawrl_trl.messages import Json
 
 MAX_CHARACTERS = 6000
 """Longest request, response or message shown to the model; the middle is cut out."""

@@ -20,7 +20,8 @@ from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailab
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
-from clawrl_trl.ledger.schema import Json, Turn
+from clawrl_trl.ledger.schema import Turn
+from clawrl_trl.messages import Json
 from clawrl_trl.pictures import shows
 from clawrl_trl.policy_names import name_policy
 

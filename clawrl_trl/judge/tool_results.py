@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clawrl_trl.ledger.schema import Json
+from clawrl_trl.messages import Json
 
 
 class ToolResult(NamedTuple):

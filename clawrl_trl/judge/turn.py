@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from clawrl_trl.judge.tool_results import ToolResult
 from clawrl_trl.ledger import schema
-from clawrl_trl.ledger.schema import Json
-from clawrl_trl.messages import text_of
+from clawrl_trl.messages import Json, text_of
 
 Message = Mapping[str, Any]
 

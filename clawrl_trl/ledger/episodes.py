@@ -22,7 +22,8 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, turns
 from clawrl_trl.ledger.columns import Floats, Ids
-from clawrl_trl.ledger.schema import Json, Sample, Session, Turn, Verdict
+from clawrl_trl.ledger.schema import Sample, Session, Turn, Verdict
+from clawrl_trl.messages import Json
 
 JUDGE = "outcome"
 HINT_SOURCE = "environment"

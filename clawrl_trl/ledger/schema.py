@@ -30,12 +30,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_co
 
 from clawrl_trl.ledger import states
 from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON, StorableText
+from clawrl_trl.messages import Json
 
 REVISION = "0003"
 """The schema's version: the newest migration that this code knows."""
-
-Json = dict[str, Any]
-"""A JSON object."""
 
 Message = Json
 """A chat message in OpenAI's shape."""

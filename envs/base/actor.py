@@ -23,8 +23,8 @@ import httpx
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

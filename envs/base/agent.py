@@ -22,7 +22,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.base.message import Action, Json, make_result_messages, read_action
+from clawrl_trl.envs.base.message import Action, make_result_messages, read_action
 from clawrl_trl.envs.base.specs import (
     make_count_spec,
     make_flag_spec,
@@ -31,7 +31,7 @@ from clawrl_trl.envs.base.specs import (
     set_step_specs,
 )
 from clawrl_trl.judge.provenance import clean_checker_words
-from clawrl_trl.messages import text_of
+from clawrl_trl.messages import Json, text_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.screen import Point, Screen
+from clawrl_trl.messages import Json
 
 TOOL = "computer_use"
 SCALE = 999

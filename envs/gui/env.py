@@ -14,7 +14,7 @@ import torch
 from torchrl.data import NonTensor, Unbounded
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, Task, WorldBroken
-from clawrl_trl.envs.base.message import Action, Json
+from clawrl_trl.envs.base.message import Action
 from clawrl_trl.envs.gui.browser_pool import BrowserLease
 from clawrl_trl.envs.gui.computer_use import (
     ACTIONS,
@@ -27,6 +27,7 @@ from clawrl_trl.envs.gui.computer_use import (
 )
 from clawrl_trl.envs.gui.screen import Element, ScreenError, Size, format_outline, measure_difference, to_tensor
 from clawrl_trl.envs.gui.tasks import Scene, resolve_step
+from clawrl_trl.messages import Json
 
 KEPT_IMAGES = 3
 """Pictures that stay in the conversation; earlier ones are replaced by a note."""

@@ -16,11 +16,11 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from clawrl_trl.envs.base.message import Json, read_action
+from clawrl_trl.envs.base.message import read_action
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.oracle import follow_task_oracle, step_with_calls
 from clawrl_trl.envs.gui.tasks import read_tasks
-from clawrl_trl.messages import text_of
+from clawrl_trl.messages import Json, text_of
 from clawrl_trl.pictures import Picture
 
 COLUMNS = 4

@@ -8,9 +8,9 @@ so by nouns.
 import re
 from collections.abc import Callable, Iterator
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.screen import Element
+from clawrl_trl.messages import Json
 
 ORACLES: dict[str, Callable[[GUIEnv], Iterator[Json]]] = {}
 """Each task's oracle, by its name."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.computer_use import TOOL
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.screen import ScreenError
 from clawrl_trl.envs.gui.tasks import resolve_step
+from clawrl_trl.messages import Json
 
 Oracle = Callable[[GUIEnv], Iterable[Json]]
 """Yields the arguments of one call after the other; it may look at the environment before each."""

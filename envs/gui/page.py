@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.file_server import FileServer
 from clawrl_trl.envs.gui.screen import Element, Point, Screen, ScreenError, Size
+from clawrl_trl.messages import Json
 
 TIMEOUT = 20.0
 """Seconds a page may take for any command."""

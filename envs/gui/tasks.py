@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.screen import Element, Screen, ScreenError, Size
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 
 class Scene(Protocol):

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene
 from clawrl_trl.envs.gui.x11 import X11Screen
 from clawrl_trl.envs.sandbox.sandbox import read_untrusted_file, remove_folder
+from clawrl_trl.messages import Json
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import torch
 from tensordict import TensorDict
 
 from clawrl_trl.envs.base.agent import AgentEnv
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.pool.wire import describe_spec, pack
+from clawrl_trl.messages import Json
 
 logger = logging.getLogger(__name__)
 

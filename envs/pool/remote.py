@@ -16,10 +16,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.base.specs import set_step_specs
 from clawrl_trl.envs.pool.wire import make_spec, pack, unpack
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 
 class RemoteEnv(EnvBase):  # type: ignore[misc]

@@ -18,12 +18,12 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware import Middleware
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.pool.pool import EnvironmentBusy, EnvPool, NoSuchLease, PoolFull, StepOutOfOrder
 from clawrl_trl.gateway import errors
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.gateway.middleware import GatewayMiddleware
+from clawrl_trl.messages import Json
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.base.specs import make_text_spec
+from clawrl_trl.messages import Json
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype

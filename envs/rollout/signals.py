@@ -22,9 +22,9 @@ from tensordict import TensorDictBase
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.envs.base.actor import ModelReply
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, JudgeUnavailable
+from clawrl_trl.messages import Json
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)

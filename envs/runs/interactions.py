@@ -7,9 +7,8 @@ one torn one, which the next start cuts off. What is on record is never played a
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 
 class Interactions:

@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from clawrl_trl.config.serving import ServeSettings, client_key
-from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.options import RunOptions
 from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, policies, samples, turns
+from clawrl_trl.messages import Json
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import open_private, write_private
 from clawrl_trl.serving.supervisor import read_last_lines

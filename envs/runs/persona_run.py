@@ -5,12 +5,12 @@ from dataclasses import asdict
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
-from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.learning_curve import learning_curve
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.persona_worker import FILE_NAME
 from clawrl_trl.envs.runs.progress import open_progress_bar
+from clawrl_trl.messages import Json
 
 
 class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):

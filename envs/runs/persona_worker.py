@@ -22,10 +22,11 @@ from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.chat.personas import Persona
-from clawrl_trl.envs.runs.interactions import Interactions, Json
+from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.messages import Json
 
 if TYPE_CHECKING:
     from clawrl_trl.envs.chat.env import ChatEnv

@@ -6,11 +6,11 @@ from clawrl_trl.config.serving import client_key
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
-from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_worker import FILE_NAME, is_untrainable
 from clawrl_trl.envs.runs.progress import open_progress_bar
+from clawrl_trl.messages import Json
 
 
 @dataclass(frozen=True)

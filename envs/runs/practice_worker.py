@@ -21,11 +21,12 @@ from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
-from clawrl_trl.envs.runs.interactions import Interactions, Json
+from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import run_main
 from clawrl_trl.ledger import Ledger, samples, turns
+from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import parse_policy_name
 from clawrl_trl.run import RunFolder
 

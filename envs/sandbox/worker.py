@@ -12,8 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.sandbox import Sandbox
+from clawrl_trl.messages import Json
 
 MAX_ANSWER_BYTES = 4 << 20
 """Longest answer; without a bound, a program that prints for ever would fill this process's memory."""

@@ -16,12 +16,13 @@ import torch
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.excerpt import excerpt
-from clawrl_trl.envs.base.message import Action, Json
+from clawrl_trl.envs.base.message import Action
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits, default_backend
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import Grade, grade
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 SYSTEM = f"""Solve the issue in this git repository. Every reply holds one bash block:
 ```bash

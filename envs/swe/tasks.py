@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """First line of a command's output that submits, as in mini-swe-agent."""

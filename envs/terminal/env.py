@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
-from clawrl_trl.envs.base.message import Action, Call, Json
+from clawrl_trl.envs.base.message import Action, Call
 from clawrl_trl.envs.sandbox.backends import check_backend, default_backend
 from clawrl_trl.envs.sandbox.sandbox import Limits
 from clawrl_trl.envs.terminal.shell import CommandFolder, Shell, ShellBroken, ShellOutput
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
 from clawrl_trl.envs.terminal.task_world import TaskWorld
+from clawrl_trl.messages import Json
 
 TOOL_TIMEOUT = 20.0
 """Seconds a tool may take."""

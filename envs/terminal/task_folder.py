@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 DIFFICULTIES = {"easy": 1, "medium": 2, "hard": 3}
 VERIFIER_TIMEOUT = 60.0

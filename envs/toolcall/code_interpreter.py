@@ -3,9 +3,9 @@
 import threading
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox, default_backend
 from clawrl_trl.envs.sandbox.worker import Worker, WorkerLost
+from clawrl_trl.messages import Json
 
 WORKER = Path(__file__).with_name("interpreter_worker.py")
 LIMITS = Limits(cpu_s=3600)

@@ -16,11 +16,12 @@ import torch
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
 from clawrl_trl.envs.base.excerpt import excerpt
-from clawrl_trl.envs.base.message import Action, Call, Json
+from clawrl_trl.envs.base.message import Action, Call
 from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right, require_math_verify
 from clawrl_trl.envs.toolcall.tasks import ToolTask
 from clawrl_trl.envs.toolcall.tools import FunctionTools, Tools, Toolset, format_result, map_tools
 from clawrl_trl.envs.toolcall.tools_config import borrow_tools, return_tools
+from clawrl_trl.messages import Json
 
 
 class ToolCallEnv(AgentEnv[ToolTask]):

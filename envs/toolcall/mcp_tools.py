@@ -19,8 +19,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 if TYPE_CHECKING:
     from mcp import Client

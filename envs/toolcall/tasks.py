@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from pydantic import ValidationError, validate_call
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 MAX_HANGING = 16
 """Calls of a toolset's functions that may hang at a time: a thread can't be ended, only left behind."""

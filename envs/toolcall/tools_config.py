@@ -29,9 +29,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.toolcall.tools import FunctionTools, Toolset
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 
 _SHARED_LOCK = threading.Lock()
 _SHARED: dict[Path, tuple[list[Toolset], int]] = {}

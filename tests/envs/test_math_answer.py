@@ -7,10 +7,10 @@ import pytest
 from child_processes import living_children
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.worker import Worker
 from clawrl_trl.envs.toolcall import math_answer
 from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right
+from clawrl_trl.messages import Json
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.swe.tasks import read_swe_tasks
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 from recipes.tasks import swe as taskgen
 from recipes.tasks.splits import SPLITS, write_splits
 

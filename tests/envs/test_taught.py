@@ -8,9 +8,9 @@ from gateway_rig import wait_until
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.runs import measured_run
-from clawrl_trl.envs.runs.interactions import Json
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
+from clawrl_trl.messages import Json
 
 STUBBORN = """
 import pathlib, signal, sys

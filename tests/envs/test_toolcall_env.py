@@ -14,12 +14,12 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
-from clawrl_trl.envs.base.message import Json
 from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
 from clawrl_trl.envs.toolcall.env import compute_outcome
 from clawrl_trl.envs.toolcall.tasks import ToolTask, make_action
 from clawrl_trl.envs.toolcall.tools_config import load_tools
 from clawrl_trl.errors import UserError
+from clawrl_trl.messages import Json
 from recipes.tasks import toolcall as taskgen
 from recipes.tasks.splits import SPLITS, write_splits
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clawrl_trl.engines.calls import EMBEDDED, Json
+from clawrl_trl.engines.calls import EMBEDDED
 from clawrl_trl.engines.embedded import errors
 from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.engine import Engine, UpdateQueue
@@ -32,6 +32,7 @@ from clawrl_trl.engines.embedded.protocol import (
 from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Piece, ReplyFailed
 from clawrl_trl.engines.embedded.request_body import body_reader
 from clawrl_trl.http.body import run_beside
+from clawrl_trl.messages import Json
 
 router = APIRouter()
 

@@ -16,9 +16,9 @@ from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.chat_parsing import ResponseParser
 
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.chat_template import find_variables
 from clawrl_trl.engines.embedded.deadline import OutOfTimeError, call_within
+from clawrl_trl.messages import Json
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 CONTENT_FIELD = "content"

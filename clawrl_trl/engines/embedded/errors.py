@@ -6,10 +6,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.embedded.chat import PromptError
 from clawrl_trl.engines.embedded.replies import ReplyFailed
 from clawrl_trl.engines.embedded.scheduler import QueueFull
+from clawrl_trl.messages import Json
 
 TYPES = {
     400: "BadRequestError",

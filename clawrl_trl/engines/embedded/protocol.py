@@ -9,10 +9,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.chat_template import Refused, TemplateArguments
 from clawrl_trl.engines.embedded.sampling import Sampling
 from clawrl_trl.http.limits import MAX_CHOICES
+from clawrl_trl.messages import Json
 
 T = TypeVar("T")
 

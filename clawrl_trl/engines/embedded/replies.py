@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from clawrl_trl.engines.calls import Json
 from clawrl_trl.engines.embedded.chat import Delta, ParsedToolCall, ReplyReader
 from clawrl_trl.engines.embedded.detokenize import Vocabulary
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import ChatBody, CompletionBody, SamplingBody
+from clawrl_trl.messages import Json
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON doesn't have; vLLM's value."""

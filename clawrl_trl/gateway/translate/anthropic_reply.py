@@ -10,8 +10,7 @@ from typing import Any
 
 from clawrl_trl.gateway.errors import anthropic_error
 from clawrl_trl.gateway.translate.parts import Part, PartEvent, Parts
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 API = "messages"
 PREFIX = "msg_"

@@ -16,8 +16,7 @@ from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.translate import chat_messages
 from clawrl_trl.gateway.translate.fields import Fields, mapping, objects, required, text, unsupported
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 FIELDS = Fields(
     translated=frozenset(

@@ -1,8 +1,6 @@
 """Chat messages as the translations write them, whichever API they come from."""
 
-from typing import Any
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 
 def called(call_id: str, name: str, arguments: str) -> Json:

@@ -11,8 +11,7 @@ from typing import Any
 
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.gateway.sessions.identity import OWN_FIELDS
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 ENGINE_FIELDS = frozenset(
     {

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clawrl_trl.gateway.translate.parts import Part, PartEvent, Parts
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 API = "responses"
 PREFIX = "resp_"

@@ -14,8 +14,7 @@ from typing import Any
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.translate import chat_messages
 from clawrl_trl.gateway.translate.fields import Fields, mapping, objects, optional_text, required, text, unsupported
-
-Json = dict[str, Any]
+from clawrl_trl.messages import Json
 
 FIELDS = Fields(
     translated=frozenset(

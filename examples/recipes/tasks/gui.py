@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.envs.base.message import Json
+from clawrl_trl.messages import Json
 from recipes.tasks.splits import SEED, SPLITS, Maker, make_splits, write_splits
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink", "brown", "orange"]

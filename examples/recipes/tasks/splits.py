@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
+from clawrl_trl.messages import Json
 
 SEED = 4
 SPLITS = {"train": 40, "heldout": 20}

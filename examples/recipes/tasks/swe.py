@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
+from clawrl_trl.messages import Json
 from recipes.tasks.splits import SEED, Maker, make_splits, write_splits
 
 NAMES = ["a", "b", "c", "d"]

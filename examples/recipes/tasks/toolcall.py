@@ -14,7 +14,7 @@ import random
 import sys
 from pathlib import Path
 
-from clawrl_trl.envs.base.message import Json
+from clawrl_trl.messages import Json
 from recipes.tasks.splits import SEED, Maker, make_splits, write_splits
 
 DEVICES = ["light", "fan", "heat"]
