@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 from clawrl_trl.engines.client import EngineClient, EngineError, encode, error_of, unavailable
-from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.sampling import PLAIN
+from clawrl_trl.http import sse
 from clawrl_trl.messages import Json
 
 CHAT = "/v1/chat/completions"

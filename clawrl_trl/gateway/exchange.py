@@ -14,7 +14,7 @@ import msgspec
 
 from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineUnavailable
-from clawrl_trl.gateway import sampling, sse
+from clawrl_trl.gateway import sampling
 from clawrl_trl.gateway.capture import Capture
 from clawrl_trl.gateway.collect_reply import ReplyCollector, is_streamable
 from clawrl_trl.gateway.errors import ApiError, any_error
@@ -24,6 +24,7 @@ from clawrl_trl.gateway.sessions.identity import strip_identity
 from clawrl_trl.gateway.sessions.incoming import IncomingRequest
 from clawrl_trl.gateway.sessions.placement import Placement
 from clawrl_trl.gateway.upstream import Upstream
+from clawrl_trl.http import sse
 from clawrl_trl.messages import Json
 
 STOPPED = ApiError(503, "The reply was stopped before its end.", code="stopped")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.gateway import sse
+from clawrl_trl.http import sse
 
 
 async def read(chunks: list[bytes]) -> list[bytes]:

@@ -6,9 +6,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from made_up import make_samples, save_tiny_model
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
@@ -106,6 +110,24 @@ def test_a_name_of_this_package_is_not_taken_over(importable: Path) -> None:
     from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, get_environment
 
     assert get_environment("terminal") is BUILTIN_ENVIRONMENTS["terminal"]
+
+
+def test_a_trainer_of_another_package_trains(importable: Path, tmp_path: Path) -> None:
+    from clawrl_trl.trainers import AsyncGRPOConfig
+
+    trainer_class = import_module("guessing.trainer").ShortReplyTrainer
+    samples = make_samples(4)
+    trainer = trainer_class(
+        model=str(save_tiny_model(tmp_path / "tiny")),
+        args=AsyncGRPOConfig(output_dir=str(tmp_path / "run"), use_cpu=True, disable_tqdm=True, num_train_epochs=1),
+        source=samples,
+    )
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    for sample, advantages in zip(samples, trainer.advantages(samples), strict=True):
+        length = len(sample.completion_ids)
+        np.testing.assert_allclose(advantages, np.full(length, sample.score / length**0.5))
+    trainer.train()
+    assert any(not torch.equal(*pair) for pair in zip(trainer.model.parameters(), before, strict=True))
 
 
 def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:

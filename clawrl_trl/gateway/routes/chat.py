@@ -15,7 +15,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clawrl_trl.gateway import sse
 from clawrl_trl.gateway.admission import admit_request
 from clawrl_trl.gateway.errors import ApiError, too_many
 from clawrl_trl.gateway.exchange import Exchange
@@ -23,6 +22,7 @@ from clawrl_trl.gateway.requests import ChatRequest, CompletionRequest
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions.incoming import IncomingRequest
 from clawrl_trl.gateway.wire import CHAT, COMPLETIONS
+from clawrl_trl.http import sse
 from clawrl_trl.http.body import LARGE_BYTES, run_beside
 from clawrl_trl.messages import Json
 
