@@ -464,6 +464,16 @@ def test_text_completions_are_captured(rig: Rig) -> None:
     assert rig.engine.requests[0]["logprobs"] == 0
 
 
+@pytest.mark.parametrize("prompt", [[11, 12], [[11, 12]]])
+def test_a_prompt_of_token_ids_is_kept_as_one_message_with_its_author(rig: Rig, prompt: Any) -> None:
+    event = completion_chunk(0, (" a",), 0, [11, 12])
+    rig.engine.script.append(streams(data(event), data(usage(1)), b"data: [DONE]\n\n"))
+    official(rig).completions.create(model="clawrl", prompt=prompt, max_tokens=1)
+    turn = rig.turn()
+    assert turn.messages == [{"role": "user", "content": "[2 token ids]"}] and turn.provenance == ["owner"]
+    assert turn.kind == "side" and turn.prompt_ids is not None and turn.prompt_ids.tolist() == [11, 12]
+
+
 @pytest.mark.parametrize(
     "wish", [{"echo": True}, {"best_of": 3}, {"prompt_logprobs": 0}, {"include_reasoning": False}]
 )

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from clawrl_trl.gateway.sessions.index import Outcome
 from clawrl_trl.gateway.sessions.sessions import RETRIED, IncomingRequest, Placement, Sessions
 from clawrl_trl.gateway.wire import CHAT, COMPLETIONS
 from clawrl_trl.messages import Message, text_of
@@ -68,6 +69,8 @@ class Gateway:
         self.sessions = Sessions(now=lambda: self.clock, **bounds)
         self.turns: list[str] = []
         self.next_states: dict[str, tuple[list[Message], list[str]]] = {}
+        self._retries: set[int] = set()
+        self._placements: list[Placement] = []  # keeps each alive, so that no two share an id()
 
     def ask(
         self,
@@ -78,8 +81,31 @@ class Gateway:
         path: str | None = None,
     ) -> Placement:
         self.clock += 1.0
+        lost = self._list_lost()
         [placement] = self.sessions.place(incoming(body, owner=owner, headers=headers, path=path, at=self.clock))
+        self._placements.append(placement)
+        if placement.kind == "main" and (placement.session_id, placement.request_key) in lost:
+            self._retries.add(id(placement))
         return placement
+
+    def _list_lost(self) -> set[tuple[str, bytes]]:
+        """Return session and key of every request of the index that got no whole reply."""
+        return {
+            (conversation.id, key)
+            for conversation in self.sessions._index
+            for key, request in conversation.requests.items()
+            if request.outcome is not Outcome.DONE
+        }
+
+    def is_retry(self, placement: Placement) -> bool:
+        """Return whether a request took the place of one whose reply was cut or never came.
+
+        Told from the index as it was when the request came. The reason given for its kind must agree, unless the
+        client stated the kind itself, which is the reason then.
+        """
+        is_retry = id(placement) in self._retries
+        assert (placement.kind_reason == RETRIED) == is_retry or placement.kind_reason.startswith("the client says so")
+        return is_retry
 
     def retried_turn(self, placement: Placement) -> str | None:
         """The turn of the cut reply for which a request was sent again, until that gets a reply itself."""
@@ -122,11 +148,6 @@ def incoming(
 ) -> IncomingRequest:
     """A request as it is after admission."""
     return IncomingRequest(CHAT if "messages" in body else COMPLETIONS, owner, headers or {}, body, path, at=at)
-
-
-def is_retry(placement: Placement) -> bool:
-    """Return whether a request repeats one whose reply was cut or never came."""
-    return placement.kind_reason == RETRIED
 
 
 def say(text: str) -> Message:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from session_clients import Gateway, OpenClaw, Plain, call, is_retry, say
+from session_clients import Gateway, OpenClaw, Plain, call, say
 
 from clawrl_trl.gateway.sessions.identity import strip_identity
 
@@ -133,7 +133,7 @@ def test_a_client_that_sends_only_what_is_new_may_repeat_itself(gateway: Gateway
     lost = gateway.ask(body, headers=headers)
     gateway.sessions.fail(lost)
     again = gateway.ask(body, headers=headers)
-    assert is_retry(again) and again.answered == lost.answered
+    assert gateway.is_retry(again) and again.answered == lost.answered
 
 
 def test_with_an_id_a_reply_is_known_by_its_place(gateway: Gateway) -> None:
@@ -221,5 +221,6 @@ def test_an_exchange_stated_as_side_is_not_feedback(gateway: Gateway) -> None:
 def test_a_raw_completion_is_a_side_request_unless_stated(gateway: Gateway) -> None:
     body = {"prompt": "Once upon", "messages": [{"role": "user", "content": "Once upon"}]}
     assert gateway.ask(body).kind == "side"
+    # One word for each message that the ledger keeps, and it keeps one for a prompt of token ids too.
     assert gateway.ask({"prompt": [1, 2]}).provenance == ["owner"]
     assert gateway.ask(body | {"turn_type": "main"}).kind == "main"

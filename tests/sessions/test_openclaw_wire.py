@@ -17,7 +17,6 @@ from session_clients import (
     Gateway,
     OpenClaw,
     call,
-    is_retry,
     say,
 )
 
@@ -42,7 +41,7 @@ def test_plain_turns_follow_each_other_without_headers(client: OpenClaw, gateway
     assert gateway.next_states[one] == ([{"role": "user", "content": "fix my script"}], ["owner"])
     assert gateway.texts_after(two) == ["thanks"]
     assert first.identity_source == ("message:openclaw" if client.runtime else "inferred")
-    assert all(p.kind_reason and not is_retry(p) for p in (first, second, third))
+    assert all(p.kind_reason and not gateway.is_retry(p) for p in (first, second, third))
 
 
 def test_provenance_names_the_author_of_each_message(client: OpenClaw) -> None:
@@ -172,7 +171,7 @@ def test_a_title_before_the_main_turn_is_neither_retry_nor_parent(client: OpenCl
     placed = client.send("plan a trip")
     gateway.answer(title, body, say("Trip planning"))
     assert placed[0].kind == "main" and placed[0].session_id != title.session_id
-    assert placed[0].parent_id is None and not is_retry(placed[0]) and not placed[0].answered
+    assert placed[0].parent_id is None and not gateway.is_retry(placed[0]) and not placed[0].answered
     one = client.receive(placed, "Where to?")
     client.chat("Rome", "Good choice.")
     assert gateway.texts_after(one) == ["Rome"]
@@ -373,7 +372,7 @@ def test_infer_one_shots_stay_apart_and_get_no_next_state(client: OpenClaw, gate
     second = gateway.ask(body)
     gateway.answer(second, body, say("Hi."))
     assert len({first.session_id, second.session_id}) == 2
-    assert not first.answered and not second.answered and not is_retry(second)
+    assert not first.answered and not second.answered and not gateway.is_retry(second)
 
 
 def _queued(client: OpenClaw, lost: str, newest: str) -> list[dict[str, object]]:
@@ -393,7 +392,7 @@ def test_a_rewritten_message_after_a_5xx_is_a_retry(
     for _ in range(3):
         again = client.again(history=_queued(client, "do the thing", CONTINUE))
         assert again[0].session_id == lost[0].session_id and again[0].kind == "main"
-        assert is_retry(again[0]) and again[0].parent_id == before
+        assert gateway.is_retry(again[0]) and again[0].parent_id == before
         gateway.sessions.fail(again[0])
     again = client.again(history=_queued(client, "do the thing", CONTINUE))
     done = client.receive(again, "Done.")
@@ -418,7 +417,7 @@ def test_a_cut_stream_is_retried_and_the_partial_reply_gets_no_feedback(client: 
     partial = gateway.answer(lost[0], lost[1], say("I am do"), aborted=True)
     again = client.again(history=_queued(client, "do the thing", CONTINUE))
     assert (
-        is_retry(again[0])
+        gateway.is_retry(again[0])
         and gateway.retried_turn(again[0]) == partial
         and again[0].session_id == lost[0].session_id
         and not again[0].answered
@@ -434,7 +433,7 @@ def test_a_nudge_after_a_tool_result_is_a_retry(client: OpenClaw, gateway: Gatew
     lost = client.again()
     gateway.sessions.fail(lost[0])
     again = client.again(history=[*client.history, {"role": "user", "content": CONTINUE}])
-    assert is_retry(again[0]) and again[0].session_id == main.session_id and again[0].parent_id == one
+    assert gateway.is_retry(again[0]) and again[0].session_id == main.session_id and again[0].parent_id == one
     assert again[0].provenance[-2:] == ["client", "client"]
     two = client.receive(again, "One file.")
     assert gateway.next_states[one][1] == ["tool"] and gateway.texts_after(one) == ["a.txt"]
@@ -535,7 +534,7 @@ def test_a_folded_message_that_never_reached_us_still_leads_on(
     client.user("never sent")
     folded = client.again(history=_queued(client, "never sent", "the newer one"))
     one = client.receive(folded, "Both.", keep=False)
-    assert folded[0].kind == "main" and folded[0].parent_id == before and not is_retry(folded[0])
+    assert folded[0].kind == "main" and folded[0].parent_id == before and not gateway.is_retry(folded[0])
     client.history[-1:] = [{"role": "user", "content": "the newer one"}, say("Both.")]
     after, _ = client.chat("fine", "Good.")
     assert after.session_id == folded[0].session_id and gateway.texts_after(one) == ["fine"]
@@ -572,7 +571,7 @@ def test_two_agents_interleave_without_mixing(client: OpenClaw, gateway: Gateway
 def test_two_clients_with_the_same_first_message_stay_two(client: OpenClaw, gateway: Gateway) -> None:
     other = OpenClaw(gateway, runtime=client.runtime, session="1f0e0d0c-1111-4222-8333-444455556666")
     a, b = client.send("hello"), other.send("hello")
-    assert a[0].session_id != b[0].session_id and not is_retry(b[0])
+    assert a[0].session_id != b[0].session_id and not gateway.is_retry(b[0])
     one, two = client.receive(a, "Hi!"), other.receive(b, "Hello, you.")
     assert client.chat("x", "y")[0].session_id == a[0].session_id
     assert other.chat("x", "y")[0].session_id == b[0].session_id

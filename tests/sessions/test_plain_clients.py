@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from session_clients import TITLE_SYSTEM, Gateway, Plain, call, is_retry, say
+from session_clients import TITLE_SYSTEM, Gateway, Plain, call, say
 
 from clawrl_trl.gateway.sessions.match import RETRY_S
 
@@ -84,7 +84,7 @@ def test_two_clients_with_the_same_first_message_stay_two(gateway: Gateway) -> N
     one.receive(flying, "Hi one.")
     two.receive(other, "Hi two.")
     third = Plain(gateway).send("hello")
-    assert third[0].session_id not in (flying[0].session_id, other[0].session_id) and not is_retry(third[0])
+    assert third[0].session_id not in (flying[0].session_id, other[0].session_id) and not gateway.is_retry(third[0])
     assert two.chat("x", "y")[0].session_id == other[0].session_id
     assert one.chat("x", "y")[0].session_id == flying[0].session_id
 
@@ -165,7 +165,7 @@ def test_a_lost_message_in_front_of_the_next_goes_on_with_its_session(gateway: G
     client.messages[0] = {"role": "user", "content": "first half\n\nsecond half"}
     folded = client.again()
     one = client.receive(folded, "Both.")
-    assert folded[0].session_id == lost[0].session_id and not is_retry(folded[0])
+    assert folded[0].session_id == lost[0].session_id and not gateway.is_retry(folded[0])
     client.messages[0] = {"role": "user", "content": "second half"}
     assert client.chat("fine", "Good.")[0].session_id == lost[0].session_id
     assert gateway.texts_after(one) == ["fine"]
@@ -180,7 +180,7 @@ def test_the_same_request_after_a_failure_is_a_retry(gateway: Gateway, cut: bool
     else:
         gateway.sessions.fail(first[0])
     again = client.again()
-    assert again[0].session_id == first[0].session_id and is_retry(again[0]) and not again[0].answered
+    assert again[0].session_id == first[0].session_id and gateway.is_retry(again[0]) and not again[0].answered
     one = client.receive(again, "Hello!")
     assert client.chat("thanks", "Welcome.")[0].session_id == first[0].session_id
     assert gateway.texts_after(one) == ["thanks"]
@@ -191,10 +191,10 @@ def test_a_failure_long_ago_or_in_another_setting_is_no_retry(gateway: Gateway) 
     first = client.send("hello")
     gateway.sessions.fail(first[0])
     other = Plain(gateway, extra={"tools": [{"type": "function", "function": {"name": "f"}}]}).send("hello")
-    assert other[0].session_id != first[0].session_id and not is_retry(other[0])
+    assert other[0].session_id != first[0].session_id and not gateway.is_retry(other[0])
     gateway.clock += RETRY_S + 1
     late = client.again()
-    assert late[0].session_id != first[0].session_id and not is_retry(late[0])
+    assert late[0].session_id != first[0].session_id and not gateway.is_retry(late[0])
 
 
 def test_a_failed_request_gives_its_next_state_when_it_is_repeated(gateway: Gateway) -> None:
@@ -204,7 +204,7 @@ def test_a_failed_request_gives_its_next_state_when_it_is_repeated(gateway: Gate
     assert [answer.turn_id for answer in lost[0].answered] == [one]
     gateway.sessions.fail(lost[0])
     again = client.again()
-    assert is_retry(again[0]) and [answer.turn_id for answer in again[0].answered] == [one]
+    assert gateway.is_retry(again[0]) and [answer.turn_id for answer in again[0].answered] == [one]
     client.receive(again, "Sure.")
     assert client.again()[0].answered == []
 
@@ -217,7 +217,7 @@ def test_a_regenerated_reply_is_neither_retry_nor_feedback(gateway: Gateway) -> 
     again = client.again()
     three = client.receive(again, "A horse walks into a bar.")
     assert again[0].session_id == main.session_id and again[0].kind == "main"
-    assert not is_retry(again[0]) and again[0].answered == [] and again[0].parent_id == one
+    assert not gateway.is_retry(again[0]) and again[0].answered == [] and again[0].parent_id == one
     client.chat("haha", "Glad.")
     assert gateway.texts_after(two) is None and gateway.texts_after(three) == ["haha"]
     assert gateway.texts_after(one) == ["tell a joke"]
@@ -349,9 +349,9 @@ def test_under_another_full_length_prompt_a_lost_request_is_anothers(gateway: Ga
     lost = cook.send("hello")
     gateway.sessions.fail(lost[0])
     other = clerk.send("hello")
-    assert other[0].session_id != lost[0].session_id and not is_retry(other[0])
+    assert other[0].session_id != lost[0].session_id and not gateway.is_retry(other[0])
     again = cook.again()
-    assert again[0].session_id == lost[0].session_id and is_retry(again[0])
+    assert again[0].session_id == lost[0].session_id and gateway.is_retry(again[0])
 
 
 def test_under_another_full_length_prompt_a_stopped_reply_is_anothers(gateway: Gateway) -> None:
@@ -393,4 +393,4 @@ def test_a_prompt_that_differs_by_its_stamps_is_the_same(gateway: Gateway, one: 
     gateway.sessions.fail(lost[0])
     client.messages[0] = {"role": "system", "content": two}
     again = client.again()
-    assert again[0].session_id == lost[0].session_id and is_retry(again[0])
+    assert again[0].session_id == lost[0].session_id and gateway.is_retry(again[0])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_clients import FLUSH_TOOLS, Gateway, OpenClaw, Plain, call, is_retry, say
+from session_clients import FLUSH_TOOLS, Gateway, OpenClaw, Plain, call, say
 
 from clawrl_trl.gateway.sampling import STOPPED
 from clawrl_trl.gateway.sessions.sessions import Placement, Sessions
@@ -100,7 +100,7 @@ def test_a_cut_reply_is_still_retried_after_a_restart_but_not_for_ever(gateway: 
     cut = gateway.answer(placed[0], placed[1], say("He"), aborted=True)
     gateway.restart()
     again = client.again()[0]
-    assert is_retry(again) and gateway.retried_turn(again) == cut
+    assert gateway.is_retry(again) and gateway.retried_turn(again) == cut
     gateway.clock += 10_000
     gateway.restart()
     assert client.again()[0].session_id != placed[0].session_id

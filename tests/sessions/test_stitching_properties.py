@@ -16,7 +16,6 @@ from session_clients import (
     Gateway,
     OpenClaw,
     call,
-    is_retry,
     say,
 )
 
@@ -62,7 +61,7 @@ class Talk:
     def fly(self, action: str, texts: list[str], provenance: list[str], history: Any = None) -> None:
         placed = self.client.again(history=history) if history else self.client.again()
         self.check_main(placed[0], texts, provenance)
-        assert not is_retry(placed[0])
+        assert not self.client.gateway.is_retry(placed[0])
         self.flying = (placed, action, texts, provenance, None)
 
     def check_main(self, placement: Placement, texts: list[str], provenance: list[str]) -> None:
@@ -85,7 +84,7 @@ class Talk:
             gateway.sessions.fail(placed[0])
             placed = self.client.again(history=self.requeued())
             self.check_main(placed[0], texts, provenance)
-            assert is_retry(placed[0])
+            assert gateway.is_retry(placed[0])
         if action == "stop":
             self.awaiting = gateway.answer(placed[0], placed[1], say(f"I was about to {variant}"), aborted=True)
             self.cut = True
@@ -240,6 +239,7 @@ class Recorder(Gateway):
                 inner.fail(placement)
 
         self.sessions = Taped()
+        self.sessions._index = inner._index
 
 
 @settings(max_examples=40, deadline=None)
