@@ -1,7 +1,7 @@
 """The `clawrl` command: serve a run, look into it, take something back.
 
-Every command but `serve`, `doctor`, `tasks` and `import` only opens the ledger, so it works beside a live run and
-after a crash. `--json` prints the same facts for programs.
+Every command but `serve`, `doctor`, `judge`, `tasks` and `import` only opens the ledger, so it works beside a live
+run and after a crash. `--json` prints the same facts for programs.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
     """Entry point of the console script."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # They parse their own flags: no other command is to wait for the import of transformers' parser.
-    own_parsers = {"serve": _serve, "tasks": _tasks, "doctor": _doctor, "env-server": _env_server}
+    own_parsers = {"serve": _serve, "tasks": _tasks, "doctor": _doctor, "env-server": _env_server, "judge": _judge}
     if len(sys.argv) > 1 and sys.argv[1] in own_parsers:
         sys.exit(run_main(lambda: own_parsers[sys.argv[1]](sys.argv[2:])))
     sys.exit(run_main(lambda: _command(sys.argv[1:])))
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="serve a run: gateway, engine and judge, without training", add_help=False)
     commands.add_parser("doctor", help="check an engine, a model and this machine before training", add_help=False)
     commands.add_parser("env-server", help="lend environments to rollouts on other machines", add_help=False)
+    commands.add_parser("judge", help="measure a judge on labelled cases (judge eval)", add_help=False)
     commands.add_parser("tasks", help="check task sets of the environments", add_help=False)
 
     def add(name: str, action: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
@@ -105,6 +106,12 @@ def _doctor(argv: Sequence[str]) -> int:
     from clawrl_trl.doctor.command import doctor
 
     return doctor(argv)
+
+
+def _judge(argv: Sequence[str]) -> int:
+    from clawrl_trl.cli.judge_command import run_judge_command
+
+    return run_judge_command(argv)
 
 
 def _tasks(argv: Sequence[str]) -> int:
