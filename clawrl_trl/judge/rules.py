@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from clawrl_trl.judge import hints, language, tool_results
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.failure_causes import is_failure_wanted
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation import OwnWords, extract_own_words
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
+from clawrl_trl.messages import Json, text_of
 
 Classify = Callable[[str, str, str], model.Opinion]
 
@@ -46,7 +48,11 @@ class RulesJudge:
         score = tool_results.score_results(results)
         if score is None:
             return None
-        return Judgement(self.name, score, detail={"by": "tool results", "results": len(results)})
+        detail: Json = {"by": "tool results", "results": len(results)}
+        # Whoever asked for a failing test got what was wanted when it fails.
+        if score == -1 and is_failure_wanted(f"{unwrap(turn.request)}\n{text_of(turn.response)}"):
+            return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
+        return Judgement(self.name, score, detail=detail)
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
         own = [extract_own_words(unwrap(text)) for text in turn.said_by("owner")]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from clawrl_trl.judge.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.messages import Json
 
 
@@ -62,6 +63,8 @@ _DOING = frozenset(
         "install",
     ]
 )
+_SCREEN = frozenset(["click", "computer", "screenshot", "scroll", "type", "tap", "swipe", "hover", "press", "drag"])
+"""Words of tools that act on a screen: what the page shows after it tells nothing by a line's form."""
 _READERS = frozenset(
     [
         "cat",
@@ -101,13 +104,13 @@ _HEADER = re.compile(
     re.I,
 )
 _ERROR_HEADER = re.compile(
-    r"<tool_use_error>|error (?:invoking|executing) tool\b|(?:mcp|tool) error\b|tool ?exception", re.I
+    r"<(?:tool_use_)?error>|error (?:invoking|executing) tool\b|(?:mcp|tool) error\b|tool ?exception", re.I
 )
 _ENDING = re.compile(
     r"(?:\A|[(\[])(?:the )?(?:command |process |program |script )?"
     r"(?:exit(?:ed)? (?:with )?(?:exit )?(?:code|status)|exited with|(?:completed|finished"
     r"|failed) with exit (?:code|status)"
-    r"|(?:exit|return)[_-]?code|return code)[\s:=]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
+    r"|(?:exit|return)[_-]?code|return code|exit(?: status)?)[\s:=]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
     re.I,
 )
 _XML_ENDING = re.compile(r"<(?:returncode|exit_code)>(-?\d+)</(?:returncode|exit_code)>\s*\Z", re.I)
@@ -144,7 +147,8 @@ _BELOW_SUMMARY = re.compile(
 """Lines that test runners and compilers print below the line that tells."""
 
 _SHELL = re.compile(
-    r"(?:fatal|error|npm err!)(?:\[\w+\])?: \S|npm err! |[\w./-]+: (?:line \d+: )?.{0,300}(?:command not found"
+    r"(?:fatal|error|npm err!)(?:\[\w+\])?: +\S|failed to \w|unable to \w|npm err! "
+    r"|[\w./-]+: (?:line \d+: )?.{0,300}(?:command not found"
     r"|No such file or directory|Permission denied|Is a directory|cannot access|not recognized)|zsh: .{0,300}not found"
     r"|\S+:\d+(?::\d+)?: (?:fatal )?error: |\S+\(\d+,\d+\): error |make(?:\[\d+\])?: \*\*\*|Segmentation fault"
     r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
@@ -169,10 +173,27 @@ def score_results(results: Sequence[ToolResult]) -> int | None:
 
 
 def score_result(result: ToolResult) -> int | None:
-    """-1 failed, +1 worked, `None` for an empty result and for what was read without a structured status."""
+    """Score a result: -1 failed, +1 worked, `None` where that can't be told.
+
+    It can't of an empty result, of what was read without a structured status, and of a failure that says nothing about
+    the call (`failure_causes`).
+    """
     text = result.text.strip()
-    if not text:
+    score = _score_text(result, text) if text else None
+    if score == -1 and _is_wanted_finding(result, text):
         return None
+    if score == -1:
+        return None if is_infrastructure(text) else score
+    # A line that only tells of a busy service has no status of its own, and would pass for an output.
+    return None if score == 1 and opens_with_infrastructure(text) else score
+
+
+def _is_wanted_finding(result: ToolResult, text: str) -> bool:
+    """Decide if a program told by its exit code what it found; one that failed prints an error."""
+    return is_finding(_find_command(result.arguments)) and not any(map(_SHELL.match, text.splitlines()[-_FEW_LINES:]))
+
+
+def _score_text(result: ToolResult, text: str) -> int | None:
     command = _find_command(result.arguments)
     by_name, by_command = reads_by_name(result.name) or command in _VIEWS, reads_by_command(command)
     value = _parse_json(text)
@@ -188,7 +209,7 @@ def score_result(result: ToolResult) -> int | None:
     if any(_RUNNING.match(line) for line in lines[:_FEW_LINES]):
         return None
     score = _score_frame(text, lines)
-    if score is not None or by_command:
+    if score is not None or by_command or _acts_on_screen(result.name):
         return score
     return _score_output(text, lines)
 
@@ -197,6 +218,10 @@ def reads_by_name(name: str) -> bool:
     """Decide by the words of a tool's name if it only reads."""
     words = {word.lower() for word in _NAME_PARTS.findall(name)}
     return bool(words & _READING) and not words & _DOING
+
+
+def _acts_on_screen(name: str) -> bool:
+    return any(word.lower() in _SCREEN for word in _NAME_PARTS.findall(name))
 
 
 def reads_by_command(command: str) -> bool:

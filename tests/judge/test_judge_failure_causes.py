@@ -1,0 +1,118 @@
+"""A failed call is an objection only where a better one would have gone well."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from judge_helpers import judged_turn
+
+from clawrl_trl.judge.failure_causes import is_failure_wanted, is_finding, is_infrastructure, opens_with_infrastructure
+from clawrl_trl.judge.rules import RulesJudge
+from clawrl_trl.judge.turn import JudgedTurn
+
+
+def turn_of(content: str, command: str = "make", request: str = "Build it.", said: str = "") -> JudgedTurn:
+    """A turn whose reply ran a command."""
+    arguments = json.dumps({"command": command})
+    call = {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    turn = judged_turn([("tool", {"role": "tool", "tool_call_id": "call_1", "content": content})])
+    response = {"role": "assistant", "content": said, "tool_calls": [call]}
+    return replace(turn, messages=({"role": "user", "content": request},), response=response)
+
+
+INFRASTRUCTURE = [
+    "npm error code ETIMEDOUT\nnpm error network request to https://registry.example failed\nExit code: 1",
+    "fatal: unable to access 'https://git.example/x.git/': Could not resolve host: git.example\nExit code: 128",
+    '{"error": {"code": 429, "message": "Rate limit reached, please retry"}}',
+    '{"isError": true, "content": [{"type": "text", "text": "upstream returned 503 Service Unavailable"}]}',
+    "psql: error: connection to server at 10.0.0.4 failed: Connection refused\nexit code 2",
+    "Traceback (most recent call last):\n  File 'a.py', line 2, in f\nOSError: [Errno 28] No space left on device",
+    "Error: 502 Bad Gateway",
+    "HTTP 429 Too Many Requests\nRetry-After: 30",
+    "ERROR: Could not install packages due to an OSError: Read timed out.",
+    "E: Could not get lock /var/lib/dpkg/lock-frontend\nexit code: 100",
+]
+
+
+@pytest.mark.parametrize("content", INFRASTRUCTURE)
+def test_a_failure_of_the_infrastructure_is_no_objection(content: str) -> None:
+    assert is_infrastructure(content)
+    assert RulesJudge().decide(turn_of(content)).score is None
+
+
+CALLS_THAT_WERE_WRONG = [
+    "make: *** No rule to make target 'buld'.  Stop.\nExit code: 2",
+    "bash: pyton: command not found\nExit code: 127",
+    'ERROR:  syntax error at or near "FORM"\nLINE 1: SELECT * FORM users',
+    "Failed to start printing.service: Unit printing.service not found.\n[exit 5]",
+    "<error>String to replace not found in file.</error>",
+    "error: pathspec 'mian' did not match any file(s) known to git\nExit code: 1",
+    "file 503.txt: No such file or directory\nExit code: 1",
+    "=== 1 failed, 429 passed in 3.2s ===\nExit code: 1",
+]
+
+
+@pytest.mark.parametrize("content", CALLS_THAT_WERE_WRONG)
+def test_a_wrong_call_is_one(content: str) -> None:
+    assert RulesJudge().decide(turn_of(content)).score == -1
+
+
+SEARCHES = ["grep -rn TODO src", "cd app && grep -c x a.txt", "cat a | grep b", "sudo pgrep nginx"]
+
+
+@pytest.mark.parametrize("command", SEARCHES)
+def test_nothing_found_is_a_finding(command: str) -> None:
+    assert is_finding(command)
+    assert RulesJudge().decide(turn_of("Exit code: 1", command)).score is None
+    broken = "grep: srcc: No such file or directory\nExit code: 2"
+    assert RulesJudge().decide(turn_of(broken, command)).score == -1
+
+
+CHECKS = ["diff a b", "git diff --exit-code", "black --check .", "systemctl is-active x", "nc -zv h 22", "test -f x"]
+
+
+@pytest.mark.parametrize("command", CHECKS)
+def test_programs_that_compare_and_check_find(command: str) -> None:
+    assert is_finding(command)
+
+
+OTHERS = ["make test", "python grep.py", "git difftool", "rm x | tee log", "grep x a && make", ""]
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_other_programs_fail(command: str) -> None:
+    assert not is_finding(command)
+
+
+WANTED = [
+    "Reproduce the crash from issue 12 first.",
+    "Write a failing test for the rounding bug and run it.",
+    "Make sure the old token is rejected now.",
+    "Confirm that port 22 is closed from outside.",
+    "Is the legacy endpoint gone?",
+    "The second run should fail, please check.",
+]
+
+
+@pytest.mark.parametrize("wish", WANTED)
+def test_a_failure_that_was_asked_for_is_no_objection(wish: str) -> None:
+    assert is_failure_wanted(wish)
+    judgement = RulesJudge().decide(turn_of("1 failed in 0.1s\nExit code: 1", "pytest", wish))
+    assert judgement.score is None and judgement.detail["reason"] == "a failure may be what was wanted"
+    assert RulesJudge().decide(turn_of("1 passed in 0.1s\nExit code: 0", "pytest", wish)).score == 1
+
+
+def test_the_reply_may_say_so_itself() -> None:
+    said = "First a run without the fix: it should fail."
+    assert RulesJudge().decide(turn_of("Exit code: 1", "pytest", said=said)).score is None
+    assert RulesJudge().decide(turn_of("Exit code: 1", "pytest")).score == -1
+
+
+@pytest.mark.parametrize("wish", ["Fix the failing build.", "Run the tests and tell me what is broken.", "Deploy it."])
+def test_an_ordinary_request_wants_no_failure(wish: str) -> None:
+    assert not is_failure_wanted(wish)
+
+
+@pytest.mark.parametrize("content", ["status: 404\nHTTP status 500", "see error 500 in the docs", "port 503 is free"])
+def test_an_output_that_mentions_one_is_an_output(content: str) -> None:
+    assert not opens_with_infrastructure(content)
