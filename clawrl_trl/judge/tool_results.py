@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clawrl_trl.judge.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
+from clawrl_trl.judge.steering import cut_verdict_talk
 from clawrl_trl.messages import Json
 
 
@@ -154,6 +155,11 @@ _SHELL = re.compile(
     r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
     re.I,
 )
+_SAYS_FAILURE = re.compile(
+    r".{0,100}\b(?:(?:could not be|was not|not) found|(?:does|did) not exist|access denied|forbidden|unauthori[sz]ed"
+    r"|(?:was|were) (?:rejected|refused|denied)|nothing was changed)\W{0,2}\Z",
+    re.I,
+)
 _EXCEPTION = re.compile(
     r"(?:Uncaught )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b(?: \[\w+\])?(?::.*)?\Z"
 )
@@ -199,6 +205,7 @@ def _score_text(result: ToolResult, text: str) -> int | None:
     value = _parse_json(text)
     if value is not None:
         return _score_json(value, by_name or by_command)
+    text = cut_verdict_talk(text).strip() or text  # a result that is nothing but such talk is an output like any other
     # A status stands at one of the ends; what lies between may be megabytes.
     text = text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -303,7 +310,7 @@ def _score_frame(text: str, lines: Sequence[str]) -> int | None:
     return 1 if int(code) == 0 else -1
 
 
-def _score_output(text: str, lines: Sequence[str]) -> int:
+def _score_output(text: str, lines: Sequence[str]) -> int | None:
     """The sign of an output that ran: its last telling line, a traceback at its end, a shell's error as a whole."""
     if _ends_in_traceback(text):
         return -1
@@ -314,7 +321,10 @@ def _score_output(text: str, lines: Sequence[str]) -> int:
         return 1
     if _SHELL.match(last) or _EXCEPTION.match(last) or _ends_in_stack(lines):
         return -1
-    return -1 if len(lines) <= _FEW_LINES and _SHELL.match(lines[0]) else 1
+    if len(lines) <= _FEW_LINES and _SHELL.match(lines[0]):
+        return -1
+    # A line that ends so has no form of an error, but it reports none of success either.
+    return None if len(lines) <= _FEW_LINES and any(map(_SAYS_FAILURE.match, lines)) else 1
 
 
 def _ends_in_traceback(text: str) -> bool:
