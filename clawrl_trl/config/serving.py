@@ -73,6 +73,7 @@ AT_LEAST = {
     "judge_votes": 1,
     "judge_workers": 1,
     "judge_max_tokens": 1,
+    "praise_cap": 0,
     "judge_majority": 0,
     "judge_temperature": 0,
 }
@@ -193,6 +194,11 @@ class ServingArguments:
     judge_temperature: float = _declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
     judge_max_tokens: int = _declare("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
     judge_timeout: float = _declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
+    praise_cap: int = _declare(
+        "praise_cap",
+        20,
+        "Most approvals by words that count per session and day; near-duplicates count once. 0 sets no bound.",
+    )
     hints: bool = _declare("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
     teacher_top_k: int = _declare(
         "teacher_top_k",

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.judge.praise import limit_praise
 from clawrl_trl.judge.teacher import HintTeacher, NoTeacher, TeacherScores
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, LedgerError, LedgerWriter, episodes, schema, turns
@@ -49,7 +50,7 @@ class JudgeLoop:
 
     Args:
         ledger: The ledger.
-        settings: `judge_workers`, `judge_timeout` and `hints` are used.
+        settings: `judge_workers`, `judge_timeout`, `hints` and `praise_cap` are used.
         teacher: Scores turns under hints; `None` for no teacher.
         judge: Who decides.
     """
@@ -59,6 +60,7 @@ class JudgeLoop:
         self._judge = judge
         self._teacher = teacher if settings.hints else None
         self._hints = settings.hints
+        self._praise_cap = settings.praise_cap
         self._workers = max(1, settings.judge_workers)
         self._lease_s = 4 * settings.judge_timeout + 30
         self._running: dict[asyncio.Task[None], Claim] = {}
@@ -181,10 +183,12 @@ class JudgeLoop:
         return replace(judgement, detail={**judgement.detail, "teacher": scores.detail}), scores
 
     async def _record(self, claim: Claim, judgement: Judgement, scores: TeacherScores | None) -> None:
-        verdict = make_verdict(claim, judgement, scores, hints=self._hints)
-        sample = make_sample(claim, judgement, scores)
-
         def write(tx: Transaction) -> bool:
+            # In the same transaction: turns of one session are judged side by side, and each must see the others.
+            limited = limit_praise(tx, claim.judged_turn, judgement, self._praise_cap)
+            teacher = scores if limited is judgement else None
+            verdict = make_verdict(claim, limited, teacher, hints=self._hints)
+            sample = make_sample(claim, limited, teacher)
             return turns.record_verdict(tx, verdict, sample, attempt=claim.attempt)
 
         try:
