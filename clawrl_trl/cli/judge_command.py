@@ -16,7 +16,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.evaluation.cases import JudgeCase, read_cases
-from clawrl_trl.judge.evaluation.comparison import Comparison, compare
+from clawrl_trl.judge.evaluation.comparison import JudgeComparison, compare
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, judge_cases, read_outcomes, write_outcomes
 from clawrl_trl.judge.evaluation.summary import Pair, Share, Summary, group, summarise
 from clawrl_trl.judge.factory import open_judge
@@ -47,9 +47,9 @@ def run_judge_command(argv: Sequence[str]) -> int:
     Raises:
         UserError: For a wrong flag, wrong files, and a judge that can't be reached.
     """
-    if not argv or argv[0] != "eval":
+    if not argv or argv[0] not in ("eval", "--help", "-h"):
         raise UserError(f"usage: {USAGE}")
-    settings, arguments = _parse(argv[1:])
+    settings, arguments = _parse(argv[1:] if argv[0] == "eval" else argv)
     cases = read_cases(arguments.cases)
     judged = _evaluate(settings, cases)
     if arguments.save:
@@ -118,7 +118,7 @@ def _summarise(cases: Sequence[JudgeCase], outcomes: Sequence[CaseOutcome]) -> d
     return result
 
 
-def _describe(report: Mapping[str, Mapping[str, Mapping[str, Summary]]], comparison: Comparison | None) -> Json:
+def _describe(report: Mapping[str, Mapping[str, Mapping[str, Summary]]], comparison: JudgeComparison | None) -> Json:
     judges = {
         judge: {
             grouping: {name: summary.describe() for name, summary in groups.items()}
@@ -132,7 +132,7 @@ def _describe(report: Mapping[str, Mapping[str, Mapping[str, Summary]]], compari
 def _print_report(
     printer: Printer,
     report: Mapping[str, Mapping[str, Mapping[str, Summary]]],
-    comparison: Comparison | None,
+    comparison: JudgeComparison | None,
     judged: JudgedSet,
     other: JudgedSet | None,
 ) -> None:

@@ -17,7 +17,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 README_LINES = 110
 COMMANDS = (
     *("serve", "doctor", "sessions", "inspect", "explain", "policies", "rollback", "push", "import", "forget"),
-    *("presets", "env-server", "tasks"),
+    *("presets", "env-server", "tasks", "judge"),
 )
 
 

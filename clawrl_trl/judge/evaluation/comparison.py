@@ -34,7 +34,7 @@ class PairedCount:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JudgeComparison:
     """Comparison of two judges, over the cases that both have judged."""
 
     cases: int
@@ -46,7 +46,9 @@ class Comparison:
         return {"cases": self.cases, "right": self.right.describe(), "wrong_sign": self.wrong_sign.describe()}
 
 
-def compare(cases: Sequence[JudgeCase], first: Sequence[CaseOutcome], second: Sequence[CaseOutcome]) -> Comparison:
+def compare(
+    cases: Sequence[JudgeCase], first: Sequence[CaseOutcome], second: Sequence[CaseOutcome]
+) -> JudgeComparison:
     """Compare the outcomes of two judges, which are in the order of the cases."""
     triples = [
         (case, one, other)
@@ -61,4 +63,4 @@ def compare(cases: Sequence[JudgeCase], first: Sequence[CaseOutcome], second: Se
         ]
         return PairedCount(pairs.count((True, False)), pairs.count((False, True)))
 
-    return Comparison(len(triples), count(JudgeCase.is_right), count(JudgeCase.is_wrong_sign))
+    return JudgeComparison(len(triples), count(JudgeCase.is_right), count(JudgeCase.is_wrong_sign))
