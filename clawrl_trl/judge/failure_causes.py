@@ -69,8 +69,9 @@ def is_infrastructure(text: str) -> bool:
 
 
 def opens_with_infrastructure(text: str) -> bool:
-    """Return whether an output begins with such a failure, as a tool reports it that has no status."""
-    return bool(_INFRASTRUCTURE.match(text.lstrip()[:500]))
+    """Return whether an output begins with such a failure, or is one line of it, as of a tool without a status."""
+    head = text.strip()[:500]
+    return bool(_INFRASTRUCTURE.match(head) or ("\n" not in head and _INFRASTRUCTURE.search(head)))
 
 
 def is_finding(command: str) -> bool:

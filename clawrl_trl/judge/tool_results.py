@@ -155,6 +155,13 @@ _SHELL = re.compile(
     r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
     re.I,
 )
+_ERROR_LINE = re.compile(
+    r"(?:erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка|помилка|错误|エラー|오류|त्रुटि|خطأ)(?: ?\d{3})?\s?[:：]"
+    r"|4\d\d: \w"
+    r"|(?:http )?(?:error|erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка) 4\d\d\b",
+    re.I,
+)
+"""How a result of one line reports an error in other languages, or by an HTTP status."""
 _SAYS_FAILURE = re.compile(
     r".{0,100}\b(?:(?:could not be|was not|not) found|(?:does|did) not exist|access denied|forbidden|unauthori[sz]ed"
     r"|(?:was|were) (?:rejected|refused|denied)|nothing was changed)\W{0,2}\Z",
@@ -321,7 +328,7 @@ def _score_output(text: str, lines: Sequence[str]) -> int | None:
         return 1
     if _SHELL.match(last) or _EXCEPTION.match(last) or _ends_in_stack(lines):
         return -1
-    if len(lines) <= _FEW_LINES and _SHELL.match(lines[0]):
+    if len(lines) <= _FEW_LINES and (_SHELL.match(lines[0]) or _ERROR_LINE.match(lines[0])):
         return -1
     # A line that ends so has no form of an error, but it reports none of success either.
     return None if len(lines) <= _FEW_LINES and any(map(_SAYS_FAILURE.match, lines)) else 1

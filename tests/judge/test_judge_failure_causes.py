@@ -29,6 +29,7 @@ INFRASTRUCTURE = [
     "Traceback (most recent call last):\n  File 'a.py', line 2, in f\nOSError: [Errno 28] No space left on device",
     "Error: 502 Bad Gateway",
     "HTTP 429 Too Many Requests\nRetry-After: 30",
+    "cp: error writing '/mnt/backup/a.jpg': No space left on device",
     "ERROR: Could not install packages due to an OSError: Read timed out.",
     "E: Could not get lock /var/lib/dpkg/lock-frontend\nexit code: 100",
 ]
@@ -46,6 +47,9 @@ CALLS_THAT_WERE_WRONG = [
     'ERROR:  syntax error at or near "FORM"\nLINE 1: SELECT * FORM users',
     "Failed to start printing.service: Unit printing.service not found.\n[exit 5]",
     "<error>String to replace not found in file.</error>",
+    "404: no such camera",
+    "Fehler: Empfänger fehlt",
+    "Erreur 400 : adresse invalide",
     "error: pathspec 'mian' did not match any file(s) known to git\nExit code: 1",
     "file 503.txt: No such file or directory\nExit code: 1",
     "=== 1 failed, 429 passed in 3.2s ===\nExit code: 1",
@@ -113,6 +117,8 @@ def test_an_ordinary_request_wants_no_failure(wish: str) -> None:
     assert not is_failure_wanted(wish)
 
 
-@pytest.mark.parametrize("content", ["status: 404\nHTTP status 500", "see error 500 in the docs", "port 503 is free"])
+@pytest.mark.parametrize(
+    "content", ["status: 404\nHTTP status 500", "line 3\nsee error 500 in the docs", "port 503 is free"]
+)
 def test_an_output_that_mentions_one_is_an_output(content: str) -> None:
     assert not opens_with_infrastructure(content)
