@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from clawrl_trl.judge import hints, language, tool_results
+from clawrl_trl.judge import hints, language
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.failure_causes import is_failure_wanted
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation import OwnWords, extract_own_words
+from clawrl_trl.judge.tools.failure_causes import is_failure_wanted
+from clawrl_trl.judge.tools.results import score_results
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 from clawrl_trl.messages import Json, text_of
 
@@ -45,7 +46,7 @@ class RulesJudge:
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
-        score = tool_results.score_results(results)
+        score = score_results(results)
         if score is None:
             return None
         detail: Json = {"by": "tool results", "results": len(results)}

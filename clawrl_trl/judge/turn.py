@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from clawrl_trl.judge.tool_results import ToolResult
+from clawrl_trl.judge.tools.results import ToolResult
 from clawrl_trl.ledger import schema
 from clawrl_trl.messages import Json, text_of
 

@@ -6,8 +6,13 @@ from dataclasses import replace
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge.failure_causes import is_failure_wanted, is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.judge.rules import RulesJudge
+from clawrl_trl.judge.tools.failure_causes import (
+    is_failure_wanted,
+    is_finding,
+    is_infrastructure,
+    opens_with_infrastructure,
+)
 from clawrl_trl.judge.turn import JudgedTurn
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge import tool_results
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.tool_results import ToolResult
+from clawrl_trl.judge.tools import results as tool_results
+from clawrl_trl.judge.tools.results import ToolResult
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text().splitlines()]
 CLIENT_CASES = [json.loads(line) for line in (Path(__file__).parent / "tool_cases.jsonl").read_text().splitlines()]

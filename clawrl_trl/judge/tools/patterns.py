@@ -1,0 +1,155 @@
+"""Patterns of tool results: names of tools, fields of a status, and the lines that tell how a command went."""
+
+import re
+
+READING = frozenset(
+    [
+        "read",
+        "cat",
+        "fetch",
+        "browse",
+        "browser",
+        "grep",
+        "search",
+        "view",
+        "open",
+        "find",
+        "glob",
+        "ls",
+        "list",
+        "retrieve",
+        "scrape",
+        "crawl",
+        "extract",
+        "web",
+    ]
+)
+DOING = frozenset(
+    [
+        "run",
+        "exec",
+        "execute",
+        "write",
+        "edit",
+        "replace",
+        "apply",
+        "patch",
+        "create",
+        "update",
+        "delete",
+        "send",
+        "test",
+        "install",
+    ]
+)
+SCREEN = frozenset(["click", "computer", "screenshot", "scroll", "type", "tap", "swipe", "hover", "press", "drag"])
+"""Words of tools that act on a screen: what the page shows after it tells nothing by a line's form."""
+READERS = frozenset(
+    [
+        "cat",
+        "head",
+        "tail",
+        "less",
+        "more",
+        "bat",
+        "grep",
+        "rg",
+        "egrep",
+        "curl",
+        "wget",
+        "find",
+        "ls",
+        "view",
+        "nl",
+        "sed",
+        "awk",
+        "jq",
+        "journalctl",
+    ]
+)
+NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+COMMAND_FIELDS = ("command", "cmd", "script")
+VIEWS = ("view", "open", "read")
+
+CODE_FIELDS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status")
+INNER = ("metadata", "details", "result", "output")
+BAD = frozenset({"error", "failed", "failure", "timeout", "timed_out", "aborted"})
+GOOD = frozenset({"ok", "success", "succeeded", "completed", "done", "passed"})
+
+HEADER = re.compile(
+    r"(?:exit code:? ?(?P<code>-?\d+)|<(?:returncode|exit_code)>(?P<tag>-?\d+)</(?:returncode"
+    r"|exit_code)>)[ \t]*(?:\n|\Z)"
+    r"|(?:chunk id: [^\n]*\n)?wall time: [^\n]*\n(?:process )?exited with code (?P<wall>-?\d+)[ \t]*(?:\n|\Z)",
+    re.I,
+)
+ERROR_HEADER = re.compile(
+    r"<(?:tool_use_)?error>|error (?:invoking|executing) tool\b|(?:mcp|tool) error\b|tool ?exception", re.I
+)
+ENDING = re.compile(
+    r"(?:\A|[(\[])(?:the )?(?:command |process |program |script )?"
+    r"(?:exit(?:ed)? (?:with )?(?:exit )?(?:code|status)|exited with|(?:completed|finished"
+    r"|failed) with exit (?:code|status)"
+    r"|(?:exit|return)[_-]?code|return code|exit(?: status)?)[\s:=]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
+    re.I,
+)
+XML_ENDING = re.compile(r"<(?:returncode|exit_code)>(-?\d+)</(?:returncode|exit_code)>\s*\Z", re.I)
+ABORTED = re.compile(r"\W{0,2}(?:error: )?(?:the )?command (?:timed out|aborted)\b|.{0,80}\btimed out after \d+", re.I)
+RUNNING = re.compile(r"command (?:is )?still running\b|process running with session", re.I)
+AFTER_ENDING = re.compile(
+    r"\[(?:current working directory|python interpreter): [^\n]*\]|(?:error|signal|background pids"
+    r"|process group pgid):? .*"
+    r"|</?(?:output|stdout|stderr|system)>|shell cwd was reset to .*",
+    re.I,
+)
+"""Lines that clients write below the exit status."""
+
+TESTS_FAILED = re.compile(
+    r"=*\s*(?:\d+ \w+, )*[1-9]\d* (?:failed|failures?|failing|errors?)\b(?:,? \d+ \w+)*(?: in [\d.:]+\S*.*)?[\s=]*\Z"
+    r"|FAILED \((?:failures|errors)=[1-9].*|tests:?\s.*\b[1-9]\d* failed\b.*|test result: FAILED\b.*|--- FAIL\b.*"
+    r"|FAIL(?:\s.*)?\Z|not ok \d.*|# fail [1-9]\d*|.*\b[1-9]\d* (?:tests? failed|examples?, [1-9]\d* failures?)\b.*"
+    r"|.*\b(?:failures|errors): [1-9]\d*\b.*|found [1-9]\d* errors?\b.*|[1-9]\d* errors? generated\.?",
+    re.I,
+)
+TESTS_PASSED = re.compile(
+    r"=*\s*[1-9]\d* (?:passed|passing)\b.*|OK\s*(?:\(.*)?\Z|test result: ok\b.*|(?:ok|PASS)\b.*"
+    r"|tests:?\s.*\bpassed\b.*"
+    r"|.*\ball (?:\d+ )?tests? passed\b.*|# fail 0|.*\b\d+ examples?, 0 failures\b.*|success: no issues found.*",
+    re.I,
+)
+BELOW_SUMMARY = re.compile(
+    r"(?:snapshots|time|duration|start at):?\s.*|ran all test suites.*|# (?:cancelled|skipped|todo|duration_ms) .*"
+    r"|error: test failed, to rerun.*|npm (?:err!|error) .*|\s*\d* ?\|.*|node\.js v\d.*",
+    re.I,
+)
+"""Lines that test runners and compilers print below the line that tells."""
+
+SHELL = re.compile(
+    r"(?:fatal|error|npm err!)(?:\[\w+\])?: +\S|failed to \w|unable to \w|npm err! "
+    r"|[\w./-]+: (?:line \d+: )?.{0,300}(?:command not found"
+    r"|No such file or directory|Permission denied|Is a directory|cannot access|not recognized)|zsh: .{0,300}not found"
+    r"|\S+:\d+(?::\d+)?: (?:fatal )?error: |\S+\(\d+,\d+\): error |make(?:\[\d+\])?: \*\*\*|Segmentation fault"
+    r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
+    re.I,
+)
+ERROR_LINE = re.compile(
+    r"(?:erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка|помилка|错误|エラー|오류|त्रुटि|خطأ)(?: ?\d{3})?\s?[:：]"
+    r"|4\d\d: \w"
+    r"|(?:http )?(?:error|erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка) 4\d\d\b",
+    re.I,
+)
+"""How a result of one line reports an error in other languages, or by an HTTP status."""
+SAYS_FAILURE = re.compile(
+    r".{0,100}\b(?:(?:could not be|was not|not) found|(?:does|did) not exist|access denied|forbidden|unauthori[sz]ed"
+    r"|(?:was|were) (?:rejected|refused|denied)|nothing was changed)\W{0,2}\Z",
+    re.I,
+)
+EXCEPTION = re.compile(
+    r"(?:Uncaught )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b(?: \[\w+\])?(?::.*)?\Z"
+)
+STACK = re.compile(r"\s+at \S|\s+\.\.\. \d+ more|\s*\^|goroutine \d")
+STACK_HEAD = re.compile(
+    r"(?:Exception in thread |panic: |thread '.{0,80}' panicked|(?:Uncaught )?[\w.]*(?:Error|Exception)\b)"
+)
+TRACEBACK = "Traceback (most recent call last):"
+EDGE = 4000
+FEW_LINES = 5

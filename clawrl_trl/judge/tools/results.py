@@ -1,0 +1,202 @@
+"""Scores of tool results: whether the step worked.
+
+The sign comes from a structured status (fields of a JSON object; the header or the ending that a client itself writes
+around an output), else from an anchored sign of what ran: its last line, a traceback at its end, a shell's error as
+the whole of it. Words in the middle of what was printed or read decide nothing, and what a reading tool returned
+decides nothing without a structured status.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from clawrl_trl.judge.steering import cut_verdict_talk
+from clawrl_trl.judge.tools import patterns
+from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
+from clawrl_trl.messages import Json
+
+
+class ToolResult(NamedTuple):
+    """A tool's result as a judge sees it: its text, and the call it answers as far as that is known."""
+
+    text: str
+    name: str = ""
+    arguments: str = ""
+
+
+def score_results(results: Sequence[ToolResult]) -> int | None:
+    """-1 if any of parallel tool results failed, +1 if all that say anything worked, `None` when none does."""
+    scores = [score for result in results if (score := score_result(result)) is not None]
+    return min(scores) if scores else None
+
+
+def score_result(result: ToolResult) -> int | None:
+    """Score a result: -1 failed, +1 worked, `None` where that can't be told.
+
+    It can't of an empty result, of what was read without a structured status, and of a failure that says nothing about
+    the call (`failure_causes`).
+    """
+    text = result.text.strip()
+    score = _score_text(result, text) if text else None
+    if score == -1 and _is_wanted_finding(result, text):
+        return None
+    if score == -1:
+        return None if is_infrastructure(text) else score
+    # A line that only tells of a busy service has no status of its own, and would pass for an output.
+    return None if score == 1 and opens_with_infrastructure(text) else score
+
+
+def _is_wanted_finding(result: ToolResult, text: str) -> bool:
+    """Decide if a program told by its exit code what it found; one that failed prints an error."""
+    return is_finding(_find_command(result.arguments)) and not any(
+        map(patterns.SHELL.match, text.splitlines()[-patterns.FEW_LINES :])
+    )
+
+
+def _score_text(result: ToolResult, text: str) -> int | None:
+    command = _find_command(result.arguments)
+    by_name, by_command = reads_by_name(result.name) or command in patterns.VIEWS, reads_by_command(command)
+    value = _parse_json(text)
+    if value is not None:
+        return _score_json(value, by_name or by_command)
+    text = cut_verdict_talk(text).strip() or text  # a result that is nothing but such talk is an output like any other
+    # A status stands at one of the ends; what lies between may be megabytes.
+    text = text if len(text) <= 2 * patterns.EDGE else f"{text[: patterns.EDGE]}\n{text[-patterns.EDGE :]}"
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    # What was read may hold anything, a traceback too: only the client's own error line counts.
+    if by_name:
+        return -1 if patterns.ERROR_HEADER.match(text) else None
+    # A command that still runs has no outcome yet.
+    if any(patterns.RUNNING.match(line) for line in lines[: patterns.FEW_LINES]):
+        return None
+    score = _score_frame(text, lines)
+    if score is not None or by_command or _acts_on_screen(result.name):
+        return score
+    return _score_output(text, lines)
+
+
+def reads_by_name(name: str) -> bool:
+    """Decide by the words of a tool's name if it only reads."""
+    words = {word.lower() for word in patterns.NAME_PARTS.findall(name)}
+    return bool(words & patterns.READING) and not words & patterns.DOING
+
+
+def _acts_on_screen(name: str) -> bool:
+    return any(word.lower() in patterns.SCREEN for word in patterns.NAME_PARTS.findall(name))
+
+
+def reads_by_command(command: str) -> bool:
+    """Decide if a shell command runs nothing but programs that read."""
+    parts = (part.split() for part in re.split(r"[;&|\n]+", command[: patterns.EDGE]))
+    programs = {part[0].rpartition("/")[2] for part in parts if part} - {"cd"}
+    return bool(programs) and programs <= patterns.READERS
+
+
+def _find_command(arguments: str) -> str:
+    """The command in a call's arguments; empty if there is none."""
+    value = _parse_json(arguments.strip())
+    if not isinstance(value, dict):
+        return ""
+    command = next((value[key] for key in patterns.COMMAND_FIELDS if value.get(key)), "")
+    # Some clients send the words of an exec call, with the shell's script last.
+    command = command[-1] if isinstance(command, list) else command
+    return command if isinstance(command, str) else ""
+
+
+def _parse_json(text: str) -> Json | list[object] | None:
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, (dict, list)) else None
+
+
+def _score_json(value: Json | list[object], reads: bool) -> int | None:
+    if isinstance(value, list):
+        return None if reads else 1
+    # Wrappers of a result state its status outside or inside; the outer one goes first.
+    inner = [value[key] for key in patterns.INNER if isinstance(value.get(key), dict)]
+    scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
+    if scores:
+        return scores[0]
+    if str(value.get("status", "")).lower() in ("running", "pending"):
+        return None
+    if not reads and (value.get("error") or value.get("errors")):
+        return -1
+    return None if reads else 1
+
+
+def _score_fields(value: Mapping[str, object]) -> int | None:
+    """The sign of the fields that state how a call went, the most exact first; `None` if there are none."""
+    fields = {str(key).lower(): entry for key, entry in value.items()}
+    for key in patterns.CODE_FIELDS:
+        code = str(fields.get(key))
+        if re.fullmatch(r"-?\d{1,10}", code):
+            return 1 if int(code) == 0 else -1
+    failed = fields.get("iserror", fields.get("is_error"))
+    if isinstance(failed, bool):
+        return -1 if failed else 1
+    for key in ("success", "ok"):
+        if isinstance(fields.get(key), bool):
+            return 1 if fields[key] else -1
+    status = fields.get("status")
+    if isinstance(status, str) and status.lower() in patterns.BAD | patterns.GOOD:
+        return -1 if status.lower() in patterns.BAD else 1
+    return None
+
+
+def _score_frame(text: str, lines: Sequence[str]) -> int | None:
+    """The sign of what the client wrote around an output: its header, or its ending on the last line."""
+    ending = next(
+        (line for line in reversed(lines[-8:]) if not patterns.AFTER_ENDING.fullmatch(line.strip())), lines[-1]
+    ).strip()
+    stated = patterns.XML_ENDING.search(ending) or patterns.ENDING.search(ending[-200:])
+    if header := patterns.HEADER.match(text):
+        code = next(group for group in header.groups() if group)
+    elif stated:
+        code = stated[1]
+    elif patterns.ERROR_HEADER.match(text) or any(patterns.ABORTED.match(line) for line in lines[-2:]):
+        return -1
+    else:
+        return None
+    return 1 if int(code) == 0 else -1
+
+
+def _score_output(text: str, lines: Sequence[str]) -> int | None:
+    """The sign of an output that ran: its last telling line, a traceback at its end, a shell's error as a whole."""
+    if _ends_in_traceback(text):
+        return -1
+    last = next(
+        (line for line in reversed(lines[-12:]) if not patterns.BELOW_SUMMARY.fullmatch(line)), lines[-1]
+    ).strip()
+    if patterns.TESTS_FAILED.match(last):
+        return -1
+    if patterns.TESTS_PASSED.match(last):
+        return 1
+    if patterns.SHELL.match(last) or patterns.EXCEPTION.match(last) or _ends_in_stack(lines):
+        return -1
+    if len(lines) <= patterns.FEW_LINES and (patterns.SHELL.match(lines[0]) or patterns.ERROR_LINE.match(lines[0])):
+        return -1
+    # A line that ends so has no form of an error, but it reports none of success either.
+    return None if len(lines) <= patterns.FEW_LINES and any(map(patterns.SAYS_FAILURE.match, lines)) else 1
+
+
+def _ends_in_traceback(text: str) -> bool:
+    """Decide if a text ends with a Python traceback: indented lines, then the exception's own without a gap."""
+    begin = text.rfind(patterns.TRACEBACK)
+    if begin < 0 or (begin and text[begin - 1] != "\n"):
+        return False
+    lines = text[begin:].splitlines()[1:]
+    message = next((number for number, line in enumerate(lines) if line[:1].strip()), None)
+    if message is None:
+        return True
+    return bool(patterns.EXCEPTION.match(lines[message])) and all(line.strip() for line in lines[message:])
+
+
+def _ends_in_stack(lines: Sequence[str]) -> bool:
+    """Decide if an output ends with a stack trace below an error's line, as other languages print it."""
+    above = next((line for line in reversed(lines) if not patterns.STACK.match(line)), "")
+    return above != lines[-1] and bool(patterns.STACK_HEAD.match(above.strip()))
