@@ -57,7 +57,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
             self.base_url,
             api_key=client_key("chat"),
             model=self.model,
-            sampling={"max_tokens": options.max_tokens},
+            sampling=options.sampling,
             stream_share=0.0,
             turn_type="side",  # what is held out is not trained on
         )

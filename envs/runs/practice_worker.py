@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         find_gateway(run, GATEWAY_PATIENCE),
         api_key=client_key("chat"),
         model=read_served_model(run),
-        sampling={"max_tokens": options.max_tokens},
+        sampling=options.sampling,
         stream_share=0.0,
         seed=options.seed,
     )
