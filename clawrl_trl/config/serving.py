@@ -386,7 +386,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     return values if isinstance(values, dict) and "served_model_name" in values else None
 
 
-def api_key(scope: str) -> str | None:
+def find_api_key(scope: str) -> str | None:
     """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
@@ -395,7 +395,7 @@ def api_key(scope: str) -> str | None:
     return None
 
 
-def client_key(scope: str) -> str | None:
+def find_client_key(scope: str) -> str | None:
     """Return the key of a scope that our own clients present: the first, where several are set with commas."""
-    keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
+    keys = [key.strip() for key in (find_api_key(scope) or "").split(",") if key.strip()]
     return keys[0] if keys else None

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import ServeSettings, find_client_key
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.runs.learning_curve import learning_curve
@@ -38,7 +38,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
         with open_progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             return evaluate(
                 self.base_url,
-                client_key("chat"),
+                find_client_key("chat"),
                 self.persona,
                 problems=self.options.eval_problems,
                 seed=self.options.seed,

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import ServeSettings, find_client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
@@ -147,7 +147,7 @@ def play_episodes(
         policy,
         num_generations=options.group_size,
         parallel_envs=options.parallel_envs,
-        feedback_key=client_key("feedback"),
+        feedback_key=find_client_key("feedback"),
         reward=load_callable(reward, parameters=["episode"]) if reward else None,
         prm_coef=options.prm_coef,
         stepwise=options.stepwise,
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),
-        api_key=client_key("chat"),
+        api_key=find_client_key("chat"),
         model=read_served_model(run),
         sampling=options.sampling,
         stream_share=0.0,
