@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.cli.imported_file import read_conversations
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.calls import base_name
+from clawrl_trl.engines.calls import find_base_name
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
@@ -47,7 +47,7 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     with _open_engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
-        served = name_policy(version) if version else base_name(engine.models())
+        served = name_policy(version) if version else find_base_name(engine.models())
         prepared = [
             (conversation, [_make_turn(entry, engine, version, served) for entry in conversation["turns"]])
             for conversation in conversations

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings, find_api_key, find_client_key
-from clawrl_trl.engines.calls import base_name, model_names, model_roots
+from clawrl_trl.engines.calls import find_base_name, read_model_names, read_model_roots
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.engines.families import has_chat_template
 from clawrl_trl.engines.launch import model_path
@@ -55,10 +55,10 @@ def describe_model(settings: ServeSettings) -> str:
     models = _fetch_json(
         f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY")
     )
-    if not model_names(models):
+    if not read_model_names(models):
         return f"the model of {settings.engine}"
-    name = base_name(model_names(models))
-    root = model_roots(models).get(name)
+    name = find_base_name(read_model_names(models))
+    root = read_model_roots(models).get(name)
     return f"{root} ({name!r} of {settings.engine})" if root and root != name else f"{name!r} of {settings.engine}"
 
 
