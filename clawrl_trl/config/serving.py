@@ -17,7 +17,7 @@ from typing import Any
 
 from clawrl_trl.config.flags import check_ranges
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
+from clawrl_trl.ledger.database_url import LEDGER_URL, add_known_password, strip_password
 from clawrl_trl.plugins import JUDGES, plugin_names
 from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
 from clawrl_trl.run import make_private, write_private
@@ -223,7 +223,7 @@ class ServingArguments:
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.
-        self.ledger_url = with_known_password(self.ledger_url)
+        self.ledger_url = add_known_password(self.ledger_url)
         reserved = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
         if reserved or not self.model_names:
             wrong = f"{', '.join(reserved)} has a meaning of its own" if reserved else "there is no name"
@@ -334,7 +334,7 @@ class ServeSettings(ServingArguments):
         """Write the resolved settings, without passwords, to `settings.json` in the run folder, atomically."""
         folder = Path(self.run)
         make_private(folder)
-        values = asdict(self) | {"ledger_url": without_password(self.ledger_url)}
+        values = asdict(self) | {"ledger_url": strip_password(self.ledger_url)}
         write_private(folder / FILE_NAME, json.dumps(values, indent=2) + "\n")
         with suppress(OSError, ValueError):
             if _read(folder / OLD_FILE_NAME) is not None:

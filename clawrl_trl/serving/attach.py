@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.vllm.server import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
-from clawrl_trl.ledger.database_url import share_password, without_password
+from clawrl_trl.ledger.database_url import share_password, strip_password
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
 from clawrl_trl.serving.supervisor import read_last_lines
@@ -87,7 +87,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
 
 def _make_flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
-    values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
+    values = asdict(settings) | {"ledger_url": strip_password(settings.ledger_url)}
     return [f"--{each.name}={values[each.name]}" for each in fields(settings) if values[each.name] is not None]
 
 
