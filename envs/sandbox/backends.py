@@ -314,7 +314,7 @@ def default_backend(unsafe_no_sandbox: bool = False) -> str:
     Raises:
         UserError: If bubblewrap does not work here and the user did not accept to go without.
     """
-    trouble = bubblewrap_trouble()
+    trouble = find_bubblewrap_trouble()
     if not trouble:
         return "bubblewrap"
     if unsafe_no_sandbox:
@@ -336,8 +336,10 @@ def check_backend(name: str) -> None:
     """
     if name not in BACKENDS:
         raise UserError(f"There is no sandbox back end {name!r}: choose one of {', '.join(BACKENDS)}.")
-    if name == "bubblewrap" and bubblewrap_trouble():
-        raise UserError(f"bubblewrap does not work here ({bubblewrap_trouble()}): install it, or choose 'docker'.")
+    if name == "bubblewrap" and find_bubblewrap_trouble():
+        raise UserError(
+            f"bubblewrap does not work here ({find_bubblewrap_trouble()}): install it, or choose 'docker'."
+        )
     if name == "docker" and shutil.which("docker") is None:
         raise UserError("Docker is not installed: install it, or choose the back end 'bubblewrap'.")
 
@@ -396,7 +398,7 @@ def _open_user_namespace() -> Iterator[int]:
 
 
 @cache
-def bubblewrap_trouble() -> str:
+def find_bubblewrap_trouble() -> str:
     """Return why bubblewrap can't be used on this machine; empty when it can.
 
     Tried once by running it, since namespaces may be forbidden where it is installed.
