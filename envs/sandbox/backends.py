@@ -304,7 +304,7 @@ class Unsandboxed:
 BACKENDS: dict[str, type[Backend]] = {"bubblewrap": Bubblewrap, "docker": Docker, "none": Unsandboxed}
 
 
-def default_backend(unsafe_no_sandbox: bool = False) -> str:
+def choose_backend(unsafe_no_sandbox: bool = False) -> str:
     """Choose the back end where the user named none.
 
     Args:

@@ -12,7 +12,7 @@ from child_processes import has_ended
 from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, find_bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
-from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
+from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, choose_backend
 from clawrl_trl.errors import UserError
 
 TROUBLE = find_bubblewrap_trouble()
@@ -163,8 +163,8 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Limits(memory_mb=0)
     monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--unsafe_no_sandbox"):
-        default_backend()
-    assert default_backend(unsafe_no_sandbox=True) == "none"
+        choose_backend()
+    assert choose_backend(unsafe_no_sandbox=True) == "none"
 
 
 def test_without_a_sandbox_where_the_user_insists() -> None:
