@@ -175,7 +175,7 @@ class Examination:
 def serving_engine(target: Target) -> Iterator[ServeSettings]:
     """Keep an engine to examine up while the block lasts; yields the settings under which it is found."""
     settings = target.settings
-    if target.is_remote or target.run.announced("engine") is not None:
+    if target.is_remote or target.run.read_announced("engine") is not None:
         yield settings
         return
     with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as folder:

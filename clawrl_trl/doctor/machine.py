@@ -73,7 +73,7 @@ async def check_memory(target: Target) -> Finding:
     name = "memory"
     total, free, card = _find_gpu() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
     need = estimate_run(target, target.shape, on_card=card is not None)
-    running = target.is_remote or target.run.announced("engine") is not None
+    running = target.is_remote or target.run.read_announced("engine") is not None
     apart = card is not None and target.settings.rollout_gpus > 0
     trainer = sum(need.trainer.values())
     engine = sum(need.engine.values()) + target.context * need.cached_token
@@ -139,7 +139,7 @@ async def check_port(target: Target) -> Finding:
     """Return whether the gateway can listen where it is told to."""
     name = "port"
     host, number = target.settings.host, target.settings.port
-    announced = target.run.announced("gateway")
+    announced = target.run.read_announced("gateway")
     if announced is not None and f":{number}/" in f"{announced['base_url']}/":
         return Finding(name, "ok", f"{host}:{number} is this run's own gateway")
     try:

@@ -51,7 +51,7 @@ def attach_or_serve(
     """
     folder = RunFolder(settings.run)
     share_password(settings.ledger_url)  # by the environment: command lines are open to other users
-    gateway = folder.announced("gateway")
+    gateway = folder.read_announced("gateway")
     if gateway is not None:
         _check_adapter_room(settings, ServeSettings.load(folder.path))
         yield gateway
@@ -106,8 +106,8 @@ def _wait_for_gateway(
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         progress(_describe_start(folder))
-        gateway = folder.announced("gateway")
-        if gateway is not None and (folder.announced("judge") or not _has_judge(folder)):
+        gateway = folder.read_announced("gateway")
+        if gateway is not None and (folder.read_announced("judge") or not _has_judge(folder)):
             return gateway
         code = process.poll()
         if code is not None:
@@ -120,7 +120,7 @@ def _wait_for_gateway(
 
 
 def _describe_start(folder: RunFolder) -> str:
-    if folder.announced("engine") is not None:
+    if folder.read_announced("engine") is not None:
         return "Starting gateway and judge"
     line = read_last_lines(folder.logs / "engine.log")
     return f"Starting the engine: {line}" if line else "Starting the engine"

@@ -60,7 +60,7 @@ def start_engine(run: Path, **settings: Any) -> tuple["subprocess.Popen[bytes]",
             env={**os.environ, "CLAWRL_ENGINE_KEY": KEY, "OMP_NUM_THREADS": "1"},
             stderr=log,
         )
-    while (announced := RunFolder(run).announced("engine")) is None:
+    while (announced := RunFolder(run).read_announced("engine")) is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
             raise RuntimeError((run / "engine.log").read_text())
