@@ -102,9 +102,9 @@ def _env_server(argv: Sequence[str]) -> int:
 
 
 def _doctor(argv: Sequence[str]) -> int:
-    from clawrl_trl.doctor.command import doctor
+    from clawrl_trl.doctor.command import run_doctor
 
-    return doctor(argv)
+    return run_doctor(argv)
 
 
 def _tasks(argv: Sequence[str]) -> int:

@@ -76,7 +76,7 @@ ENGINE_CHECKS = (
 """Made with the engine at hand."""
 
 
-def doctor(argv: Sequence[str]) -> int:
+def run_doctor(argv: Sequence[str]) -> int:
     """Run all checks, print the findings, and return the exit code.
 
     Returns:
