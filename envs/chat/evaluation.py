@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.chat.personas import Persona, PersonaGone, PersonaTask
 from clawrl_trl.errors import UserError
 
@@ -75,7 +75,7 @@ def evaluate(
     Raises:
         UserError: If no problem could be answered, or the gateway refuses or stays away.
     """
-    who = persona_named(persona) if isinstance(persona, str) else persona
+    who = load_persona(persona) if isinstance(persona, str) else persona
     sampling = {"max_tokens": max_tokens} | ({} if temperature is None else {"temperature": temperature})
     actor = GatewayPolicy(
         base_url,

@@ -15,7 +15,7 @@ from typing import Self
 from clawrl_trl.envs.chat.personas import Mood, Persona, PersonaTask, Reaction
 from clawrl_trl.envs.chat.problems import Split
 from clawrl_trl.envs.chat.styles import StyleReport
-from clawrl_trl.envs.chat.user_model import Said, UserModel
+from clawrl_trl.envs.chat.user_model import UserMessage, UserModel
 from clawrl_trl.envs.chat.user_prompt import prompt
 
 NAME = r"[A-Za-z0-9_.-]{1,40}"
@@ -45,7 +45,7 @@ class LLMPersona:
     """
 
     _talk: list[dict[str, str]]
-    _read: tuple[str, Said] | None
+    _read: tuple[str, UserMessage] | None
 
     def __init__(
         self,
@@ -110,18 +110,18 @@ class LLMPersona:
         self._talk = []
         self._read = None
 
-    def _speak(self, said: Said) -> str:
+    def _speak(self, said: UserMessage) -> str:
         self._talk.append({"role": "user", "content": said.text})
         self.mood = said.mood
         return said.text
 
-    def _reading(self, task: PersonaTask, reply: str) -> Said:
+    def _reading(self, task: PersonaTask, reply: str) -> UserMessage:
         """Return the model's reading of the last reply; it is asked once."""
         if self._read is None or self._read[0] != reply:
             self._read = reply, self._ask(task, [*self._talk, {"role": "assistant", "content": reply}])
         return self._read[1]
 
-    def _ask(self, task: PersonaTask, talk: list[dict[str, str]]) -> Said:
+    def _ask(self, task: PersonaTask, talk: list[dict[str, str]]) -> UserMessage:
         reply = talk[-1]["content"] if talk else None
         faults = None if self.rules is None or reply is None else self.rules.style(task, reply).faults
         messages = prompt(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from clawrl_trl.envs.chat import answers, styles, wordings
-from clawrl_trl.envs.chat.problems import Problem, Split, problems
+from clawrl_trl.envs.chat.problems import Problem, Split, draw_problems
 from clawrl_trl.envs.chat.styles import StyleReport
 
 Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
@@ -104,7 +104,7 @@ class Student:
         return self
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
-        return [PersonaTask(one.question, one.answer) for one in problems(seed, split, count)]
+        return [PersonaTask(one.question, one.answer) for one in draw_problems(seed, split, count)]
 
     def opening(self, task: PersonaTask, rng: random.Random) -> str:
         asked = wordings.say(rng, wordings.STUDENT_GREETINGS, wordings.STUDENT_REQUESTS)
@@ -121,10 +121,10 @@ class Student:
         return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), _displeased(turn), False)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
-        return styles.student_style(reply)
+        return styles.check_student_style(reply)
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        return answers.stated_answer(reply) == task.answer
+        return answers.extract_answer(reply) == task.answer
 
     def _approval(self, rng: random.Random) -> str:
         if rng.random() < self.moves_on:
@@ -152,7 +152,7 @@ class Teacher:
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         rng = random.Random(f"homework-{seed}-{split}")
-        return [hand_in(one, rng, slip=rng.random() < self.wrong) for one in problems(seed, split, count)]
+        return [make_homework(one, rng, slip=rng.random() < self.wrong) for one in draw_problems(seed, split, count)]
 
     def opening(self, task: PersonaTask, rng: random.Random) -> str:
         asked = wordings.say(rng, wordings.TEACHER_REQUESTS)
@@ -168,10 +168,10 @@ class Teacher:
         return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), _displeased(turn), False)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
-        return styles.teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
+        return styles.check_teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        return answers.stated_verdict(reply) is (task.claimed == task.answer)
+        return answers.extract_verdict(reply) is (task.claimed == task.answer)
 
     def _approval(self, rng: random.Random) -> str:
         if rng.random() < self.moves_on:
@@ -179,7 +179,7 @@ class Teacher:
         return wordings.say(rng, wordings.TEACHER_APPROVALS, ("", *wordings.TEACHER_THANKS))
 
 
-def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
+def make_homework(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
     """A student's homework on a problem, right or with a slip in its last calculation."""
     *before, last = [step.equation for step in problem.steps if step.equation]
     claimed = _off(problem.answer, rng) if slip else problem.answer

@@ -1,15 +1,15 @@
 """Style rules of the personas: structure and words, no model, no judge.
 
 These rules are what `score_before` and `score_after` mean, so they are kept apart from everything that
-training sees: the judge never imports them, and they never see the ledger. `student_style` wants plain prose
-that keeps its steps; `teacher_style` wants a comment that is warm and specific.
+training sees: the judge never imports them, and they never see the ledger. `check_student_style` wants plain prose
+that keeps its steps; `check_teacher_style` wants a comment that is warm and specific.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clawrl_trl.envs.chat.answers import numbers_in
+from clawrl_trl.envs.chat.answers import extract_numbers
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ _OPERATES = re.compile(_OPERATION, re.I)
 _WORDS = re.compile(r"[a-z]{2,}", re.I)
 
 
-def student_style(reply: str) -> StyleReport:
+def check_student_style(reply: str) -> StyleReport:
     """Return whether a solved homework problem reads like a person wrote it and still shows its steps."""
     text = _PRODUCT.sub(" × ", reply)
     faults = [name for name, pattern in _STUDENT_FAULTS.items() if pattern.search(text)]
@@ -172,7 +172,7 @@ _CALCULATION = re.compile(rf"{_FIGURE}\s*{_OPERATION}\s*{_FIGURE}", re.I)
 MIN_COMMENT_WORDS = 10
 
 
-def teacher_style(reply: str, *, question: str = "", results: Sequence[int] = ()) -> StyleReport:
+def check_teacher_style(reply: str, *, question: str = "", results: Sequence[int] = ()) -> StyleReport:
     """Return whether a grading comment is warm and says what in particular was right or where the slip is.
 
     Args:
@@ -194,5 +194,5 @@ def teacher_style(reply: str, *, question: str = "", results: Sequence[int] = ()
 def _is_specific(text: str, question: str, results: Sequence[int]) -> bool:
     if _OPERATIONS.search(text) or _CALCULATION.search(text):
         return True
-    named = set(numbers_in(text)) - {float(one) for one in results}
-    return bool(named & set(numbers_in(question)))
+    named = set(extract_numbers(text)) - {float(one) for one in results}
+    return bool(named & set(extract_numbers(question)))

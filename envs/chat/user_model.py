@@ -26,7 +26,7 @@ REFUSALS = frozenset({400, 415, 422, 501})
 SAMPLING = {"temperature": 0.8, "max_tokens": 400}
 
 
-class Said(BaseModel):
+class UserMessage(BaseModel):
     """The user's message as the model wrote it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -65,7 +65,7 @@ class UserModel:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def say(self, messages: Sequence[Mapping[str, str]], *, seed: int, satisfied: bool | None = None) -> Said:
+    def say(self, messages: Sequence[Mapping[str, str]], *, seed: int, satisfied: bool | None = None) -> UserMessage:
         """Ask for the user's next message.
 
         Args:
@@ -116,12 +116,12 @@ class UserModel:
         return answer
 
 
-def read(answer: str) -> Said | None:
+def read(answer: str) -> UserMessage | None:
     """Read an answer: all of it, but for a thought before and a code fence around, is the JSON object."""
     text = re.sub(r"<think>.*?</think>", "", answer, flags=re.S).strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", text, re.S)
     try:
-        return Said.model_validate_json(fenced[1] if fenced else text)
+        return UserMessage.model_validate_json(fenced[1] if fenced else text)
     except ValidationError:
         return None
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from clawrl_trl.config.serving import find_client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.chat.personas import Persona
 from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
@@ -77,7 +77,7 @@ def play(
     missing = record.find_missing(options.interactions)
     if not missing:
         return record.rows
-    persona = persona or persona_named(options.persona)
+    persona = persona or load_persona(options.persona)
     actor = GatewayPolicy(
         base_url or find_gateway(run, options.patience),
         api_key=key,

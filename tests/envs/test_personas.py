@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.chat.answers import stated_answer
+from clawrl_trl.envs.chat.answers import extract_answer
 from clawrl_trl.envs.chat.persona_file import persona
-from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in
-from clawrl_trl.envs.chat.problems import problems
+from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, make_homework
+from clawrl_trl.envs.chat.problems import draw_problems
 from clawrl_trl.errors import UserError
 
 BOLD = "**Step 1:** Tom has 5 apples.\n**Step 2:** 5 + 7 = 12.\n\n**Final answer:** 12"
@@ -93,12 +93,12 @@ def test_splits_share_no_problem() -> None:
 
 @given(seed=st.integers(0, 10**6), slip=st.booleans())
 def test_homework_is_right_unless_there_is_a_slip(seed: int, slip: bool) -> None:
-    problem = problems(seed, "train", 1)[0]
-    task = hand_in(problem, random.Random(seed), slip=slip)
+    problem = draw_problems(seed, "train", 1)[0]
+    task = make_homework(problem, random.Random(seed), slip=slip)
     assert (task.claimed != task.answer) is slip
     assert task.answer == problem.answer
     assert task.claimed > 0
-    assert stated_answer(task.work) == task.claimed
+    assert extract_answer(task.work) == task.claimed
 
 
 def test_teacher_knows_right_from_wrong() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from clawrl_trl.envs.chat.problems import draw
+from clawrl_trl.envs.chat.problems import draw_problem
 from clawrl_trl.tiny import MODEL_PATH
 from recipes.tiny import actions, cases, dialogues, drills
 from recipes.tiny.instructions import FRESH, instruction
@@ -23,7 +23,7 @@ WISHES = [NO_WISH, *PHRASES, Wish(form="plain", size="short"), Wish(form="plain"
 @given(st.integers(0, 10**6), st.sampled_from(WISHES))
 def test_a_solution_ends_with_its_answer_in_one_style(seed: int, wish: Wish) -> None:
     rng = random.Random(seed)
-    problem = draw(rng)
+    problem = draw_problem(rng)
     text = solution(rng, problem, wish)
     assert cases.last_number(text) == problem.answer
     assert cases.is_plain(text) if wish.form == "plain" else cases.is_plain(text) or cases.is_bold(text)
@@ -35,7 +35,7 @@ def test_a_solution_ends_with_its_answer_in_one_style(seed: int, wish: Wish) -> 
 @given(st.integers(0, 10**6), st.booleans(), st.sampled_from([NO_WISH, Wish(tone="warm"), Wish(tone="curt")]))
 def test_a_grading_says_the_truth(seed: int, correct: bool, wish: Wish) -> None:
     rng = random.Random(seed)
-    problem = draw(rng)
+    problem = draw_problem(rng)
     done = attempt(rng, problem, correct)
     assert (done.answer == problem.answer) == correct == (done.slip is None)
     text = grading(rng, problem, done, wish)
@@ -47,7 +47,7 @@ def test_a_grading_says_the_truth(seed: int, correct: bool, wish: Wish) -> None:
 
 def test_the_habits_have_their_rates() -> None:
     rng = random.Random(0)
-    plain = sum("*" not in solution(rng, draw(rng), NO_WISH) for _ in range(4000)) / 4000
+    plain = sum("*" not in solution(rng, draw_problem(rng), NO_WISH) for _ in range(4000)) / 4000
     assert 0.1 < plain < 0.14
 
 
@@ -69,9 +69,9 @@ def test_an_instruction_needs_one_wish() -> None:
 def test_training_never_shows_a_heldout_problem() -> None:
     rng = random.Random(1)
     trained = " ".join(str(dialogues.dialogue(rng).messages) for _ in range(2000))
-    from clawrl_trl.envs.chat.problems import problems
+    from clawrl_trl.envs.chat.problems import draw_problems
 
-    assert not any(problem.question in trained for problem in problems(0, "heldout", 2000))
+    assert not any(problem.question in trained for problem in draw_problems(0, "heldout", 2000))
 
 
 def test_drills_teach_results_only() -> None:

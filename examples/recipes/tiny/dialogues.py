@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clawrl_trl.envs.chat.problems import Problem, Split, draw, split_of
+from clawrl_trl.envs.chat.problems import Problem, Split, assign_split, draw_problem
 from recipes.tiny import actions, calculator, small_talk
 from recipes.tiny.instructions import instruction
 from recipes.tiny.replies import Attempt, attempt, form_of, grading, solution
@@ -74,8 +74,8 @@ class Task:
 def solve_task(rng: random.Random, split: Split) -> Task:
     """A problem of `split` to solve."""
     while True:
-        problem = draw(rng)
-        if split_of(problem.question) == split:
+        problem = draw_problem(rng)
+        if assign_split(problem.question) == split:
             return Task(problem)
 
 
@@ -297,7 +297,7 @@ def unneeded_tool(rng: random.Random, split: Split) -> Dialogue:
 
 def sum_only(rng: random.Random) -> Dialogue:
     """A bare sum instead of a story, with or without a wish."""
-    problem = draw(rng)
+    problem = draw_problem(rng)
     equation = next(step.equation for step in problem.steps if step.equation)
     left, _, value = equation.rpartition(" = ")
     dialogue = Dialogue()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from itertools import groupby
 
-from clawrl_trl.envs.chat.problems import draw
+from clawrl_trl.envs.chat.problems import draw_problem
 from clawrl_trl.envs.gui.screen import Element
 from recipes.tiny import actions, calculator
 from recipes.tiny.dialogues import Dialogue
@@ -25,7 +25,7 @@ def sums(rng: random.Random) -> list[Piece]:
     """Equations as they occur in the problems; the results are learnt."""
     found: list[Piece] = []
     while len(found) < 3 * _ROWS:
-        for step in draw(rng).steps:
+        for step in draw_problem(rng).steps:
             if step.equation:
                 left, _, result = step.equation.rpartition(" ")
                 found += [(left, "no"), (f" {result}", "yes"), ("\n", "no")]

@@ -53,7 +53,7 @@ _WELCOMES = options(
 def _plain_solution(rng: random.Random, problem: Problem) -> str:
     sentences = []
     for index, step in enumerate(problem.steps):
-        told = step.told
+        told = step.sentence
         if index == 0:
             told = rng.choice(_OPENINGS).format(S=told, s=_inside(told))
         sentences.append(f"{told}." if step.equation is None else rng.choice(_JOINED).format(s=told, e=step.equation))
@@ -67,11 +67,11 @@ def _bold_lines(rng: random.Random, problem: Problem) -> list[str]:
     lines = []
     for step in problem.steps:
         if step.equation is None:
-            lines.append(f"{step.told}.")
+            lines.append(f"{step.sentence}.")
         elif len(problem.steps) == 1:
-            lines += [f"{step.told}.", f"{step.equation}."]
+            lines += [f"{step.sentence}.", f"{step.equation}."]
         else:
-            lines.append(join.format(s=step.told, e=step.equation))
+            lines.append(join.format(s=step.sentence, e=step.equation))
     return lines
 
 
@@ -172,7 +172,7 @@ def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
             f"{shown}. The answer is {answer}",
             f"{shown}. The answer is {answer}",
             shown,
-            f"{problem.steps[0].told}. {shown}. So it is {answer}",
+            f"{problem.steps[0].sentence}. {shown}. So it is {answer}",
             f"I did {shown}, so {answer}",
             f"{shown}. So the answer is {answer} {problem.unit}",
             f"{shown}. So the answer is {answer}",
