@@ -173,9 +173,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
     with ledger.reader() as tx:
         session, name = _find_session(tx, arguments)
         rows = turns.inspect(tx, session)
-    images = pictures.of_session(arguments.run, name, rows)
+    images = pictures.list_session_pictures(arguments.run, name, rows)
     for number, row in enumerate(rows, 1):
-        row["pictures"] = [picture.described() for picture in images if picture.turn == number]
+        row["pictures"] = [picture.describe() for picture in images if picture.turn == number]
     paths = _write_pictures(arguments, rows, images) if arguments.pictures else []
     if arguments.json:
         files = {"files": [str(path) for path in paths]} if arguments.pictures else {}

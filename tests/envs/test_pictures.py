@@ -192,7 +192,7 @@ def test_pictures_of_other_kinds() -> None:
         {"role": "assistant", "content": "ok"},
         {"role": "user", "content": parts},
     ]
-    found = pictures.of_turn(messages, 2)
+    found = pictures.list_turn_pictures(messages, 2)
     assert [(one.step, one.turn, one.place, one.kind) for one in found] == [
         (1, 2, 0, "image/jpeg"),
         (1, 2, 1, "image at an address"),
