@@ -76,13 +76,13 @@ class Picture:
             return self.content
         from PIL import Image
 
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         try:
             with Image.open(io.BytesIO(self.content)) as image:
-                image.save(written, "PNG")
+                image.save(buffer, "PNG")
         except (OSError, ValueError) as error:
             raise UserError(f"{self.name} can't be read as a picture ({error}).") from None
-        return written.getvalue()
+        return buffer.getvalue()
 
 
 def list_turn_pictures(messages: Sequence[Message], number: int) -> list[Picture]:
@@ -105,8 +105,8 @@ def has_pictures(messages: Sequence[Message]) -> bool:
 
 def read_contents(messages: Sequence[Message]) -> list[bytes]:
     """The files of all pictures that messages hold, in their order."""
-    found = (read_url(url)[1] for message in messages for url in _urls(message))
-    return [content for content in found if content is not None]
+    files = (read_url(url)[1] for message in messages for url in _urls(message))
+    return [content for content in files if content is not None]
 
 
 def list_session_pictures(run: str | Path, session: str, rows: Sequence[Mapping[str, Any]]) -> list[Picture]:
@@ -119,11 +119,11 @@ def list_session_pictures(run: str | Path, session: str, rows: Sequence[Mapping[
     """
     turns = {}
     for number, row in enumerate(rows, 1):
-        turns[sum(one.get("role") == "assistant" for one in row["messages"])] = number
+        turns[sum(message.get("role") == "assistant" for message in row["messages"])] = number
     files = RunFolder(run).screenshots_of(session).glob("*.png")
-    kept = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
-    if kept:
-        return [Picture(step, turns.get(step), "image/png", file.read_bytes()) for step, file in kept]
+    screenshots = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
+    if screenshots:
+        return [Picture(step, turns.get(step), "image/png", file.read_bytes()) for step, file in screenshots]
     return [picture for number, row in enumerate(rows, 1) for picture in list_turn_pictures(row["messages"], number)]
 
 
@@ -141,8 +141,8 @@ def read_url(url: str) -> tuple[str, bytes | None]:
 def get_url(part: Mapping[str, Any]) -> str | None:
     """The address in an image part, or `None` for any other part."""
     image = part.get("image_url")
-    found = image.get("url") if isinstance(image, Mapping) else image
-    return found if isinstance(found, str) else None
+    address = image.get("url") if isinstance(image, Mapping) else image
+    return address if isinstance(address, str) else None
 
 
 def _urls(message: Message) -> Iterator[str]:

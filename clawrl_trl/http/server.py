@@ -103,7 +103,9 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
 
     def _make_room(self) -> None:
-        oldest = next((one for one in self.config.oldest_first if one.owes and one is not self), None)
+        oldest = next(
+            (connection for connection in self.config.oldest_first if connection.owes and connection is not self), None
+        )
         if oldest is not None:
             self.connections.discard(oldest)
             del self.config.oldest_first[oldest]

@@ -43,8 +43,8 @@ def digest(*paths: Path) -> str:
         OSError: If one can't be read.
     """
     stats = [path.stat() for path in paths]
-    known = zip(paths, stats, strict=True)
-    return _digest(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in known))
+    pairs = zip(paths, stats, strict=True)
+    return _digest(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in pairs))
 
 
 @lru_cache(maxsize=REMEMBERED)

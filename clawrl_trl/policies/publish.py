@@ -195,8 +195,8 @@ def _rollback_target(tx: Session, now: Policy, to: int | None, store: PolicyStor
         raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
     target = policies.get(tx, version)
     if target is None or target.state in ("rejected", "candidate"):
-        kept = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
-        raise UserError(f"There is no version {version} that has served: choose one of {kept}.")
+        usable = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
+        raise UserError(f"There is no version {version} that has served: choose one of {usable}.")
     if damage := _damage(target, store):
         raise UserError(f"Version {version} can't serve, {damage} ({target.path}): choose another version.")
     return target

@@ -54,7 +54,7 @@ _RIGHT = "|".join((
 
 def extract_numbers(text: str) -> list[float]:
     """All numbers of a text, in order; "1,200" and "$3" are numbers, a hyphen between digits is no sign."""
-    return [float(one.replace(",", "").replace("$", "")) for one in re.findall(NUMBER, text)]
+    return [float(figure.replace(",", "").replace("$", "")) for figure in re.findall(NUMBER, text)]
 
 
 def extract_answer(reply: str) -> float | None:

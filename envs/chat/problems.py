@@ -229,21 +229,21 @@ def draw_problem(rng: random.Random) -> Problem:
     """One random problem of either split."""
     kind_name = rng.choices([*_WEIGHTS, "div_add"], weights=[*_WEIGHTS.values(), 1])[0]
     kind = KINDS[kind_name]
-    *told, asked = rng.choice(kind.stories)
+    *sentences, last_question = rng.choice(kind.stories)
     numbers = kind.draw(rng)
     name = rng.choice(tuple(NAMES))
     unit = rng.choice(UNITS)
     words = {"n": name, "P": NAMES[name], "p": NAMES[name].lower(), "o": unit, **numbers}
     steps = tuple(
         SolutionStep(sentence.format_map(words), equation.format_map(words) if equation else None)
-        for sentence, equation in zip(told, kind.equations, strict=True)
+        for sentence, equation in zip(sentences, kind.equations, strict=True)
     )
-    question = " ".join([*(f"{step.sentence}." for step in steps), asked.format_map(words)])
-    counted = "boxes" if "How many boxes" in asked else unit
+    question = " ".join([*(f"{step.sentence}." for step in steps), last_question.format_map(words)])
+    counted = "boxes" if "How many boxes" in last_question else unit
     return Problem(question, numbers[kind.answer], kind_name, steps, name, counted)
 
 
-def stream(rng: random.Random, split: Split) -> Iterator[Problem]:
+def stream_problems(rng: random.Random, split: Split) -> Iterator[Problem]:
     """Endless problems of one split, drawn with `rng`."""
     while True:
         problem = draw_problem(rng)
@@ -266,9 +266,9 @@ def draw_problems(seed: int, split: Split, count: int) -> list[Problem]:
         raise ValueError(f"split must be 'train' or 'heldout', not {split!r}")
     if count < 0:
         raise ValueError(f"count must not be negative, got {count}")
-    found: dict[str, Problem] = {}
-    source = stream(random.Random(f"{seed}-{split}"), split)
-    while len(found) < count:
+    drawn_by_question: dict[str, Problem] = {}
+    source = stream_problems(random.Random(f"{seed}-{split}"), split)
+    while len(drawn_by_question) < count:
         problem = next(source)
-        found.setdefault(problem.question, problem)
-    return list(found.values())
+        drawn_by_question.setdefault(problem.question, problem)
+    return list(drawn_by_question.values())

@@ -68,7 +68,7 @@ class Pace:
         self._run, self._update_samples, self._lead_s = run, update_samples, lead_s
         self._backlog = backlog
         self._largest_lead = update_samples * lead
-        self._version = newest(run)
+        self._version = find_newest_version(run)
         self.ahead = 0
 
     def count_group(self, group: Group) -> None:
@@ -79,7 +79,7 @@ class Pace:
         """Wait; return when another group may begin."""
         deadline = time.monotonic() + self._lead_s
         while True:
-            version = newest(self._run)
+            version = find_newest_version(self._run)
             if version > self._version:
                 self.ahead = max(0, self.ahead - self._update_samples * (version - self._version))
                 self._version, deadline = version, time.monotonic() + self._lead_s
@@ -93,7 +93,7 @@ class Pace:
             time.sleep(POLL_SECONDS)
 
 
-def newest(run: Path) -> int:
+def find_newest_version(run: Path) -> int:
     """The newest policy version in the run's folder of policies; 0 for the base."""
     versions = [parse_policy_name(path.name) for path in RunFolder(run).policies.glob("*")]
     return max((version for version in versions if version is not None), default=0)

@@ -20,7 +20,7 @@ from clawrl_trl.envs.chat.evaluation import evaluate
 from clawrl_trl.envs.chat.llm_persona import LLMPersona
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.envs.chat.personas import PersonaGone, Student
-from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
+from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, parse_answer
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.persona_worker import play
 from clawrl_trl.errors import UserError
@@ -159,7 +159,7 @@ def test_a_server_without_constrained_output_is_asked_in_plain_words(scripted: C
 def test_an_answer_may_hold_a_thought_and_a_fence() -> None:
     answer = user_says("Fine.", "pleased", True)
     for form in (answer, f" {answer}\n", f"<think>Do I like it?</think>\n{answer}", f"```json\n{answer}\n```"):
-        found = read(form)
+        found = parse_answer(form)
         assert found is not None and (found.text, found.mood, found.satisfied) == ("Fine.", "pleased", True)
 
 

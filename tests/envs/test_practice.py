@@ -17,7 +17,7 @@ from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_fo
 from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, newest, order_tasks, play_episodes
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, find_newest_version, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
@@ -111,10 +111,10 @@ def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> No
     patient.count_group(Group("g", [], {"samples": 11}))
     (tmp_path / "policies" / "policy-v1").mkdir()
     patient.wait()
-    assert newest(tmp_path) == 1 and patient.ahead == 7
+    assert find_newest_version(tmp_path) == 1 and patient.ahead == 7
     (tmp_path / "policies" / "policy-v12").mkdir()
     patient.wait()
-    assert newest(tmp_path) == 12 and patient.ahead == 0
+    assert find_newest_version(tmp_path) == 12 and patient.ahead == 0
 
 
 def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
@@ -126,7 +126,7 @@ def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
         "clawrl_trl.envs.runs.practice_worker.time",
         SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, float(next(clock)))),
     )
-    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.newest", lambda run: int(now[0] // 8))
+    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.find_newest_version", lambda run: int(now[0] // 8))
     pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
     pace.count_group(Group("g", [], {"samples": 16}))
     pace.wait()
