@@ -321,7 +321,8 @@ def choose_backend(unsafe_no_sandbox: bool = False) -> str:
         return "none"
     raise UserError(
         f"There is no sandbox here for untrusted code ({trouble}): install bubblewrap 0.8 or later "
-        "('apt-get install bubblewrap'), choose the back end 'docker', or accept the risk with --unsafe_no_sandbox."
+        "('apt-get install bubblewrap'), choose the back end 'docker', or accept the risk of 'none' "
+        """(of --env terminal and swe: --env_options '{"backend": "none"}')."""
     )
 
 

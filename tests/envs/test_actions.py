@@ -10,7 +10,7 @@ import pytest
 from clawrl_trl.envs import GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
 from clawrl_trl.envs.base.agent import AgentEnv
 from clawrl_trl.envs.gui.tasks import read_tasks
-from recipes.tasks.terminal import folder_of
+from recipes.tasks.terminal import make_folder
 from recipes.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
 from recipes.tiny.dialogues import acting
 
@@ -22,7 +22,7 @@ COUNT = 12
 def environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
     """The environment over the scenes' tasks."""
     if name == "terminal":
-        return TerminalEnv([folder_of(str(place), "easy", one.task) for place, one in enumerate(scenes)])
+        return TerminalEnv([make_folder(str(place), "easy", one.task) for place, one in enumerate(scenes)])
     path = folder / "train.jsonl"
     key = "instance_id" if name == "swe" else "id"
     rows = [{key: str(place), "difficulty": 1, **one.task} for place, one in enumerate(scenes)]

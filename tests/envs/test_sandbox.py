@@ -1,6 +1,8 @@
 """The sandbox in ordinary use."""
 
+import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -9,6 +11,8 @@ import psutil
 import pytest
 from child_processes import has_ended
 
+from clawrl_trl.config.flags import list_flags
+from clawrl_trl.envs.runs.practice_options import PracticeArguments
 from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, find_bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
@@ -162,8 +166,10 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="memory_mb"):
         Limits(memory_mb=0)
     monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
-    with pytest.raises(UserError, match="--unsafe_no_sandbox"):
+    with pytest.raises(UserError, match="bwrap is not installed") as caught:
         choose_backend()
+    flag, value = re.findall(r"--(\w+) '(.*)'", str(caught.value))[0]
+    assert flag in list_flags([PracticeArguments]) and json.loads(value) == {"backend": "none"}
     assert choose_backend(unsafe_no_sandbox=True) == "none"
 
 

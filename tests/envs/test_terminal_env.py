@@ -203,7 +203,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="bubblewrap, docker, none"):
         TerminalEnv([task(7)], backend="chroot")
     monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
-    with pytest.raises(UserError, match="--unsafe_no_sandbox"):
+    with pytest.raises(UserError, match="--env_options"):
         TerminalEnv([task(7)])
 
 
