@@ -46,6 +46,7 @@ class Picture:
         """Width and height in pixels of a PNG."""
         if self.content is None or self.content[:8] != _PNG or len(self.content) < 24:
             return None
+        # The header comes first in every PNG, so its numbers have fixed places.
         return int.from_bytes(self.content[16:20], "big"), int.from_bytes(self.content[20:24], "big")
 
     @property
@@ -122,6 +123,7 @@ def list_session_pictures(run: str | Path, session: str, rows: Sequence[Mapping[
         turns[sum(message.get("role") == "assistant" for message in row["messages"])] = number
     files = RunFolder(run).screenshots_of(session).glob("*.png")
     screenshots = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
+    # They are all that was seen; requests have images only where the policy is shown them.
     if screenshots:
         return [Picture(step, turns.get(step), "image/png", file.read_bytes()) for step, file in screenshots]
     return [picture for number, row in enumerate(rows, 1) for picture in list_turn_pictures(row["messages"], number)]

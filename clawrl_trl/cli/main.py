@@ -239,6 +239,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     with ledger.transaction() as tx:
         session, name = _find_session(tx, arguments)
         count = turns.delete_session(tx, session)
+    # Few sessions have screenshots.
     rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
     # A deleted row stays readable in the write-ahead log until that is written back and cut.
     cleared = ledger.checkpoint()

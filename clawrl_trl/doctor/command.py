@@ -195,6 +195,7 @@ async def run_check(check: Check, target: Target) -> list[Finding]:
     except EngineError as error:
         findings = Finding(check.name, "fail", f"the engine answered {error.status}: {error.message[:200]}", UPGRADE)
     except (KeyError, IndexError, TypeError, ValueError) as error:
+        # Checks index an engine's JSON without testing its form first.
         detail = f"the engine's answer is not of vLLM's form ({type(error).__name__}: {error})"
         findings = Finding(check.name, "fail", detail, UPGRADE)
     listed = findings if isinstance(findings, list) else [findings]

@@ -80,6 +80,7 @@ async def check_memory(target: Target) -> Finding:
     parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
     place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
     detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"
+    # On devices of their own the larger of the two decides; on one device they add up.
     required = trainer if running else max(trainer, engine) if apart else trainer + engine
     if required > 0.9 * free:
         return Finding(name, "warn" if required <= total else "fail", detail, SMALLER)
@@ -115,6 +116,7 @@ async def check_disk(target: Target) -> Finding:
     """Check the room for policy versions where the run folder is or will be."""
     name = "disk"
     free = shutil.disk_usage(_nearest_folder(target.run.path)).free
+    # Adapters are trained, and saved, in float32.
     weights = 4.0 * target.shape.adapter(RANK)
     # A training state holds two moments for each weight, beside the adapter itself.
     room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
@@ -140,6 +142,7 @@ async def check_port(target: Target) -> Finding:
     name = "port"
     host, number = target.settings.host, target.settings.port
     announced = target.run.read_announced("gateway")
+    # The port of a run that is up is taken by that run, which is no fault.
     if announced is not None and f":{number}/" in f"{announced['base_url']}/":
         return Finding(name, "ok", f"{host}:{number} is this run's own gateway")
     try:

@@ -60,7 +60,9 @@ def extract_numbers(text: str) -> list[float]:
 def extract_answer(reply: str) -> float | None:
     """The number a solution ends with: after its last "answer" if there is one, else its last number."""
     for marked in reversed(_ANSWER.findall(reply)):
+        # A point before a digit belongs to a number.
         sentence = re.split(r"\.(?=\D|$)", marked)[0]
+        # Of "the answer is 5 + 7 = 12" the result is meant.
         figures = extract_numbers(sentence.rpartition("=")[2])
         if figures:
             return figures[0]

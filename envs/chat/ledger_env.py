@@ -123,6 +123,7 @@ class LedgerEnv(EnvBase):  # type: ignore[misc]
 
     def _observe(self) -> TensorDict:
         over = self._step_number == len(self._turns)
+        # After the last turn its own messages, and what followed, are all there is to observe.
         turn, _ = self._turns[self._step_number - over]
         facts = {**_collect_texts(self._session, turn, after=over), **_collect_tensors(None if over else turn)}
         ended = _make_end_flags(self._session, over)

@@ -69,6 +69,7 @@ class LLMPersona:
         self._begin(0)
 
     def session(self) -> Self:
+        # Shallow: conversations share the model's client, which threads may share.
         copied = copy.copy(self)
         copied._begin(0)
         return copied
@@ -127,11 +128,13 @@ class LLMPersona:
         messages = make_prompt(
             name=self.name, goal=self._goal(task), tastes=self.tastes, mood=self.mood, talk=talk, faults=faults
         )
+        # Before the first reply there is nothing to be satisfied with.
         satisfied = (None if faults is None else not faults) if talk else None
         return self.model.say(messages, seed=self._seed + len(talk), satisfied=satisfied)
 
     def _goal(self, task: PersonaTask) -> str:
         if self.rules is None:
             return task.question
+        # By the question, so that a task has the same goal whenever it is played.
         goal = random.Random(task.question).choice(self.goals["train"])
         return goal.replace("{question}", task.question).replace("{work}", task.work)

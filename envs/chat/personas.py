@@ -114,6 +114,7 @@ class Student:
         faults = self.style(task, reply).faults
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
+        # The other objections end by asking to keep the steps, and here are none.
         if faults == ("no_steps",):
             objection = wordings.compose_sentence(rng, _list_openers(turn), wordings.STUDENT_MISSING)
             return Reaction(

@@ -222,6 +222,7 @@ _WEIGHTS = {"add": 5, "sub": 5, "mul": 4, "div": 3, "add_add": 2, "add_sub": 2, 
 
 def assign_split(question: str) -> Split:
     """Return the split of a question, by a hash of its text."""
+    # Python's own `hash` of a text differs from process to process.
     return "heldout" if zlib.crc32(question.encode()) % _HELDOUT_SHARE == 0 else "train"
 
 

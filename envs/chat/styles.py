@@ -88,6 +88,7 @@ def check_student_style(reply: str) -> StyleReport:
     """Return whether a solved homework problem reads like a person wrote it and still shows its steps."""
     text = _PRODUCT.sub(" × ", reply)
     faults = [name for name, pattern in _STUDENT_FAULTS.items() if pattern.search(text)]
+    # A sentence may begin with a number; two lines that do are a list.
     if "list" not in faults and len(_NUMBERED_LINES.findall(text)) > 1:
         faults.append("list")
     if not has_worked_step(text):
@@ -182,6 +183,7 @@ def check_teacher_style(reply: str, *, question: str = "", results: Sequence[int
     """
     text = re.sub(r"[*_`#]+", "", reply).replace("’", "'")
     faults = []
+    # "Not a good start" has warm words in it, so negations are cut out first.
     if not any(family.search(_COLD.sub(" ", text)) for family in WARMTH.values()):
         faults.append("cold")
     if not _is_specific(text, question, results):

@@ -63,6 +63,7 @@ class UserModel:
         self._client: openai.OpenAI | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        # Connections can't be sent to another process, which opens its own.
         return {**self.__dict__, "_client": None}
 
     def say(self, messages: Sequence[Mapping[str, str]], *, seed: int, satisfied: bool | None = None) -> UserMessage:
@@ -98,6 +99,7 @@ class UserModel:
                 base_url=self.base_url,
                 api_key=self._key or "none",
                 timeout=self.timeout,
+                # `say` tries again itself, with another seed.
                 max_retries=0,
                 default_headers=ON_THE_SIDE,
             )

@@ -113,6 +113,7 @@ def _play_chats(
     for index in indices:
         env.next_episode = index  # the problem goes with the index, whatever was played before
         if options.think_time > 0:
+            # By the index, so that a run that goes on pauses as it would have.
             env.stopped.wait(random.Random(f"pause-{options.seed}-{index}").expovariate(1 / options.think_time))
         yield {"index": index, **_play_session(env, actor, options.max_turns * MAX_SILENCES)}
     env.close()
@@ -161,6 +162,7 @@ def _play_own_rollout(
     rows = rollout(actor.client, persona, len(indices), seed)
     if not isinstance(rows, Iterable):
         raise UserError(f"the rollout function must yield a mapping per interaction, not {type(rows).__name__}.")
+    # An own rollout may end early, or never.
     for index, row in zip(indices, rows, strict=False):
         if not isinstance(row, Mapping) or "first_score" not in row:
             raise UserError("the rollout function must yield mappings with a 'first_score'.")

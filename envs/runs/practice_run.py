@@ -64,6 +64,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
         rollout = Rollout(
             make_env,
             policy,
+            # A success rate needs no group to compare with.
             num_generations=1,
             parallel_envs=options.parallel_envs,
             report=False,

@@ -180,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = start_worker(argv, "clawrl_trl.envs.runs.practice_worker", "Episodes on a live run.")
     options = PracticeOptions.load(run)
     settings = ServeSettings.load(run)
+    # Without a teacher the samples of a group are known as soon as it is played.
     ledger = Ledger.open(settings.ledger_url or RunFolder(run).ledger) if options.hints else None
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
