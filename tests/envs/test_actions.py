@@ -12,7 +12,7 @@ from clawrl_trl.envs.base.agent import AgentEnv
 from clawrl_trl.envs.gui.tasks import read_tasks
 from recipes.tasks.terminal import make_folder
 from recipes.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
-from recipes.tiny.dialogues import acting
+from recipes.tiny.dialogues import make_acting
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.browser]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
@@ -77,7 +77,7 @@ def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
 def test_the_right_action_is_learnt_at_times() -> None:
     right = 0
     for seed in range(3000):
-        learnt, rng = acting(random.Random(seed), RIGHT), random.Random(seed)
+        learnt, rng = make_acting(random.Random(seed), RIGHT), random.Random(seed)
         scene = SCENES[rng.choice(sorted(SCENES))](rng)
         first = [*scene.messages, *scene.right]
         right += learnt.messages[: len(first)] == first

@@ -14,7 +14,7 @@ from recipes.tiny import calculator, dialogues, render
 from recipes.tiny.tokenizer import MARKERS, SPECIAL
 
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
-CALCULATOR = calculator.schema(random.Random(0), usual=True)
+CALCULATOR = calculator.make_schema(random.Random(0), usual=True)
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -102,7 +102,7 @@ def test_the_recipe_renders_as_the_template_does() -> None:
     rng = random.Random(7)
     for _ in range(400):
         talk = dialogues.dialogue(rng)
-        parts = render.pieces(talk)
+        parts = render.render_pieces(talk)
         ids = [i for text, _ in parts for i in TOKENIZER.encode(text, add_special_tokens=False)]
         messages = [{k: v for k, v in message.items() if k != "context"} for message in talk.messages]
         rendered = TOKENIZER.apply_chat_template(
