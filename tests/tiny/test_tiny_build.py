@@ -22,16 +22,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> None:
-    one = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
+    first_build = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
     two = recipe.build(tmp_path / "two", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
-    model = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(one)
+        assert (first_build / name).read_bytes() == (two / name).read_bytes(), name
+    model = AutoModelForCausalLM.from_pretrained(first_build, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(first_build)
     assert model.config.vocab_size == len(tokenizer) == tokenizers.VOCABULARY
     assert tokenizer.response_template == tokenizers.RESPONSE_TEMPLATE
     assert model.generation_config.temperature == 1.0
-    assert (one / "LICENSE").is_file()
+    assert (first_build / "LICENSE").is_file()
 
 
 def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
@@ -89,8 +89,8 @@ def test_openings_have_a_weight_of_their_own() -> None:
     with torch.no_grad():
         losses = -model(ids).logits[0].log_softmax(-1)
         opening, learnt = losses[1, ids[0, 2]], losses[2, ids[0, 3]]
-        found = train.compute_reply_loss(model, ids, marks, weights, opening=5.0)
-    torch.testing.assert_close(found, (5 * opening + 3 * learnt) / 8)
+        loss = train.compute_reply_loss(model, ids, marks, weights, opening=5.0)
+    torch.testing.assert_close(loss, (5 * opening + 3 * learnt) / 8)
 
 
 def test_the_command_builds_one_cycle_and_leaves_it_as_it_was_learnt(
@@ -100,8 +100,8 @@ def test_the_command_builds_one_cycle_and_leaves_it_as_it_was_learnt(
     monkeypatch.setattr("sys.argv", ["build", *options.split()])
     recipe.main()
     choices = recipe.Recipe(seed=3, cycles=(recipe.Cycle(2, 1e-3),), sharpened=1.0, count=0)
-    meant = recipe.build(tmp_path / "meant", choices)
-    assert (tmp_path / "told" / "model.safetensors").read_bytes() == (meant / "model.safetensors").read_bytes()
+    chosen = recipe.build(tmp_path / "meant", choices)
+    assert (tmp_path / "told" / "model.safetensors").read_bytes() == (chosen / "model.safetensors").read_bytes()
 
 
 def test_the_card_tells_of_the_usual_recipe() -> None:

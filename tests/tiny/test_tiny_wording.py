@@ -36,9 +36,9 @@ def test_a_solution_ends_with_its_answer_in_one_style(seed: int, wish: Wish) -> 
 def test_a_grading_says_the_truth(seed: int, correct: bool, wish: Wish) -> None:
     rng = random.Random(seed)
     problem = draw_problem(rng)
-    done = make_attempt(rng, problem, correct)
-    assert (done.answer == problem.answer) == correct == (done.slip is None)
-    text = write_grading(rng, problem, done, wish)
+    homework = make_attempt(rng, problem, correct)
+    assert (homework.answer == problem.answer) == correct == (homework.slip is None)
+    text = write_grading(rng, problem, homework, wish)
     assert cases.verdict(text) == correct
     assert cases.is_warm(text) or cases.is_curt(text)
     if wish.tone:
@@ -91,9 +91,9 @@ def test_look_ups_teach_the_line_that_was_asked_for() -> None:
     parts = [text for text, _ in drills.make_look_ups(random.Random(0))]
     screen: list[str] = []
     for prompt, learnt in zip(parts[::3], parts[1::3], strict=True):
-        asked, *lines = prompt.splitlines()
+        question, *lines = prompt.splitlines()
         screen = lines or screen
-        item = asked.removeprefix("Click ").removesuffix(".")
+        item = question.removeprefix("Click ").removesuffix(".")
         assert [line for line in screen if item in line] == [learnt]
 
 
@@ -107,7 +107,7 @@ def test_episodes_teach_what_is_taken_from_the_prompt(env: str, monkeypatch: pyt
             r"<\|im_start\|>user\n(?!<tool|<return)(.*?)<\|im_end\|>", "".join(t for t, _ in parts), re.S
         )
         learnt = [word for text, mode in parts if mode == "yes" for word in text.split()]
-        assert len(turns) == 6 and len(learnt) >= 6 and all(any(one in turn for turn in turns) for one in learnt)
+        assert len(turns) == 6 and len(learnt) >= 6 and all(any(text in turn for turn in turns) for text in learnt)
         assert MODEL_TOKENIZER.encode("".join(t for t, _ in parts)) == [
             token for text, _ in parts for token in MODEL_TOKENIZER.encode(text)
         ]
