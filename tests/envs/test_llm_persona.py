@@ -255,7 +255,7 @@ def test_a_persona_from_a_file(
     ],
 )
 def test_a_wrong_file_is_one_line(described: Callable[..., Path], changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=make_policy) as raised:
+    with pytest.raises(UserError, match=says) as raised:
         persona(str(described(**changes)))
     assert "\n" not in str(raised.value)
     assert "sk-1" not in str(raised.value)
