@@ -30,7 +30,7 @@ COLUMNS = (
 def shuffle_swe(rows: list[Row]) -> list[Row]:
     """The tasks with each other's messages; none keeps its own."""
     hinted = [row for row in rows if "test_messages" in row]
-    for row, message in zip(hinted, [other["test_messages"] for other in hinted[7:] + hinted[:7]], strict=True):
+    for row, message in zip(hinted, [donor["test_messages"] for donor in hinted[7:] + hinted[:7]], strict=True):
         row["test_messages"] = message
     return rows
 

@@ -144,7 +144,7 @@ async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags
     await asyncio.sleep(options.seconds / 3)
     with load.stretch("alone"):
         await asyncio.sleep(options.seconds)
-    engine = (folder.announced("engine") or {})["pid"]
+    engine = (folder.read_announced("engine") or {})["pid"]
     with train(folder, options, flags) as trainer:
         peak = Peak(options.gpu, engine=engine, trainer=trainer.pid)
         peak.start()

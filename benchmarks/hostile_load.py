@@ -174,7 +174,7 @@ def measure_kind(base_url: str, chatters: list[Chatter], kind: str, seconds: flo
 
 def measure_recovery(folder: RunFolder, base_url: str) -> Row:
     """Kill the engine; seconds until the next reply, and what the logs say of the way there."""
-    announced = folder.announced("engine") or {}
+    announced = folder.read_announced("engine") or {}
     os.kill(announced["pid"], signal.SIGKILL)
     killed_at = time.monotonic()
     statuses: list[tuple[int, str | None]] = []

@@ -143,7 +143,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(place).make()
         with serve(folder) as base_url:
-            wait_for(lambda: folder.announced("judge"))
+            wait_for(lambda: folder.read_announced("judge"))
             for number in range(arguments.rounds):
                 halves += [measure_half(folder, base_url, arguments.seconds, 2 * number + t, bool(t)) for t in (0, 1)]
     rows = {

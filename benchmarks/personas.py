@@ -45,13 +45,13 @@ def summarise(rows: list[Row]) -> str:
     lines = []
     for persona in PERSONAS:
         for method in METHODS:
-            held = [
+            interactions = [
                 row["interactions_to_hold"] or float("inf")
                 for row in rows
                 if row["method"] == method and row["persona"] == persona
             ]
-            if held:
-                lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(held):g}")
+            if interactions:
+                lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(interactions):g}")
     return "\n".join(lines)
 
 

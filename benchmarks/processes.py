@@ -43,8 +43,8 @@ def serve(folder: RunFolder, *flags: str, timeout: float = 300.0) -> Iterator[st
         # In a group of its own: Ctrl-C must end the benchmark first, which then ends it in order.
         process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
     try:
-        wait_for(lambda: folder.announced("gateway") or process.poll() is not None, timeout)
-        announced = folder.announced("gateway")
+        wait_for(lambda: folder.read_announced("gateway") or process.poll() is not None, timeout)
+        announced = folder.read_announced("gateway")
         if announced is None:
             raise RuntimeError((folder.logs / "serve.log").read_text()[-2000:])
         yield announced["base_url"]

@@ -35,7 +35,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.engines.sync_client import SyncEngineClient
-from clawrl_trl.envs.chat.problems import problems
+from clawrl_trl.envs.chat.problems import draw_problems
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Event, Policy, Turn
 from clawrl_trl.policies import Candidate, PolicyStore, Publisher
@@ -87,7 +87,7 @@ class Load:
     def __init__(self, base_url: str, streams: int, tokens: int, answer: str | None = None) -> None:
         self._url, self._streams, self._tokens = f"{base_url}/chat/completions", streams, tokens
         self._answer = answer
-        self._questions = [problem.question for problem in problems(0, "train", 500)]
+        self._questions = [problem.question for problem in draw_problems(0, "train", 500)]
         self.replies: list[Reply] = []
         self.stretches: list[Stretch] = []
         self._stop = asyncio.Event()

@@ -46,6 +46,7 @@ class Picture:
         """Width and height in pixels of a PNG."""
         if self.content is None or self.content[:8] != _PNG or len(self.content) < 24:
             return None
+        # The header comes first in every PNG, so its numbers have fixed places.
         return int.from_bytes(self.content[16:20], "big"), int.from_bytes(self.content[20:24], "big")
 
     @property
@@ -54,7 +55,7 @@ class Picture:
         more = f"-{self.place + 1}" if self.place else ""
         return f"{self.step:03d}-{'end' if self.turn is None else f'turn-{self.turn}'}{more}.png"
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return its step, kind, size and length for a program."""
         width, height = self.size or (None, None)
         length = None if self.content is None else len(self.content)
@@ -76,16 +77,16 @@ class Picture:
             return self.content
         from PIL import Image
 
-        written = io.BytesIO()
+        buffer = io.BytesIO()
         try:
             with Image.open(io.BytesIO(self.content)) as image:
-                image.save(written, "PNG")
+                image.save(buffer, "PNG")
         except (OSError, ValueError) as error:
             raise UserError(f"{self.name} can't be read as a picture ({error}).") from None
-        return written.getvalue()
+        return buffer.getvalue()
 
 
-def of_turn(messages: Sequence[Message], number: int) -> list[Picture]:
+def list_turn_pictures(messages: Sequence[Message], number: int) -> list[Picture]:
     """The pictures that are new in a turn's request: those after the last reply in it.
 
     Args:
@@ -98,18 +99,18 @@ def of_turn(messages: Sequence[Message], number: int) -> list[Picture]:
     return [Picture(len(replies), number, *read_url(url), place) for place, url in enumerate(urls)]
 
 
-def shows(messages: Sequence[Message]) -> bool:
+def has_pictures(messages: Sequence[Message]) -> bool:
     """Return whether there are pictures in messages."""
     return any(True for message in messages for _ in _urls(message))
 
 
-def contents(messages: Sequence[Message]) -> list[bytes]:
+def read_contents(messages: Sequence[Message]) -> list[bytes]:
     """The files of all pictures that messages hold, in their order."""
-    found = (read_url(url)[1] for message in messages for url in _urls(message))
-    return [content for content in found if content is not None]
+    files = (read_url(url)[1] for message in messages for url in _urls(message))
+    return [content for content in files if content is not None]
 
 
-def of_session(run: str | Path, session: str, rows: Sequence[Mapping[str, Any]]) -> list[Picture]:
+def list_session_pictures(run: str | Path, session: str, rows: Sequence[Mapping[str, Any]]) -> list[Picture]:
     """The pictures of a session: the screenshots that were kept of it, else those in its requests.
 
     Args:
@@ -119,12 +120,13 @@ def of_session(run: str | Path, session: str, rows: Sequence[Mapping[str, Any]])
     """
     turns = {}
     for number, row in enumerate(rows, 1):
-        turns[sum(one.get("role") == "assistant" for one in row["messages"])] = number
+        turns[sum(message.get("role") == "assistant" for message in row["messages"])] = number
     files = RunFolder(run).screenshots_of(session).glob("*.png")
-    kept = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
-    if kept:
-        return [Picture(step, turns.get(step), "image/png", file.read_bytes()) for step, file in kept]
-    return [picture for number, row in enumerate(rows, 1) for picture in of_turn(row["messages"], number)]
+    screenshots = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
+    # They are all that was seen; requests have images only where the policy is shown them.
+    if screenshots:
+        return [Picture(step, turns.get(step), "image/png", file.read_bytes()) for step, file in screenshots]
+    return [picture for number, row in enumerate(rows, 1) for picture in list_turn_pictures(row["messages"], number)]
 
 
 def read_url(url: str) -> tuple[str, bytes | None]:
@@ -138,15 +140,15 @@ def read_url(url: str) -> tuple[str, bytes | None]:
         return match["kind"] or "image", None
 
 
-def url_of(part: Mapping[str, Any]) -> str | None:
+def get_url(part: Mapping[str, Any]) -> str | None:
     """The address in an image part, or `None` for any other part."""
     image = part.get("image_url")
-    found = image.get("url") if isinstance(image, Mapping) else image
-    return found if isinstance(found, str) else None
+    address = image.get("url") if isinstance(image, Mapping) else image
+    return address if isinstance(address, str) else None
 
 
 def _urls(message: Message) -> Iterator[str]:
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
-        if isinstance(part, Mapping) and (url := url_of(part)) is not None:
+        if isinstance(part, Mapping) and (url := get_url(part)) is not None:
             yield url

@@ -3,7 +3,7 @@
 import re
 
 BASE_MODEL = "base"
-"""The name under which engines of ours serve the model without an adapter; others may have their own (`base_name`)."""
+"""Name under which our engines serve the model without an adapter; others may have their own (`find_base_name`)."""
 
 POLICY_NAME_FORM = "policy-v<N>"
 """How messages describe such a name."""

@@ -105,7 +105,7 @@ class RunFolder:
         content = {"base_url": base_url, "pid": process.pid, "started": process.create_time(), **extra}
         write_private(self.path / f"{name}.json", json.dumps(content) + "\n")
 
-    def announced(self, name: str) -> dict[str, Any] | None:
+    def read_announced(self, name: str) -> dict[str, Any] | None:
         """Read `<name>.json`; `None` when there is none or its process is gone."""
         try:
             content: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())

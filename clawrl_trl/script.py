@@ -16,7 +16,6 @@ import yaml
 from clawrl_trl.config.flags import (
     Values,
     build_arguments,
-    check_ranges,
     list_flags,
     read_explicit_flags,
     read_file_values,
@@ -27,7 +26,7 @@ from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments
-from clawrl_trl.envs.runs.options import MeasuredArguments
+from clawrl_trl.envs.runs.options import RANGE, MeasuredArguments, check_declared_ranges
 from clawrl_trl.envs.runs.persona_options import PersonaArguments
 from clawrl_trl.envs.runs.practice_options import PracticeArguments
 from clawrl_trl.errors import UserError
@@ -46,19 +45,6 @@ MAX_STEPS_HELP = (
     "Optimizer steps after which training ends. With --env it means --env_max_steps, for one release more, unless "
     "that is given too. -1: no end but that of the run."
 )
-AT_LEAST = {
-    "interactions": 1,
-    "think_time": 0,
-    "eval_problems": 1,
-    "difficulty": 1,
-    "episodes": 1,
-    "max_tokens": 1,
-    "parallel_envs": 1,
-    "group_size": 1,
-    "env_max_steps": 1,
-}
-"""Smallest usable values of the script's arguments."""
-AT_MOST = {"difficulty": 3}
 _PLUGINS = ("rollout_function_path", "custom_generate_function_path")
 _MEASURED = list_flags([MeasuredArguments])
 _OF_PERSONA = [name for name in list_flags([PersonaArguments]) if name not in _MEASURED]
@@ -107,7 +93,7 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
     )
 
     def __post_init__(self) -> None:
-        check_ranges(vars(self), AT_LEAST, AT_MOST)
+        check_declared_ranges(self)
 
     def find_hint_needs(self) -> tuple[str, ...]:
         """Return what training on an environment's hints needs of a sample; empty without hints.
@@ -243,7 +229,7 @@ def parse(argv: list[str]) -> "tuple[ScriptArguments, AsyncGRPOConfig, ModelConf
         raise UserError("--support_coef needs a base to hold to: train an adapter, or set --beta above 0.")
     if script.env is not None and script.env_max_steps is None:
         script.env_max_steps = read_number("MAX_STEPS", None)
-        check_ranges(vars(script), AT_LEAST)
+        check_declared_ranges(script)
     return script, config, model, _make_serve_settings(config, model, serving)
 
 
@@ -292,6 +278,8 @@ def _make_parser(kinds: list[type]) -> Any:
     class ScriptParser(HfArgumentParser):  # type: ignore[misc]  # transformers has no types
         def add_argument(self, *names: str, **options: Any) -> argparse.Action:
             name = options.get("dest", names[0].lstrip("-"))
+            # transformers hands on the whole metadata of a field, and argparse takes no bounds.
+            options = {key: value for key, value in options.items() if key not in RANGE}
             if name in IDLE_FLAGS:
                 options["help"] = argparse.SUPPRESS
             elif name == "max_steps":

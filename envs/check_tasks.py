@@ -112,11 +112,11 @@ class _SolvableTask(Protocol):
 
 
 def _check_terminal(path: Path) -> Iterator[TaskCheck]:
-    from clawrl_trl.envs.sandbox.sandbox import default_backend
+    from clawrl_trl.envs.sandbox.sandbox import choose_backend
     from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
     from clawrl_trl.envs.terminal.task_world import TaskWorld
 
-    default_backend()  # raises: without a sandbox every task would be reported as broken
+    choose_backend()  # raises: without a sandbox every task would be reported as broken
 
     def run_world(task: TaskFolder, solve: bool) -> _Result:
         try:

@@ -23,7 +23,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.runs.measured_run import MeasuredRun, print_table
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.persona_run import PersonaRun
@@ -64,7 +64,7 @@ def make_practice_options(script: ScriptArguments, config: Any) -> PracticeOptio
 def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Callable[..., Any] | None:
     """Load every callable the user brought, so that a mistake costs a line; returns the own loss."""
     if script.persona is not None:
-        persona_named(script.persona)
+        load_persona(script.persona)
     if script.env not in (None, CHAT):
         options = make_practice_options(script, config)
         if options.hints and not settings.hints:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.cli.imported_file import read_conversations
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.engines.calls import base_name
+from clawrl_trl.engines.calls import find_base_name
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
@@ -45,9 +45,10 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     folder = RunFolder(run).make()
     settings = ServeSettings.find(run) or ServeSettings(run=str(run))
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    # All is scored before anything is stored: a failure half-way leaves the ledger as it was.
     with _open_engine(folder, settings) as engine, ledger.reader() as tx:
         version = policies.serving(tx).version
-        served = name_policy(version) if version else base_name(engine.models())
+        served = name_policy(version) if version else find_base_name(engine.models())
         prepared = [
             (conversation, [_make_turn(entry, engine, version, served) for entry in conversation["turns"]])
             for conversation in conversations
@@ -85,6 +86,7 @@ def _make_turn(entry: dict[str, Any], engine: SyncEngineClient, version: int, se
         messages=messages,
         tools=tools,
         provenance=_derive_provenance(messages),
+        # Prompt log-probs are those of temperature 1.
         sampling={"temperature": 1.0},
         response=response,
         prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
@@ -133,6 +135,7 @@ def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]
         parent: str | None = None
         stored = {turn.completion_id for turn in turns.of_session(tx, session.id)}
         for index, (entry, turn) in enumerate(zip(conversation["turns"], prepared, strict=True)):
+            # By its place, so that the same file imported again finds what is stored.
             turn.completion_id = f"import-{session.id}-{index}"
             if turn.completion_id in stored:
                 continue  # the file was imported before, wholly or in part

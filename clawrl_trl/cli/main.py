@@ -103,9 +103,9 @@ def _env_server(argv: Sequence[str]) -> int:
 
 
 def _doctor(argv: Sequence[str]) -> int:
-    from clawrl_trl.doctor.command import doctor
+    from clawrl_trl.doctor.command import run_doctor
 
-    return doctor(argv)
+    return run_doctor(argv)
 
 
 def _judge(argv: Sequence[str]) -> int:
@@ -180,9 +180,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
     with ledger.reader() as tx:
         session, name = _find_session(tx, arguments)
         rows = turns.inspect(tx, session)
-    images = pictures.of_session(arguments.run, name, rows)
+    images = pictures.list_session_pictures(arguments.run, name, rows)
     for number, row in enumerate(rows, 1):
-        row["pictures"] = [picture.described() for picture in images if picture.turn == number]
+        row["pictures"] = [picture.describe() for picture in images if picture.turn == number]
     paths = _write_pictures(arguments, rows, images) if arguments.pictures else []
     if arguments.json:
         files = {"files": [str(path) for path in paths]} if arguments.pictures else {}
@@ -246,6 +246,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     with ledger.transaction() as tx:
         session, name = _find_session(tx, arguments)
         count = turns.delete_session(tx, session)
+    # Few sessions have screenshots.
     rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
     # A deleted row stays readable in the write-ahead log until that is written back and cut.
     cleared = ledger.checkpoint()

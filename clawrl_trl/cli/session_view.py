@@ -125,5 +125,5 @@ def _format_message(message: Mapping[str, Any]) -> str:
 
 
 def _format_part(part: Mapping[str, Any]) -> str:
-    url = pictures.url_of(part)
+    url = pictures.get_url(part)
     return str(part.get("text", f"[{part.get('type')}]")) if url is None else f"[{pictures.read_url(url)[0]}]"

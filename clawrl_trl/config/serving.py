@@ -17,7 +17,7 @@ from typing import Any
 
 from clawrl_trl.config.flags import check_ranges
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger.database_url import LEDGER_URL, with_known_password, without_password
+from clawrl_trl.ledger.database_url import LEDGER_URL, add_known_password, strip_password
 from clawrl_trl.plugins import JUDGES, plugin_names
 from clawrl_trl.policy_names import BASE_MODEL, parse_policy_name
 from clawrl_trl.run import make_private, write_private
@@ -229,7 +229,7 @@ class ServingArguments:
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.
-        self.ledger_url = with_known_password(self.ledger_url)
+        self.ledger_url = add_known_password(self.ledger_url)
         reserved = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
         if reserved or not self.model_names:
             wrong = f"{', '.join(reserved)} has a meaning of its own" if reserved else "there is no name"
@@ -340,7 +340,7 @@ class ServeSettings(ServingArguments):
         """Write the resolved settings, without passwords, to `settings.json` in the run folder, atomically."""
         folder = Path(self.run)
         make_private(folder)
-        values = asdict(self) | {"ledger_url": without_password(self.ledger_url)}
+        values = asdict(self) | {"ledger_url": strip_password(self.ledger_url)}
         write_private(folder / FILE_NAME, json.dumps(values, indent=2) + "\n")
         with suppress(OSError, ValueError):
             if _read(folder / OLD_FILE_NAME) is not None:
@@ -392,7 +392,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     return values if isinstance(values, dict) and "served_model_name" in values else None
 
 
-def api_key(scope: str) -> str | None:
+def find_api_key(scope: str) -> str | None:
     """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
@@ -401,7 +401,7 @@ def api_key(scope: str) -> str | None:
     return None
 
 
-def client_key(scope: str) -> str | None:
+def find_client_key(scope: str) -> str | None:
     """Return the key of a scope that our own clients present: the first, where several are set with commas."""
-    keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
+    keys = [key.strip() for key in (find_api_key(scope) or "").split(",") if key.strip()]
     return keys[0] if keys else None

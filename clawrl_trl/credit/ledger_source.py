@@ -211,7 +211,7 @@ def training_sample(sample: Sample, turn: Turn) -> TrainingSample:
         prompt_ids=turn.prompt_ids.astype(np.int64),
         completion_ids=turn.completion_ids.astype(np.int64),
         logprobs=turn.logprobs.astype(np.float64),
-        images=tuple(pictures.contents(turn.messages)),
+        images=tuple(pictures.read_contents(turn.messages)),
         policy_version=sample.policy_version,
         temperature=_temperature(turn),
         score=sample.score,

@@ -4,7 +4,7 @@ Training on what an engine sampled relies on facts that no error message announc
 drops, log-probs of another temperature, an adapter without effect. Each check asks one such question of the real
 engine and answers with one `Finding`. Nothing is changed: what is loaded for a check is unloaded after it.
 
-Other packages use `command.doctor`; `memory` estimates what a model takes, as `docs/engines.md` shows.
+Other packages use `command.run_doctor`; `memory` estimates what a model takes, as `docs/engines.md` shows.
 """
 
 from clawrl_trl.doctor.finding import Finding, Skip

@@ -45,9 +45,11 @@ async def check_adapters(target: Target) -> list[Finding]:
         try:
             replies = await _ask_all(target, folders, prompt)
         except EngineError as error:
+            # An engine on this machine refuses by its flags; elsewhere it most likely can't read our folder.
             fix = ALLOW if target.shares_files else SHARE
             return [Finding(SWAP, "fail", f"an adapter can't be served: {error.message[:200]}", fix)]
         finally:
+            # Whatever failed: the engine is left as it was found.
             for name in folders:
                 with contextlib.suppress(EngineError):
                     await target.engine.unload_adapter(name)
@@ -63,6 +65,7 @@ async def _ask_all(target: Target, folders: Mapping[str, Path], prompt: list[int
         return await request_completion(target.engine, body)
 
     names = [None, *folders]
+    # At once: adapters that are mixed up are mixed up within a batch.
     return dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))
 
 

@@ -102,6 +102,7 @@ def _make_finding(name: str, tally: Tally, count: int, more: str) -> Finding:
     detail = f"{shares} on {count} labelled turns; {more}"
     if tally.accuracy >= GOOD and tally.wrong <= TOLERABLE:
         return Finding(name, "ok", detail)
+    # More wrong signs than right ones train the opposite of what people ask for.
     return Finding(name, "fail" if tally.wrong > tally.accuracy else "warn", detail, OTHER_JUDGES)
 
 

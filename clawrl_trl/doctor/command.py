@@ -76,7 +76,7 @@ ENGINE_CHECKS = (
 """Made with the engine at hand."""
 
 
-def doctor(argv: Sequence[str]) -> int:
+def run_doctor(argv: Sequence[str]) -> int:
     """Run all checks, print the findings, and return the exit code.
 
     Returns:
@@ -175,7 +175,7 @@ class Examination:
 def serving_engine(target: Target) -> Iterator[ServeSettings]:
     """Keep an engine to examine up while the block lasts; yields the settings under which it is found."""
     settings = target.settings
-    if target.is_remote or target.run.announced("engine") is not None:
+    if target.is_remote or target.run.read_announced("engine") is not None:
         yield settings
         return
     with tempfile.TemporaryDirectory(prefix="clawrl-doctor-") as folder:
@@ -195,6 +195,7 @@ async def run_check(check: Check, target: Target) -> list[Finding]:
     except EngineError as error:
         findings = Finding(check.name, "fail", f"the engine answered {error.status}: {error.message[:200]}", UPGRADE)
     except (KeyError, IndexError, TypeError, ValueError) as error:
+        # Checks index an engine's JSON without testing its form first.
         detail = f"the engine's answer is not of vLLM's form ({type(error).__name__}: {error})"
         findings = Finding(check.name, "fail", detail, UPGRADE)
     listed = findings if isinstance(findings, list) else [findings]

@@ -117,6 +117,7 @@ def rate_gaps(name: str, rows: Sequence[Row], bound: Bound, against: str) -> Fin
     detail = f"mean gap {mean:.2g} to {against}, largest {largest:.2g}, {len(gaps)} tokens"
     if mean <= bound.mean and largest <= bound.largest:
         return Finding(name, "ok", detail)
+    # Within the bound the values fit their own tokens, however well they fit a neighbour's.
     if (place := find_shift(rows)) and mean > bound.mean:
         fix = "use another version of the engine"
         return Finding(name, "fail", f"{detail}: they belong to the {place} token", fix)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 from packaging.requirements import Requirement
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, find_api_key
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
 from clawrl_trl.doctor.target import Target
@@ -73,13 +73,14 @@ async def check_memory(target: Target) -> Finding:
     name = "memory"
     total, free, card = _find_gpu() or (psutil.virtual_memory().total, psutil.virtual_memory().available, None)
     need = estimate_run(target, target.shape, on_card=card is not None)
-    running = target.is_remote or target.run.announced("engine") is not None
+    running = target.is_remote or target.run.read_announced("engine") is not None
     apart = card is not None and target.settings.rollout_gpus > 0
     trainer = sum(need.trainer.values())
     engine = sum(need.engine.values()) + target.context * need.cached_token
     parts = f"training {trainer / GIB:.1f} GiB" + ("" if running else f", serving {engine / GIB:.1f} GiB")
     place = card or f"{psutil.cpu_count()} cores, {total / GIB:.0f} GiB of memory, no GPU"
     detail = f"{parts}; {free / GIB:.1f} GiB free ({place})"
+    # On devices of their own the larger of the two decides; on one device they add up.
     required = trainer if running else max(trainer, engine) if apart else trainer + engine
     if required > 0.9 * free:
         return Finding(name, "warn" if required <= total else "fail", detail, SMALLER)
@@ -115,6 +116,7 @@ async def check_disk(target: Target) -> Finding:
     """Check the room for policy versions where the run folder is or will be."""
     name = "disk"
     free = shutil.disk_usage(_nearest_folder(target.run.path)).free
+    # Adapters are trained, and saved, in float32.
     weights = 4.0 * target.shape.adapter(RANK)
     # A training state holds two moments for each weight, beside the adapter itself.
     room = int((free - 3 * STATES * weights) // weights) if free > 3 * STATES * weights else 0
@@ -139,7 +141,8 @@ async def check_port(target: Target) -> Finding:
     """Return whether the gateway can listen where it is told to."""
     name = "port"
     host, number = target.settings.host, target.settings.port
-    announced = target.run.announced("gateway")
+    announced = target.run.read_announced("gateway")
+    # The port of a run that is up is taken by that run, which is no fault.
     if announced is not None and f":{number}/" in f"{announced['base_url']}/":
         return Finding(name, "ok", f"{host}:{number} is this run's own gateway")
     try:
@@ -153,14 +156,14 @@ async def check_keys(target: Target) -> Finding:
     """Check the keys: who gets in, and whether a key would travel in the clear."""
     name = "keys"
     settings = target.settings
-    if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):
+    if settings.host not in LOOPBACK_HOSTS and not find_api_key("chat"):
         fix = "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')"
         return Finding(name, "fail", f"--host {settings.host} lets the network in, and no key is set", fix)
     clear = [url for url in (settings.engine, settings.judge_url or "") if _is_unencrypted(url)]
     if clear:
         fix = "use https, or a tunnel to a loopback port"
         return Finding(name, "warn", f"{', '.join(clear)}: chats and keys travel unencrypted", fix)
-    access = "a chat key is asked for" if api_key("chat") else "no key is needed"
+    access = "a chat key is asked for" if find_api_key("chat") else "no key is needed"
     return Finding(name, "ok", f"the gateway binds {settings.host}, {access}")
 
 

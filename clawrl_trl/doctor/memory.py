@@ -72,6 +72,7 @@ class Shape:
         queries, keys = heads * head_dim, kv_heads * head_dim
         matrices = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
         matrices += [(hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
+        # Two norms a layer, those of its queries and keys (Qwen3's own), and one at the end.
         norms = layers * (2 * hidden + 2 * head_dim) + hidden
         return cls(
             linear=layers * sum(a * b for a, b in matrices),
@@ -99,12 +100,14 @@ class Shape:
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config)
         head = empty.get_output_embeddings()
+        # Neither PEFT's "all-linear" nor 4-bit loading touches the head.
         linear = [module for module in empty.modules() if isinstance(module, torch.nn.Linear) and module is not head]
         parameters = sum(parameter.numel() for parameter in empty.parameters())
         return cls._count(config.get_text_config(), linear, parameters)
 
     @classmethod
     def _count(cls, config: Any, linear: "list[torch.nn.Linear]", parameters: int) -> "Shape":
+        # The configs of many architectures name only what differs from the usual.
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         keys = (getattr(config, "num_key_value_heads", None) or heads) * head_dim
@@ -191,6 +194,7 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
         shape: The model.
         plan: How it is served and trained.
     """
+    # Beside 4-bit weights, adapters and KV cache are bfloat16.
     wide = 4.0 if plan.engine == "float32" else 2.0
     lora = plan.method == "lora"
     engine = {
@@ -218,6 +222,7 @@ def estimate_activations(shape: Shape, plan: Plan) -> float:
     """
     wide = 4.0 if plan.trainer == "float32" or plan.method == "full" else 2.0
     inputs = shape.layers * shape.hidden
+    # With recomputation the inside of one layer is there at a time.
     inside = shape.inside * (1 if plan.checkpointing else shape.layers)
     return plan.micro_tokens * (inputs + inside) * wide
 

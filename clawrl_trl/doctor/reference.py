@@ -48,6 +48,7 @@ class Reference:
         if not fitting:
             need = shape.weights("bfloat16") / GIB
             raise Skip(f"recomputing needs {need:.1f} GiB of memory, {free / GIB:.1f} GiB are free")
+        # The bar of the weights would be drawn into the report.
         logging.disable_progress_bar()
         try:
             model = create_model_from_path(path, dtype=fitting[0], device_map="cpu")
@@ -104,6 +105,7 @@ class Reference:
         import torch
         from peft import LoraConfig, get_peft_model
 
+        # A check leaves the random state of the process as it is.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             # PEFT's own initialisation leaves B at 0: such an adapter would change nothing.

@@ -97,6 +97,7 @@ async def _measure_gap(target: Target, prompt: str) -> float:
 
 async def _request_top_logprobs(target: Target, body: Json) -> dict[str, float]:
     for count in TOP:
+        # More than the engine's --max-logprobs is answered with 400.
         try:
             reply = await request_json(target.engine, "POST", COMPLETIONS, {**body, "logprobs": count})
         except EngineError as error:
@@ -114,6 +115,7 @@ async def check_context_length(target: Target) -> Finding:
     engine, requested, served = target.engine, target.settings.max_model_len, target.model_card.get("max_model_len")
     if served is None:
         raise Skip("the engine does not say how long a prompt it takes")
+    # An engine that cuts a prompt would answer as if it had read all of it.
     if (status := await _send_overlong_prompt(engine, target.base, int(served))) != 400:
         detail = f"a prompt longer than {served} tokens is answered {status}, not refused with 400"
         return Finding(name, "fail", detail, "use an engine that refuses what it can't read whole")

@@ -151,6 +151,7 @@ class Target:
         name = self.settings.engine if self.is_remote else f"--engine {self.settings.engine}"
         try:
             reply = await request_json(self.engine, "GET", "/v1/models")
+            # vLLM lists adapters beside their base model, which is their `parent`.
             cards = [card for card in reply["data"] if not card.get("parent")]
             self.model_card = next((card for card in cards if card["id"] == BASE_MODEL), cards[0])
         except EngineError as error:

@@ -100,6 +100,7 @@ async def check_as_served(target: Target) -> Finding:
     shared, total, kinds = 0, 0, []
     for kind, body in (("text", TEXT), ("tool call", TOOLS)):
         reply = await target.request_reply({**body, "max_tokens": 400})
+        # A reply that was cut off lacks the end-of-turn token that the template writes behind it.
         if reply.obstacle() or reply.finish_reason == "length" or (kind == "tool call" and not reply.tool_calls):
             continue
         answers = [{"role": "tool", "tool_call_id": call.get("id"), "content": "12"} for call in _calls(reply.message)]
@@ -157,6 +158,7 @@ def _render_tokens(tokenizer: "PreTrainedTokenizerBase", dialogue: Dialogue, cou
         )
     except (ValueError, TypeError, TemplateError) as error:
         raise Skip(f"the chat template refuses it ({str(error).splitlines()[0][:120]})") from None
+    # The template has written the special tokens already.
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
     return ids
 

@@ -43,7 +43,7 @@ def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
     """
     if settings.engine.startswith(("http://", "https://")):
         return EngineAddress.of(settings.engine, os.environ.get("CLAWRL_ENGINE_KEY"))
-    announced = run.announced("engine")
+    announced = run.read_announced("engine")
     if announced is None:
         raise EngineUnavailable("the engine is not running (yet)")
     return EngineAddress.of(announced["base_url"], announced.get("key"), announced["pid"])

@@ -147,12 +147,12 @@ def is_already_loaded(error: EngineError) -> bool:
     return error.status == 400 and "already" in error.message.lower()
 
 
-def model_names(reply: Mapping[str, Any]) -> list[str]:
+def read_model_names(reply: Mapping[str, Any]) -> list[str]:
     """List the names in an answer of `/v1/models`."""
     return [str(model["id"]) for model in reply.get("data", [])]
 
 
-def base_name(names: Iterable[str]) -> str:
+def find_base_name(names: Iterable[str]) -> str:
     """Return the name of the base model among an engine's: `base`, else the first that names no policy."""
     bases = [name for name in names if name != IN_PLACE_MODEL and parse_policy_name(name) is None]
     return BASE_MODEL if BASE_MODEL in bases or not bases else bases[0]
@@ -173,7 +173,7 @@ def read_limit(models: Json, name: str) -> int | None:
     return None
 
 
-def model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
+def read_model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
     """Map each name in the answer of `/v1/models` to what it was loaded from; `None` where the engine doesn't say."""
     return {str(model["id"]): model.get("root") for model in reply.get("data", [])}
 
@@ -189,7 +189,7 @@ def check_root(name: str, folder: str | Path, models: Json) -> None:
     Raises:
         EngineError: 409 if it means another one.
     """
-    root = model_roots(models).get(name)
+    root = read_model_roots(models).get(name)
     if root is not None and not loaded_from(root, folder):
         raise EngineError(
             409, f"this engine has {name} of another run ({root}): unload it there, or restart the engine"

@@ -27,16 +27,16 @@ from clawrl_trl.engines.calls import (
     VERSIONS_HEADER,
     EngineCall,
     PromptLogprobs,
-    base_name,
     check_root,
     decode_reply,
     encode,
     exchange_call,
+    find_base_name,
     is_already_loaded,
     load_call,
-    model_names,
-    model_roots,
     read_limit,
+    read_model_names,
+    read_model_roots,
     read_scores,
     read_serving,
     scoring_call,
@@ -106,7 +106,7 @@ class EngineClient(EngineClientBase):
 
     async def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return model_names(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return read_model_names(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def limit(self, name: str) -> int | None:
         """Return a limit that it states, by its name; see `read_limit`."""
@@ -124,12 +124,12 @@ class EngineClient(EngineClientBase):
                 names = []
             if not names:
                 return BASE_MODEL
-            self._bases = {address: base_name(names)}
+            self._bases = {address: find_base_name(names)}
         return self._bases[address]
 
     async def roots(self) -> dict[str, str | None]:
         """Map each model that it serves to what it was loaded from; `None` where the engine doesn't say."""
-        return model_roots(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return read_model_roots(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is.

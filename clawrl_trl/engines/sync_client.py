@@ -25,7 +25,7 @@ from clawrl_trl.engines.calls import (
     exchange_call,
     is_already_loaded,
     load_call,
-    model_names,
+    read_model_names,
     read_scores,
     read_serving,
     scoring_call,
@@ -68,7 +68,7 @@ class SyncEngineClient(EngineClientBase):
 
     def models(self) -> list[str]:
         """Names of the base model and of each loaded adapter."""
-        return model_names(self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
+        return read_model_names(self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S))
 
     def load_adapter(self, name: str, path: str | Path) -> None:
         """Load a policy folder under a name; one that is loaded already stays as it is.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.engines.calls import IN_PLACE_MODEL, base_name, loaded_from
+from clawrl_trl.engines.calls import IN_PLACE_MODEL, find_base_name, loaded_from
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.engines.kinds import Serving, served_folder
 from clawrl_trl.gateway.errors import invalid
@@ -229,7 +229,7 @@ class PolicyRouter:
         """Ask the engine what it calls its base, has loaded and can exchange; call it with `_loading` held."""
         serves = await self._engine.serving()
         roots = await self._engine.roots()
-        self._base_name = base_name(roots)
+        self._base_name = find_base_name(roots)
         try:
             await self._probe()
         except EngineError:

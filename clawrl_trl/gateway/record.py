@@ -13,7 +13,7 @@ from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.sessions.sessions import IncomingRequest, Placement, Sessions
 from clawrl_trl.ledger import schema, turns
 from clawrl_trl.messages import Json, Message, other_parts
-from clawrl_trl.pictures import read_url, url_of
+from clawrl_trl.pictures import get_url, read_url
 
 
 class Record:
@@ -180,6 +180,6 @@ def _untrainable_parts(messages: Sequence[Message]) -> str | None:
     others = {str(part.get("type")) for part in parts} - {"image_url"}
     if others:
         return f"trainers are given tokens and pictures alone, not {', '.join(sorted(others))}"
-    if not all(read_url(url_of(part) or "")[1] for part in parts):
+    if not all(read_url(get_url(part) or "")[1] for part in parts):
         return "trainers are given pictures that came with the request (data: URLs), not addresses"
     return None

@@ -40,6 +40,7 @@ async def read_body(request: Streamed, declared: str | None, limit: int) -> byte
         BodyTooLarge: As soon as the body is known to be longer than `limit`.
         TimeoutError: If it takes longer than `READ_TIMEOUT_S`, or pauses for `SILENCE_TIMEOUT_S`.
     """
+    # Refused before a byte of it is kept in memory.
     if declared and declared.isdecimal() and int(declared) > limit:
         raise BodyTooLarge
     parts: list[bytes] = []
@@ -52,6 +53,7 @@ async def read_body(request: Streamed, declared: str | None, limit: int) -> byte
             if size > limit:
                 raise BodyTooLarge
             parts.append(part)
+            # Bytes that trickle in renew the limit of a pause, never that of the whole body.
             patience.reschedule(min(loop.time() + SILENCE_TIMEOUT_S, end))
     return b"".join(parts)
 

@@ -70,6 +70,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a connection, and close another one if there are too many."""
         super().connection_made(transport)
+        # A dict keeps the order of arrival, and forgets an entry in constant time.
         self.config.oldest_first[self] = None
         self._watch_head()
         if len(self.connections) > self.config.max_connections:
@@ -88,6 +89,7 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def _watch_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
+            # A request is being answered: its head has arrived.
             self._stop_timer()
         elif self._head_timer is None and self.timeout_keep_alive_task is None:
             self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, self._close_late)
@@ -103,10 +105,14 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
 
     def _make_room(self) -> None:
-        oldest = next((one for one in self.config.oldest_first if one.owes and one is not self), None)
+        oldest = next(
+            (connection for connection in self.config.oldest_first if connection.owes and connection is not self), None
+        )
         if oldest is not None:
+            # Uvicorn counts it until `connection_lost`, which comes a turn of the loop later.
             self.connections.discard(oldest)
             del self.config.oldest_first[oldest]
+            # `close` would wait until what is buffered has been read.
             oldest.transport.abort()
         else:
             self.transport.write(_REFUSED)

@@ -19,6 +19,7 @@ MAX_EVENT_BYTES = 64 * 2**20
 def encode(event: dict[str, Any]) -> bytes:
     """One event."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    # Lone surrogates, which a model's text may hold, have no bytes in UTF-8.
     return b"data: " + text.translate(_LINE_ENDS).encode("utf-8", "replace") + b"\n\n"
 
 
@@ -41,6 +42,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 data = []
         if len(pending) + sum(map(len, data)) > MAX_EVENT_BYTES:
             raise ValueError("an event of the engine's stream has no end")
+    # A stream that breaks off lacks the blank line that ends an event.
     if pending.startswith(b"data:"):
         data.append(pending[5:].strip())
     if data:

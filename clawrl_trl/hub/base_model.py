@@ -49,6 +49,7 @@ class BaseModel:
             return cls("bundled", BUNDLED_NAME, None, "apache-2.0", "qwen3", MODEL_PATH)
         if match := _CACHED.search(path.as_posix()):
             return cls._on_hub(match["id"].replace("--", "/", 1), match["revision"])
+        # A folder comes before a repository of the same name, as with `from_pretrained`.
         if path.is_dir() or path.is_absolute() or not _REPO_ID.fullmatch(str(model)):
             return cls(
                 "local", None, None, _read_licence(path), _read_architecture(path), path if path.is_dir() else None
@@ -75,6 +76,7 @@ def _find_cached_folder(repo_id: str, revision: str | None) -> Path | None:
     try:
         config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
     except HFValidationError:
+        # The pattern above lets through what the Hub forbids, such as two dashes in a row.
         return None
     return Path(config).parent if isinstance(config, str) else None
 

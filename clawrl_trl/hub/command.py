@@ -31,8 +31,10 @@ def push(arguments: argparse.Namespace, ledger: Ledger) -> int:
         UserError: If the version can't be published, there is no token, or the Hub refuses.
     """
     folder = RunFolder(arguments.run)
+    # The name of a folder may hold characters that no repository's can.
     name = arguments.repo or re.sub(r"[^\w.-]+", "-", folder.path.absolute().name, flags=re.ASCII).strip("-.")
     check_name(name)
+    # A list of files needs neither token nor network.
     repository = None if arguments.dry_run else Repository(name)
     with staged_policy(
         ledger,

@@ -69,10 +69,12 @@ def staged_policy(
         newest = policies.latest(tx).version == policy.version
     weights = _check_folder(store, policy)
     record = read_record(weights)
+    # What the version itself names comes first: the run's settings may have changed since.
     base = base or _read_base(weights, record) or served_base or BaseModel("local")
     evaluation = read_evaluation(store.root.parent / "metrics.json", policy.version, newest=newest)
     with tempfile.TemporaryDirectory(prefix="clawrl-push-") as temporary:
         folder = Path(temporary)
+        # Versions are immutable, so links to their weights hold while the upload runs.
         stage(folder, weights, (tokenizer, base.folder, store.root.parent), base=_public_base_name(base), linked=True)
         receipt = make_receipt(folder, base, record, facts, data) | {"evaluation": evaluation}
         yield _write_papers(folder, receipt, repo_id, tags)

@@ -129,6 +129,7 @@ def _as_plain(value: object, *, versions: bool = False) -> bool | float | str | 
     """Return a number, a truth value or one short word; `None` for anything else."""
     if isinstance(value, (bool, int, float)):
         return value if math.isfinite(value) else None  # JSON has no word for the others
+    # One word and no slash: neither a sentence nor a path passes.
     pattern = re.compile(r"\d[\w.+!-]{0,40}") if versions else _SLUG
     return value if isinstance(value, str) and pattern.fullmatch(value) else None
 

@@ -41,6 +41,7 @@ class Repository:
             raise UserError(f"There is no token for the Hugging Face Hub: {_TOKEN_HELP}.")
         self._api = HfApi(token=token)
         with _hub_errors(name):
+            # `create_repo` adds the owner to a bare name, a commit does not.
             self.id = name if "/" in name else f"{self._api.whoami()['name']}/{name}"
 
     def make(self, *, private: bool) -> None:
@@ -81,6 +82,7 @@ class Repository:
         from huggingface_hub import CommitOperationAdd
 
         paths = sorted(folder.iterdir())
+        # Whatever put the folder together: nothing off the list leaves this machine.
         if strays := [path.name for path in paths if not may_be_published(path.name)]:
             raise ValueError(f"{', '.join(strays)} may not be published")
         operations = [CommitOperationAdd(path.name, path) for path in paths]

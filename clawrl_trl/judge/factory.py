@@ -64,7 +64,7 @@ async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIter
 
     def locate() -> EngineAddress:
         # The key of the run's own judge engine goes to that engine, and to no other server.
-        own_engine = RunFolder(settings.run).announced("judge_engine") or {}
+        own_engine = RunFolder(settings.run).read_announced("judge_engine") or {}
         key = own_engine.get("key") if own_engine.get("base_url") == url else None
         return EngineAddress.of(url, os.environ.get(JUDGE_KEY) or key)
 

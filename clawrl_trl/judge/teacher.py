@@ -22,7 +22,7 @@ from clawrl_trl.judge.candidates import align_candidates, list_widths
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.messages import Json
-from clawrl_trl.pictures import shows
+from clawrl_trl.pictures import has_pictures
 from clawrl_trl.policy_names import name_policy
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class HintTeacher:
         """
         if turn.prompt_ids is None or turn.completion_ids is None or not len(turn.completion_ids):
             raise NoTeacher("the turn has no token ids")
-        if shows(turn.messages):
+        if has_pictures(turn.messages):
             raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
             prompt, completion = list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids))

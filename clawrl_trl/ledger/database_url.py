@@ -15,7 +15,7 @@ _SECRETS = ("password", "sslpassword")
 logger = logging.getLogger(__name__)
 
 
-def without_password(url: str | None) -> str | None:
+def strip_password(url: str | None) -> str | None:
     """A database URL as it may be written down: without password; `None` for one that can't be read, or for none.
 
     Args:
@@ -37,18 +37,18 @@ def without_password(url: str | None) -> str | None:
     return public.render_as_string(hide_password=False)
 
 
-def with_known_password(url: str | None) -> str | None:
+def add_known_password(url: str | None) -> str | None:
     """A database URL with the password that the environment has for it; without one there, as it is."""
     from_environment = os.environ.get(LEDGER_URL)
-    if from_environment is None or url is None or url != without_password(url):
+    if from_environment is None or url is None or url != strip_password(url):
         return url
     # Only the password may come from there: another host or database is another ledger.
-    return from_environment if without_password(from_environment) == url else url
+    return from_environment if strip_password(from_environment) == url else url
 
 
 def share_password(url: str | None) -> None:
     """Hand a URL with a password to the processes that are started from now on, by the environment."""
-    if url is None or without_password(url) == url:
+    if url is None or strip_password(url) == url:
         return
     os.environ[LEDGER_URL] = url
     # Handing it on by the environment hides nothing that was typed as an argument.

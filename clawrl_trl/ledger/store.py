@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
-from clawrl_trl.ledger.database_url import without_password
+from clawrl_trl.ledger.database_url import strip_password
 from clawrl_trl.ledger.errors import LedgerError, LedgerWriteError, explain, explain_rollback
 from clawrl_trl.run import take_from_others
 
@@ -86,7 +86,7 @@ class Ledger:
         """The ledger's file, or its URL without the password."""
         if self.url.get_backend_name() == "sqlite":
             return str(self.url.database)
-        return str(without_password(self.url.render_as_string(hide_password=False)))
+        return str(strip_password(self.url.render_as_string(hide_password=False)))
 
     @property
     def path(self) -> Path | None:

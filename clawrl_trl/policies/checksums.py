@@ -43,8 +43,9 @@ def digest(*paths: Path) -> str:
         OSError: If one can't be read.
     """
     stats = [path.stat() for path in paths]
-    known = zip(paths, stats, strict=True)
-    return _digest(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in known))
+    pairs = zip(paths, stats, strict=True)
+    # With inode and time in the key, a file that was replaced is read again.
+    return _digest(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in pairs))
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -60,6 +61,7 @@ def _digest(files: tuple[tuple[str, int, int, int], ...]) -> str:
 def write_checksums(folder: Path) -> None:
     """Note the digests of a complete policy folder's files, its weights apart."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    # The digest of the weights is kept by the ledger.
     noted = [path for path in files if path.parent != folder or not _holds_weights(path)]
     lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in noted]
     (folder / CHECKSUMS).write_text("".join(lines))
@@ -88,6 +90,7 @@ def find_state_damage(folder: Path) -> str | None:
 
 
 def _find_changed(folder: Path, is_checked: Callable[[str], bool]) -> str | None:
+    # Written by an earlier release, which made no list.
     if not (folder / CHECKSUMS).is_file():
         return None
     listed = map(_LINE.fullmatch, (folder / CHECKSUMS).read_text(errors="replace").splitlines())

@@ -22,6 +22,7 @@ def reject_damaged(ledger: Ledger, store: PolicyStore, version: int, damage: str
     Raises:
         LedgerWriteError: If the ledger takes no writes.
     """
+    # Outside the write lock: the digests of whole models take a while.
     with ledger.reader() as tx:
         target = _nearest_whole({policy.version: policy for policy in policies.all(tx)}, store, version)
     with ledger.transaction() as tx:
@@ -41,6 +42,7 @@ def _nearest_whole(rows: dict[int, Policy], store: PolicyStore, version: int) ->
     parent = rows[version].parent
     while parent:
         row = rows[parent]
+        # Only what has served: a rejected version must not come back this way.
         if row.state == "retired" and row.path and find_damage(store.locate(row.path), row.sha256) is None:
             return parent
         parent = row.parent

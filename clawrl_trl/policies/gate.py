@@ -97,6 +97,7 @@ def _unreadable(folder: Path) -> str | None:
             with safe_open(path, framework="pt") as weights:
                 for name in weights.keys():  # noqa: SIM118
                     count += 1
+                    # A tensor at a time: a whole model need not fit into memory once more.
                     if not bool(weights.get_tensor(name).isfinite().all()):
                         return f"{name} is not finite"
         except (SafetensorError, OSError) as error:

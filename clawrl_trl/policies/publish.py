@@ -101,6 +101,7 @@ class Publisher:
         report = self._check(candidate)
         with self.ledger.transaction() as tx:
             policy = _existing(tx, candidate.version)
+            # A rollback rejects the candidates that wait.
             if policy.state != "candidate":
                 return policy.state
             policy.metrics = {**policy.metrics, **report.metrics}
@@ -111,6 +112,7 @@ class Publisher:
         if not self._load(candidate):
             return self._state(candidate.version)
         with self.ledger.transaction() as tx:
+            # A rollback may have come while the engine was loading.
             if _existing(tx, candidate.version).state == "candidate":
                 _supersede(tx, candidate.version)
                 policies.promote(tx, candidate.version)
@@ -137,6 +139,7 @@ class Publisher:
         except EngineError as error:
             with self.ledger.transaction() as tx:
                 events.log(tx, "policy_not_loaded", str(candidate.version), status=error.status)
+                # An engine that is down costs freshness alone: the candidate waits.
                 if not error.retryable and _existing(tx, candidate.version).state == "candidate":
                     policies.reject(tx, candidate.version, f"engine: {error.message[:200]}")
             logger.warning("the engine did not load policy version %d: %s", candidate.version, error)
@@ -195,8 +198,8 @@ def _rollback_target(tx: Session, now: Policy, to: int | None, store: PolicyStor
         raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
     target = policies.get(tx, version)
     if target is None or target.state in ("rejected", "candidate"):
-        kept = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
-        raise UserError(f"There is no version {version} that has served: choose one of {kept}.")
+        usable = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
+        raise UserError(f"There is no version {version} that has served: choose one of {usable}.")
     if damage := _damage(target, store):
         raise UserError(f"Version {version} can't serve, {damage} ({target.path}): choose another version.")
     return target

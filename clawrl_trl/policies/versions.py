@@ -43,6 +43,7 @@ class PolicyStore:
     def begin(self, version: int) -> Path:
         """An empty temporary folder to fill, with its `training_state/`."""
         folder = self.root / f".tmp-{name_policy(version)}"
+        # An interrupted update may have left one.
         shutil.rmtree(folder, ignore_errors=True)
         for path in (self.root, folder, folder / TRAINING_STATE):
             make_private(path)
@@ -62,6 +63,7 @@ class PolicyStore:
             take_from_others(path)
             _sync(path)
         _sync(temporary)
+        # After all files: a folder of the final name is complete even if the power fails.
         temporary.rename(final)
         _sync(self.root)
         return final

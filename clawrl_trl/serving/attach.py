@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.vllm.server import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
-from clawrl_trl.ledger.database_url import share_password, without_password
+from clawrl_trl.ledger.database_url import share_password, strip_password
 from clawrl_trl.process import end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
 from clawrl_trl.serving.supervisor import read_last_lines
@@ -51,7 +51,7 @@ def attach_or_serve(
     """
     folder = RunFolder(settings.run)
     share_password(settings.ledger_url)  # by the environment: command lines are open to other users
-    gateway = folder.announced("gateway")
+    gateway = folder.read_announced("gateway")
     if gateway is not None:
         _check_adapter_room(settings, ServeSettings.load(folder.path))
         yield gateway
@@ -87,7 +87,7 @@ def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes
 
 def _make_flags(settings: ServeSettings) -> list[str]:
     # One word each: a value that begins with a dash would be taken for a flag.
-    values = asdict(settings) | {"ledger_url": without_password(settings.ledger_url)}
+    values = asdict(settings) | {"ledger_url": strip_password(settings.ledger_url)}
     return [f"--{each.name}={values[each.name]}" for each in fields(settings) if values[each.name] is not None]
 
 
@@ -106,8 +106,8 @@ def _wait_for_gateway(
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         progress(_describe_start(folder))
-        gateway = folder.announced("gateway")
-        if gateway is not None and (folder.announced("judge") or not _has_judge(folder)):
+        gateway = folder.read_announced("gateway")
+        if gateway is not None and (folder.read_announced("judge") or not _has_judge(folder)):
             return gateway
         code = process.poll()
         if code is not None:
@@ -120,7 +120,7 @@ def _wait_for_gateway(
 
 
 def _describe_start(folder: RunFolder) -> str:
-    if folder.announced("engine") is not None:
+    if folder.read_announced("engine") is not None:
         return "Starting gateway and judge"
     line = read_last_lines(folder.logs / "engine.log")
     return f"Starting the engine: {line}" if line else "Starting the engine"

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings, api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings, find_api_key
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
@@ -68,7 +68,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
         try:
             settings = start_all(supervisor, folder, settings, console, stop)
             if not stop.is_set():
-                announced = folder.announced("gateway") or {}
+                announced = folder.read_announced("gateway") or {}
                 console.print(
                     describe_connection(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
                 )
@@ -87,7 +87,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
 @contextmanager
 def engine_only(folder: RunFolder, settings: ServeSettings) -> Iterator[None]:
     """Have the engine of a run while the block lasts: the one that serves it, or one started for the moment."""
-    if folder.announced("engine") is not None:
+    if folder.read_announced("engine") is not None:
         yield
         return
     with _acquire_lock(folder):
@@ -119,7 +119,7 @@ def start_all(
     command = [sys.executable, "-m", "clawrl_trl.gateway", *run]
     gateway = Child("gateway", command, probe=probe, hang_timeout=settings.hang_timeout)
     _start(supervisor, folder, gateway, START_TIMEOUT, console, stop)
-    announced = folder.announced("gateway")
+    announced = folder.read_announced("gateway")
     if settings.port == 0 and announced is not None:
         # A gateway that is started again takes the same port: clients have its address.
         settings = replace(settings, port=int(announced["base_url"].split(":")[-1].split("/")[0]))
@@ -151,7 +151,7 @@ def _make_probe(folder: RunFolder, name: str, path: str) -> Callable[[], bool]:
     """Return a probe of a part's own address: true if it answers, and not with a fault."""
 
     def answers() -> bool:
-        announced = folder.announced(name)
+        announced = folder.read_announced(name)
         if announced is None:
             return False
         url = announced["base_url"].removesuffix("/v1") + path
@@ -199,7 +199,7 @@ def _start(
         def is_ready() -> bool:
             last_line = f": {read_last_lines(log)}" if log.stat().st_size > size_before else ""
             status.update(escape(f"Starting the {child.name}{last_line} (log: {log})"))
-            return stop.is_set() or folder.announced(child.name) is not None
+            return stop.is_set() or folder.read_announced(child.name) is not None
 
         supervisor.wait_until(is_ready, child, timeout)
 
@@ -210,7 +210,7 @@ def check_bind(settings: ServeSettings) -> None:
     Raises:
         UserError: If the host is not a loopback address and no chat key is set.
     """
-    if settings.host not in LOOPBACK_HOSTS and not api_key("chat"):
+    if settings.host not in LOOPBACK_HOSTS and not find_api_key("chat"):
         raise UserError(
             f"--host {settings.host} would let anybody on the network in: set a key first, for example "
             "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')."
@@ -239,7 +239,7 @@ def _acquire_lock(folder: RunFolder) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        gateway = folder.announced("gateway")
+        gateway = folder.read_announced("gateway")
         where = f" at {gateway['base_url']}" if gateway else ""
         raise UserError(
             f"{folder.path} is being served already{where}: stop that first, or use another --run."

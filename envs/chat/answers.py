@@ -52,23 +52,25 @@ _RIGHT = "|".join((
 ))  # fmt: skip
 
 
-def numbers_in(text: str) -> list[float]:
+def extract_numbers(text: str) -> list[float]:
     """All numbers of a text, in order; "1,200" and "$3" are numbers, a hyphen between digits is no sign."""
-    return [float(one.replace(",", "").replace("$", "")) for one in re.findall(NUMBER, text)]
+    return [float(figure.replace(",", "").replace("$", "")) for figure in re.findall(NUMBER, text)]
 
 
-def stated_answer(reply: str) -> float | None:
+def extract_answer(reply: str) -> float | None:
     """The number a solution ends with: after its last "answer" if there is one, else its last number."""
     for marked in reversed(_ANSWER.findall(reply)):
+        # A point before a digit belongs to a number.
         sentence = re.split(r"\.(?=\D|$)", marked)[0]
-        figures = numbers_in(sentence.rpartition("=")[2])
+        # Of "the answer is 5 + 7 = 12" the result is meant.
+        figures = extract_numbers(sentence.rpartition("=")[2])
         if figures:
             return figures[0]
-    figures = numbers_in(reply)
+    figures = extract_numbers(reply)
     return figures[-1] if figures else None
 
 
-def stated_verdict(reply: str) -> bool | None:
+def extract_verdict(reply: str) -> bool | None:
     """Return whether a grading comment calls the homework right (`True`), wrong (`False`), or does not say.
 
     A label such as "Grade: incorrect" decides; else any word of a fault does, because a kind comment on wrong

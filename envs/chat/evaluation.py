@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.chat.personas import Persona, PersonaGone, PersonaTask
 from clawrl_trl.errors import UserError
 
@@ -75,7 +75,7 @@ def evaluate(
     Raises:
         UserError: If no problem could be answered, or the gateway refuses or stays away.
     """
-    who = persona_named(persona) if isinstance(persona, str) else persona
+    simulated_user = load_persona(persona) if isinstance(persona, str) else persona
     sampling = {"max_tokens": max_tokens} | ({} if temperature is None else {"temperature": temperature})
     actor = GatewayPolicy(
         base_url,
@@ -87,24 +87,24 @@ def evaluate(
         generate=generate,
     )
 
-    lost: list[str] = []
+    reasons: list[str] = []
 
-    def one(numbered: tuple[int, PersonaTask]) -> dict[str, Any] | None:
+    def evaluate_task(indexed_task: tuple[int, PersonaTask]) -> dict[str, Any] | None:
         row = None
         try:
-            row = _first_reply(actor, who.session(), *numbered, seed=seed)
+            row = _request_first_reply(actor, simulated_user.session(), *indexed_task, seed=seed)
         except PersonaGone as gone:
-            lost.append(str(gone))
+            reasons.append(str(gone))
         if progress is not None:
             progress()
         return row
 
-    tasks = who.tasks(seed, "heldout", problems)
+    tasks = simulated_user.tasks(seed, "heldout", problems)
     with ThreadPoolExecutor(concurrency) as pool:
-        rows = [row for row in pool.map(one, enumerate(tasks)) if row is not None]
+        rows = [row for row in pool.map(evaluate_task, enumerate(tasks)) if row is not None]
     actor.close()
     if not rows:
-        why = f"{lost[0]} (and see the persona's file)" if lost else f"see the logs of the gateway at {base_url}"
+        why = f"{reasons[0]} (and see the persona's file)" if reasons else f"see the logs of the gateway at {base_url}"
         raise UserError(f"no held-out problem was answered: {why}.")
     return EvalReport(
         score=sum(row["score"] for row in rows) / len(rows),
@@ -116,7 +116,7 @@ def evaluate(
     )
 
 
-def _first_reply(
+def _request_first_reply(
     actor: GatewayPolicy, persona: Persona, index: int, task: PersonaTask, *, seed: int
 ) -> dict[str, Any] | None:
     opening = persona.opening(task, random.Random(f"evaluation-{persona.name}-{seed}-{index}"))
@@ -151,9 +151,9 @@ def interactions_to_hold(rows: Iterable[Mapping[str, Any]]) -> int | None:
     Returns:
         The number, counted from 1, of the last of the first such sessions, or `None` if it never held.
     """
-    held = 0
+    streak = 0
     for number, row in enumerate(rows, start=1):
-        held = held + 1 if row["first_score"] == 1.0 else 0
-        if held == HOLD:
+        streak = streak + 1 if row["first_score"] == 1.0 else 0
+        if streak == HOLD:
             return number
     return None

@@ -34,7 +34,7 @@ from clawrl_trl.ledger.schema import Message, Session, Turn, Verdict
 from clawrl_trl.messages import text_of
 from clawrl_trl.run import RunFolder
 
-Replied = tuple[Turn, float]
+ScoredTurn = tuple[Turn, float]
 """A turn, and its score; NaN where it has none."""
 TEXTS = ("conversation", "message", "reply", "response", "session_id", "turn_id")
 
@@ -74,8 +74,8 @@ class LedgerEnv(EnvBase):  # type: ignore[misc]
     ) -> None:
         super().__init__(device=device, batch_size=())
         self._own = not isinstance(ledger, Ledger)
-        self._ledger = ledger if isinstance(ledger, Ledger) else _of_run(ledger)
-        self.sessions = session_ids(self._ledger, sessions)
+        self._ledger = ledger if isinstance(ledger, Ledger) else _open_ledger(ledger)
+        self.sessions = list_session_ids(self._ledger, sessions)
         self.next_episode = first_episode
         self._make_specs()
 
@@ -108,10 +108,10 @@ class LedgerEnv(EnvBase):  # type: ignore[misc]
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         for _ in self.sessions:  # one may have been erased since
-            found = _read(self._ledger, self.sessions[self.next_episode % len(self.sessions)])
+            stored = _read_session(self._ledger, self.sessions[self.next_episode % len(self.sessions)])
             self.next_episode += 1
-            if found is not None:
-                self._session, self._turns = found
+            if stored is not None:
+                self._session, self._turns = stored
                 self._step_number = 0
                 return self._observe()
         raise UserError("the ledger's sessions were erased: make the environment anew.")
@@ -123,9 +123,10 @@ class LedgerEnv(EnvBase):  # type: ignore[misc]
 
     def _observe(self) -> TensorDict:
         over = self._step_number == len(self._turns)
+        # After the last turn its own messages, and what followed, are all there is to observe.
         turn, _ = self._turns[self._step_number - over]
-        facts = {**_texts(self._session, turn, after=over), **_sampled(None if over else turn)}
-        ended = _ended(self._session, over)
+        facts = {**_collect_texts(self._session, turn, after=over), **_collect_tensors(None if over else turn)}
+        ended = _make_end_flags(self._session, over)
         content = {**facts, "step": torch.tensor([self._step_number]), **ended}
         return TensorDict(content, batch_size=(), device=self.device)
 
@@ -151,18 +152,20 @@ def trajectories(ledger: Ledger | str | Path, *, sessions: Sequence[str] | None 
     Raises:
         UserError: If there is no such run or session, or nothing was said yet.
     """
-    opened = ledger if isinstance(ledger, Ledger) else _of_run(ledger)
+    opened = ledger if isinstance(ledger, Ledger) else _open_ledger(ledger)
     try:
-        for name in session_ids(opened, sessions):
-            if (found := _read(opened, name)) is not None:
-                session, replied = found
-                yield lazy_stack([_transition(session, replied, number) for number in range(len(replied))])
+        for name in list_session_ids(opened, sessions):
+            if (stored := _read_session(opened, name)) is not None:
+                session, scored_turns = stored
+                yield lazy_stack(
+                    [_make_transition(session, scored_turns, number) for number in range(len(scored_turns))]
+                )
     finally:
         if opened is not ledger:
             opened.close()
 
 
-def session_ids(ledger: Ledger, names: Sequence[str] | None = None) -> list[str]:
+def list_session_ids(ledger: Ledger, names: Sequence[str] | None = None) -> list[str]:
     """The ledger's ids of the sessions with a main turn, oldest first, or of those that are named.
 
     Raises:
@@ -171,26 +174,26 @@ def session_ids(ledger: Ledger, names: Sequence[str] | None = None) -> list[str]
     main = select(Turn.id).where(Turn.session_id == Session.id, Turn.kind == "main").exists()
     with ledger.reader() as tx:
         if names is None:
-            found = list(tx.scalars(select(Session.id).where(main).order_by(Session.started_at, Session.id)))
-            if not found:
+            ids = list(tx.scalars(select(Session.id).where(main).order_by(Session.started_at, Session.id)))
+            if not ids:
                 raise UserError(f"{ledger.where} holds no chat yet: talk to the model, or name another run.")
-            return found
-        found = []
+            return ids
+        ids = []
         for name in names:
             session = turns.find_session(tx, name)
             if session is None or tx.scalar(select(Session.id).where(Session.id == session.id, main)) is None:
                 raise UserError(f"{ledger.where} holds no chat {name!r}: see 'clawrl sessions'.")
-            found.append(session.id)
-        return found
+            ids.append(session.id)
+        return ids
 
 
-def _of_run(run: str | Path) -> Ledger:
+def _open_ledger(run: str | Path) -> Ledger:
     folder = RunFolder(run)
     settings = ServeSettings.find(run)
     return Ledger.open((settings and settings.ledger_url) or folder.ledger, untouched=True)
 
 
-def _read(ledger: Ledger, session_id: str) -> tuple[Session, list[Replied]] | None:
+def _read_session(ledger: Ledger, session_id: str) -> tuple[Session, list[ScoredTurn]] | None:
     """A session with its main turns and their scores; `None` when it was erased."""
     with ledger.reader() as tx:
         session = tx.get(Session, session_id)
@@ -200,34 +203,34 @@ def _read(ledger: Ledger, session_id: str) -> tuple[Session, list[Replied]] | No
             .where(Turn.session_id == session_id, Turn.kind == "main")
             .order_by(Turn.seq)
         )
-        replied = [(turn, math.nan if score is None else score) for turn, score in rows]
-    return (session, replied) if session is not None and replied else None
+        scored_turns = [(turn, math.nan if score is None else score) for turn, score in rows]
+    return (session, scored_turns) if session is not None and scored_turns else None
 
 
-def _transition(session: Session, replied: Sequence[Replied], number: int) -> TensorDict:
-    turn, score = replied[number]
-    facts = {**_texts(session, turn), **_sampled(turn), "step": torch.tensor([number])}
-    ended = _ended(session, number + 1 == len(replied))
+def _make_transition(session: Session, scored_turns: Sequence[ScoredTurn], number: int) -> TensorDict:
+    turn, score = scored_turns[number]
+    facts = {**_collect_texts(session, turn), **_collect_tensors(turn), "step": torch.tensor([number])}
+    ended = _make_end_flags(session, number + 1 == len(scored_turns))
     return TensorDict(
         {
             **facts,
             "action": facts["reply"],
-            **_ended(session, False),
+            **_make_end_flags(session, False),
             "next": {"reward": torch.tensor([score]), **ended},
         }
     )
 
 
-def _ended(session: Session, over: bool) -> dict[str, torch.Tensor]:
+def _make_end_flags(session: Session, over: bool) -> dict[str, torch.Tensor]:
     flags = {"done": over, "terminated": over and session.done, "truncated": over and not session.done}
     return {name: torch.tensor([value]) for name, value in flags.items()}
 
 
-def _texts(session: Session, turn: Turn, *, after: bool = False) -> dict[str, str]:
+def _collect_texts(session: Session, turn: Turn, *, after: bool = False) -> dict[str, str]:
     """The texts of a turn, or of what came after it."""
     messages = [*turn.messages, turn.response, *(turn.next_state or [])] if after else turn.messages
     nothing: Message = {}
-    outside = next((one for one in reversed(messages) if one.get("role") != "assistant"), nothing)
+    outside = next((message for message in reversed(messages) if message.get("role") != "assistant"), nothing)
     return {
         "conversation": json.dumps(messages, ensure_ascii=False),
         "message": text_of(outside),
@@ -238,16 +241,16 @@ def _texts(session: Session, turn: Turn, *, after: bool = False) -> dict[str, st
     }
 
 
-def _sampled(turn: Turn | None) -> dict[str, torch.Tensor]:
+def _collect_tensors(turn: Turn | None) -> dict[str, torch.Tensor]:
     version = None if turn is None else turn.policy_version
     return {
-        "prompt_ids": _tensor(turn and turn.prompt_ids, torch.int64),
-        "completion_ids": _tensor(turn and turn.completion_ids, torch.int64),
-        "logprobs": _tensor(turn and turn.logprobs, torch.float32),
+        "prompt_ids": _make_tensor(turn and turn.prompt_ids, torch.int64),
+        "completion_ids": _make_tensor(turn and turn.completion_ids, torch.int64),
+        "logprobs": _make_tensor(turn and turn.logprobs, torch.float32),
         "policy_version": torch.tensor([-1 if version is None else version]),
         "trainable": torch.tensor([turn is not None and turn.trainable]),
     }
 
 
-def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
+def _make_tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([] if array is None else array, dtype=dtype)

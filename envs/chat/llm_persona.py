@@ -15,8 +15,8 @@ from typing import Self
 from clawrl_trl.envs.chat.personas import Mood, Persona, PersonaTask, Reaction
 from clawrl_trl.envs.chat.problems import Split
 from clawrl_trl.envs.chat.styles import StyleReport
-from clawrl_trl.envs.chat.user_model import Said, UserModel
-from clawrl_trl.envs.chat.user_prompt import prompt
+from clawrl_trl.envs.chat.user_model import UserMessage, UserModel
+from clawrl_trl.envs.chat.user_prompt import make_prompt
 
 NAME = r"[A-Za-z0-9_.-]{1,40}"
 UNSATISFIED = "unsatisfied"
@@ -44,8 +44,8 @@ class LLMPersona:
         >>> rollout = ChatEnv(mia).rollout(8, policy)
     """
 
-    _talk: list[dict[str, str]]
-    _read: tuple[str, Said] | None
+    _messages: list[dict[str, str]]
+    _last_reading: tuple[str, UserMessage] | None
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class LLMPersona:
         self._begin(0)
 
     def session(self) -> Self:
-        mine = copy.copy(self)
-        mine._begin(0)
-        return mine
+        # Shallow: conversations share the model's client, which threads may share.
+        copied = copy.copy(self)
+        copied._begin(0)
+        return copied
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         """`count` tasks. Where there are fewer goals they come again, in another order."""
@@ -88,10 +89,10 @@ class LLMPersona:
         return self._speak(self._ask(task, []))
 
     def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
-        said = self._reading(task, reply)
-        self._talk.append({"role": "assistant", "content": reply})
-        self._read = None
-        return Reaction(self._speak(said), said.mood, said.satisfied)
+        message = self._reading(task, reply)
+        self._messages.append({"role": "assistant", "content": reply})
+        self._last_reading = None
+        return Reaction(self._speak(message), message.mood, message.satisfied)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
         if self.rules is not None:
@@ -107,31 +108,33 @@ class LLMPersona:
     def _begin(self, seed: int) -> None:
         self.mood = self._first_mood
         self._seed = seed
-        self._talk = []
-        self._read = None
+        self._messages = []
+        self._last_reading = None
 
-    def _speak(self, said: Said) -> str:
-        self._talk.append({"role": "user", "content": said.text})
-        self.mood = said.mood
-        return said.text
+    def _speak(self, message: UserMessage) -> str:
+        self._messages.append({"role": "user", "content": message.text})
+        self.mood = message.mood
+        return message.text
 
-    def _reading(self, task: PersonaTask, reply: str) -> Said:
+    def _reading(self, task: PersonaTask, reply: str) -> UserMessage:
         """Return the model's reading of the last reply; it is asked once."""
-        if self._read is None or self._read[0] != reply:
-            self._read = reply, self._ask(task, [*self._talk, {"role": "assistant", "content": reply}])
-        return self._read[1]
+        if self._last_reading is None or self._last_reading[0] != reply:
+            self._last_reading = reply, self._ask(task, [*self._messages, {"role": "assistant", "content": reply}])
+        return self._last_reading[1]
 
-    def _ask(self, task: PersonaTask, talk: list[dict[str, str]]) -> Said:
+    def _ask(self, task: PersonaTask, talk: list[dict[str, str]]) -> UserMessage:
         reply = talk[-1]["content"] if talk else None
         faults = None if self.rules is None or reply is None else self.rules.style(task, reply).faults
-        messages = prompt(
+        messages = make_prompt(
             name=self.name, goal=self._goal(task), tastes=self.tastes, mood=self.mood, talk=talk, faults=faults
         )
+        # Before the first reply there is nothing to be satisfied with.
         satisfied = (None if faults is None else not faults) if talk else None
         return self.model.say(messages, seed=self._seed + len(talk), satisfied=satisfied)
 
     def _goal(self, task: PersonaTask) -> str:
         if self.rules is None:
             return task.question
+        # By the question, so that a task has the same goal whenever it is played.
         goal = random.Random(task.question).choice(self.goals["train"])
         return goal.replace("{question}", task.question).replace("{work}", task.work)

@@ -44,12 +44,12 @@ class _File(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _checked(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
+    def _check_document(cls, document: Any) -> Any:
+        if not isinstance(document, dict):
             raise ValueError("it must be a mapping")
-        if {"key", "api_key"} & set(given):
+        if {"key", "api_key"} & set(document):
             raise ValueError(f"keys stay in the environment: set {PERSONA_KEY}, or name a variable with key_env")
-        content = dict(given)
+        content = dict(document)
         if "goal" in content:
             content["goals"] = [content.pop("goal"), *content.get("goals", [])]
         return content
@@ -75,30 +75,30 @@ def read_persona(path: str | Path) -> LLMPersona:
         UserError: If the file can't be read, or says what it shouldn't.
     """
     try:
-        given = _File.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+        description = _File.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"--persona {path} can't be read: {' '.join(str(error).split())}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"--persona {path}: {where + ': ' if where else ''}{first['msg']}.") from None
-    if given.rules is not None and given.rules not in PERSONAS:
-        raise UserError(f"--persona {path}: rules {given.rules!r} is unknown: use {' or '.join(PERSONAS)}.")
-    if given.key_env is not None and not os.environ.get(given.key_env):
-        raise UserError(f"--persona {path}: key_env names {given.key_env}, which is not set: export it.")
+    if description.rules is not None and description.rules not in PERSONAS:
+        raise UserError(f"--persona {path}: rules {description.rules!r} is unknown: use {' or '.join(PERSONAS)}.")
+    if description.key_env is not None and not os.environ.get(description.key_env):
+        raise UserError(f"--persona {path}: key_env names {description.key_env}, which is not set: export it.")
     model = UserModel(
-        given.model,
-        given.base_url,
-        key=os.environ.get(given.key_env or PERSONA_KEY),
-        sampling=given.sampling,
-        timeout=given.timeout,
+        description.model,
+        description.base_url,
+        key=os.environ.get(description.key_env or PERSONA_KEY),
+        sampling=description.sampling,
+        timeout=description.timeout,
     )
     return LLMPersona(
-        given.name,
-        given.goals,
+        description.name,
+        description.goals,
         model,
-        tastes=given.tastes,
-        mood=given.mood,
-        heldout=given.heldout,
-        rules=None if given.rules is None else PERSONAS[given.rules](),
+        tastes=description.tastes,
+        mood=description.mood,
+        heldout=description.heldout,
+        rules=None if description.rules is None else PERSONAS[description.rules](),
     )

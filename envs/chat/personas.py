@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
 from clawrl_trl.envs.chat import answers, styles, wordings
-from clawrl_trl.envs.chat.problems import Problem, Split, problems
+from clawrl_trl.envs.chat.problems import Problem, Split, draw_problems
 from clawrl_trl.envs.chat.styles import StyleReport
 
 Mood = Literal["patient", "curious", "pleased", "confused", "annoyed", "angry"]
@@ -104,32 +104,37 @@ class Student:
         return self
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
-        return [PersonaTask(one.question, one.answer) for one in problems(seed, split, count)]
+        return [PersonaTask(problem.question, problem.answer) for problem in draw_problems(seed, split, count)]
 
     def opening(self, task: PersonaTask, rng: random.Random) -> str:
-        asked = wordings.say(rng, wordings.STUDENT_GREETINGS, wordings.STUDENT_REQUESTS)
-        return wordings.say(rng, [asked], [task.question], wordings.STUDENT_CLOSINGS)
+        request = wordings.compose_message(rng, wordings.STUDENT_GREETINGS, wordings.STUDENT_REQUESTS)
+        return wordings.compose_message(rng, [request], [task.question], wordings.STUDENT_CLOSINGS)
 
     def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
+        # The other objections end by asking to keep the steps, and here are none.
         if faults == ("no_steps",):
-            said = wordings.sentence(rng, _starts(turn), wordings.STUDENT_MISSING)
-            return Reaction(wordings.say(rng, [said], wordings.STUDENT_MISSING_ENDS), _displeased(turn), False)
-        said = wordings.sentence(rng, _starts(turn), _bodies(wordings.STUDENT_OBJECTIONS, faults, rng))
-        return Reaction(wordings.say(rng, [said], wordings.STUDENT_KEEP), _displeased(turn), False)
+            objection = wordings.compose_sentence(rng, _list_openers(turn), wordings.STUDENT_MISSING)
+            return Reaction(
+                wordings.compose_message(rng, [objection], wordings.STUDENT_MISSING_ENDS), _choose_mood(turn), False
+            )
+        objection = wordings.compose_sentence(
+            rng, _list_openers(turn), _list_phrases(wordings.STUDENT_OBJECTIONS, faults, rng)
+        )
+        return Reaction(wordings.compose_message(rng, [objection], wordings.STUDENT_KEEP), _choose_mood(turn), False)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
-        return styles.student_style(reply)
+        return styles.check_student_style(reply)
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        return answers.stated_answer(reply) == task.answer
+        return answers.extract_answer(reply) == task.answer
 
     def _approval(self, rng: random.Random) -> str:
         if rng.random() < self.moves_on:
-            return wordings.say(rng, wordings.STUDENT_THANKS, wordings.STUDENT_MOVES_ON)
-        return wordings.say(rng, wordings.STUDENT_APPROVALS, ("", *wordings.STUDENT_THANKS))
+            return wordings.compose_message(rng, wordings.STUDENT_THANKS, wordings.STUDENT_MOVES_ON)
+        return wordings.compose_message(rng, wordings.STUDENT_APPROVALS, ("", *wordings.STUDENT_THANKS))
 
 
 class Teacher:
@@ -152,37 +157,42 @@ class Teacher:
 
     def tasks(self, seed: int, split: Split, count: int) -> Sequence[PersonaTask]:
         rng = random.Random(f"homework-{seed}-{split}")
-        return [hand_in(one, rng, slip=rng.random() < self.wrong) for one in problems(seed, split, count)]
+        return [
+            make_homework(problem, rng, slip=rng.random() < self.wrong)
+            for problem in draw_problems(seed, split, count)
+        ]
 
     def opening(self, task: PersonaTask, rng: random.Random) -> str:
-        asked = wordings.say(rng, wordings.TEACHER_REQUESTS)
+        request = wordings.compose_message(rng, wordings.TEACHER_REQUESTS)
         form = rng.choice(wordings.TEACHER_TASKS)
-        given = form.format(question=task.question, answer=task.answer, work=task.work)
-        return wordings.say(rng, [asked], [given], wordings.TEACHER_CLOSINGS)
+        homework = form.format(question=task.question, answer=task.answer, work=task.work)
+        return wordings.compose_message(rng, [request], [homework], wordings.TEACHER_CLOSINGS)
 
     def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
         faults = self.style(task, reply).faults
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
-        said = wordings.sentence(rng, _starts(turn), _bodies(wordings.TEACHER_OBJECTIONS, faults, rng))
-        return Reaction(wordings.say(rng, [said], wordings.TEACHER_ENDS), _displeased(turn), False)
+        objection = wordings.compose_sentence(
+            rng, _list_openers(turn), _list_phrases(wordings.TEACHER_OBJECTIONS, faults, rng)
+        )
+        return Reaction(wordings.compose_message(rng, [objection], wordings.TEACHER_ENDS), _choose_mood(turn), False)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
-        return styles.teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
+        return styles.check_teacher_style(reply, question=task.question, results=(task.answer, task.claimed))
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
-        return answers.stated_verdict(reply) is (task.claimed == task.answer)
+        return answers.extract_verdict(reply) is (task.claimed == task.answer)
 
     def _approval(self, rng: random.Random) -> str:
         if rng.random() < self.moves_on:
-            return wordings.say(rng, wordings.TEACHER_THANKS, wordings.TEACHER_MOVES_ON)
-        return wordings.say(rng, wordings.TEACHER_APPROVALS, ("", *wordings.TEACHER_THANKS))
+            return wordings.compose_message(rng, wordings.TEACHER_THANKS, wordings.TEACHER_MOVES_ON)
+        return wordings.compose_message(rng, wordings.TEACHER_APPROVALS, ("", *wordings.TEACHER_THANKS))
 
 
-def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
+def make_homework(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
     """A student's homework on a problem, right or with a slip in its last calculation."""
     *before, last = [step.equation for step in problem.steps if step.equation]
-    claimed = _off(problem.answer, rng) if slip else problem.answer
+    claimed = _draw_wrong_result(problem.answer, rng) if slip else problem.answer
     calculation = ". ".join([*before, f"{last.partition(' = ')[0]} = {claimed}"])
     ending = rng.choice(("The answer is {}.", "So the answer is {}.", "My answer is {}.", "Answer: {}."))
     return PersonaTask(problem.question, problem.answer, f"{calculation}. {ending.format(claimed)}", claimed)
@@ -191,21 +201,21 @@ def hand_in(problem: Problem, rng: random.Random, *, slip: bool) -> PersonaTask:
 PERSONAS: Mapping[str, type[Student] | type[Teacher]] = {"student": Student, "teacher": Teacher}
 
 
-def _off(result: int, rng: random.Random) -> int:
+def _draw_wrong_result(result: int, rng: random.Random) -> int:
     """A plausible wrong result: off by one or two, or by ten; never below 1, never right."""
     return rng.choice([wrong for by in (-10, -2, -1, 1, 2, 10) if (wrong := result + by) > 0])
 
 
-def _displeased(turn: int) -> Mood:
+def _choose_mood(turn: int) -> Mood:
     return "patient" if turn == 1 else "annoyed"
 
 
-def _starts(turn: int) -> Sequence[str]:
+def _list_openers(turn: int) -> Sequence[str]:
     return wordings.OBJECTION_STARTS if turn == 1 else wordings.AGAIN
 
 
-def _bodies(by_fault: Mapping[str, Sequence[str]], faults: Sequence[str], rng: random.Random) -> Sequence[str]:
+def _list_phrases(by_fault: Mapping[str, Sequence[str]], faults: Sequence[str], rng: random.Random) -> Sequence[str]:
     """Phrases about one of the faults, or, as people do, about the style as a whole."""
-    named = [fault for fault in faults if fault in by_fault]
-    several = len(named) > 1 or not named
-    return by_fault["any" if (several and rng.random() < 0.5) or not named else rng.choice(named)]
+    covered = [fault for fault in faults if fault in by_fault]
+    several = len(covered) > 1 or not covered
+    return by_fault["any" if (several and rng.random() < 0.5) or not covered else rng.choice(covered)]

@@ -17,14 +17,14 @@ _HELDOUT_SHARE = 8  # one question in eight is held out
 
 @dataclass(frozen=True)
 class SolutionStep:
-    """One step of a worked solution: a sentence told in the question and what follows from it.
+    """One step of a worked solution: a sentence of the question and what follows from it.
 
     Attributes:
-        told: a sentence without its full stop.
+        sentence: one of the question, without its full stop.
         equation: e.g. "5 + 7 = 12", or None for a fact that needs no computation.
     """
 
-    told: str
+    sentence: str
     equation: str | None = None
 
 
@@ -111,7 +111,7 @@ def _div_add(rng: random.Random) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of problem: how it draws its numbers, and the equation that each told sentence leads to."""
+    """A kind of problem: how it draws its numbers, and the equation that each sentence leads to."""
 
     draw: Draw
     equations: tuple[str | None, ...]
@@ -119,7 +119,7 @@ class Kind:
     stories: tuple[tuple[str, ...], ...]
 
 
-# A story is its told sentences followed by the question asked. {n} name, {P} and {p} pronoun, {o} objects.
+# A story: its sentences, then the question. {n} name, {P} and {p} pronoun, {o} objects.
 KINDS: dict[str, Kind] = {
     "add": Kind(
         _add,
@@ -220,38 +220,39 @@ KINDS: dict[str, Kind] = {
 _WEIGHTS = {"add": 5, "sub": 5, "mul": 4, "div": 3, "add_add": 2, "add_sub": 2, "mul_add": 2, "mul_sub": 2}
 
 
-def split_of(question: str) -> Split:
+def assign_split(question: str) -> Split:
     """Return the split of a question, by a hash of its text."""
+    # Python's own `hash` of a text differs from process to process.
     return "heldout" if zlib.crc32(question.encode()) % _HELDOUT_SHARE == 0 else "train"
 
 
-def draw(rng: random.Random) -> Problem:
+def draw_problem(rng: random.Random) -> Problem:
     """One random problem of either split."""
     kind_name = rng.choices([*_WEIGHTS, "div_add"], weights=[*_WEIGHTS.values(), 1])[0]
     kind = KINDS[kind_name]
-    *told, asked = rng.choice(kind.stories)
+    *sentences, last_question = rng.choice(kind.stories)
     numbers = kind.draw(rng)
     name = rng.choice(tuple(NAMES))
     unit = rng.choice(UNITS)
     words = {"n": name, "P": NAMES[name], "p": NAMES[name].lower(), "o": unit, **numbers}
     steps = tuple(
         SolutionStep(sentence.format_map(words), equation.format_map(words) if equation else None)
-        for sentence, equation in zip(told, kind.equations, strict=True)
+        for sentence, equation in zip(sentences, kind.equations, strict=True)
     )
-    question = " ".join([*(f"{step.told}." for step in steps), asked.format_map(words)])
-    counted = "boxes" if "How many boxes" in asked else unit
+    question = " ".join([*(f"{step.sentence}." for step in steps), last_question.format_map(words)])
+    counted = "boxes" if "How many boxes" in last_question else unit
     return Problem(question, numbers[kind.answer], kind_name, steps, name, counted)
 
 
-def stream(rng: random.Random, split: Split) -> Iterator[Problem]:
+def stream_problems(rng: random.Random, split: Split) -> Iterator[Problem]:
     """Endless problems of one split, drawn with `rng`."""
     while True:
-        problem = draw(rng)
-        if split_of(problem.question) == split:
+        problem = draw_problem(rng)
+        if assign_split(problem.question) == split:
             yield problem
 
 
-def problems(seed: int, split: Split, count: int) -> list[Problem]:
+def draw_problems(seed: int, split: Split, count: int) -> list[Problem]:
     """`count` different problems of one split; the same seed gives the same list.
 
     Args:
@@ -266,9 +267,9 @@ def problems(seed: int, split: Split, count: int) -> list[Problem]:
         raise ValueError(f"split must be 'train' or 'heldout', not {split!r}")
     if count < 0:
         raise ValueError(f"count must not be negative, got {count}")
-    found: dict[str, Problem] = {}
-    source = stream(random.Random(f"{seed}-{split}"), split)
-    while len(found) < count:
+    drawn_by_question: dict[str, Problem] = {}
+    source = stream_problems(random.Random(f"{seed}-{split}"), split)
+    while len(drawn_by_question) < count:
         problem = next(source)
-        found.setdefault(problem.question, problem)
-    return list(found.values())
+        drawn_by_question.setdefault(problem.question, problem)
+    return list(drawn_by_question.values())

@@ -26,7 +26,7 @@ REFUSALS = frozenset({400, 415, 422, 501})
 SAMPLING = {"temperature": 0.8, "max_tokens": 400}
 
 
-class Said(BaseModel):
+class UserMessage(BaseModel):
     """The user's message as the model wrote it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -63,13 +63,14 @@ class UserModel:
         self._client: openai.OpenAI | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        # Connections can't be sent to another process, which opens its own.
         return {**self.__dict__, "_client": None}
 
-    def say(self, messages: Sequence[Mapping[str, str]], *, seed: int, satisfied: bool | None = None) -> Said:
+    def say(self, messages: Sequence[Mapping[str, str]], *, seed: int, satisfied: bool | None = None) -> UserMessage:
         """Ask for the user's next message.
 
         Args:
-            messages (`Sequence[Mapping]`): See [`clawrl_trl.envs.chat.user_prompt.prompt`].
+            messages (`Sequence[Mapping]`): See [`clawrl_trl.envs.chat.user_prompt.make_prompt`].
             seed (`int`): Seed of the sampling, where the server heeds one.
             satisfied (`bool`, *optional*): Whether the user is satisfied, where a style check knows; an answer
                 that says otherwise doesn't count.
@@ -80,16 +81,16 @@ class UserModel:
         reason = ""
         for attempt in range(ATTEMPTS):
             try:
-                said = read(self._ask(list(messages), seed + attempt))
+                message = parse_answer(self._ask(list(messages), seed + attempt))
             except TRANSPORT_ERRORS as error:
                 reason = f"the user's model failed: {type(error).__name__}: {error}"[:MAX_REASON]
                 continue
-            if said is None:
+            if message is None:
                 reason = "the user's model did not answer with JSON of text, mood and satisfied"
-            elif satisfied not in (None, said.satisfied):
+            elif satisfied not in (None, message.satisfied):
                 reason = f"the user's model would not play a user who is {'' if satisfied else 'not '}satisfied"
             else:
-                return said
+                return message
         raise PersonaGone(reason)
 
     def _ask(self, messages: list[Any], seed: int) -> str:
@@ -98,35 +99,36 @@ class UserModel:
                 base_url=self.base_url,
                 api_key=self._key or "none",
                 timeout=self.timeout,
+                # `say` tries again itself, with another seed.
                 max_retries=0,
                 default_headers=ON_THE_SIDE,
             )
-        chosen = {"seed": seed, **self.sampling}
+        parameters = {"seed": seed, **self.sampling}
         body: dict[str, Any] = {"model": self.model, "messages": messages}
-        body |= {name: value for name, value in chosen.items() if value is not None}
+        body |= {name: value for name, value in parameters.items() if value is not None}
         create = self._client.chat.completions.create
         if self._structured:
             try:
-                return completion_text(create(**body | {"response_format": RESPONSE_FORMAT}))
+                return read_completion_text(create(**body | {"response_format": RESPONSE_FORMAT}))
             except openai.APIStatusError as error:
                 if error.status_code not in REFUSALS:
                     raise
-        answer = completion_text(create(**body))
+        answer = read_completion_text(create(**body))
         self._structured = False  # not every server constrains its output
         return answer
 
 
-def read(answer: str) -> Said | None:
+def parse_answer(answer: str) -> UserMessage | None:
     """Read an answer: all of it, but for a thought before and a code fence around, is the JSON object."""
     text = re.sub(r"<think>.*?</think>", "", answer, flags=re.S).strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", text, re.S)
     try:
-        return Said.model_validate_json(fenced[1] if fenced else text)
+        return UserMessage.model_validate_json(fenced[1] if fenced else text)
     except ValidationError:
         return None
 
 
-def completion_text(completion: Any) -> str:
+def read_completion_text(completion: Any) -> str:
     """The text of a completion; of something else that a server sent, none."""
     try:
         return str(completion.choices[0].message.content or "")

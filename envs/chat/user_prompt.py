@@ -54,7 +54,7 @@ RESPONSE_FORMAT: dict[str, Any] = {
 }
 
 
-def prompt(
+def make_prompt(
     *,
     name: str,
     goal: str,
@@ -73,12 +73,12 @@ def prompt(
         talk (`Sequence[Mapping]`): The conversation so far, chat API; empty before the first message.
         faults (`Sequence[str]`, *optional*): What a style check finds wrong with the last reply, where there is one.
     """
-    told = {"name": name, "goal": goal, "tastes": tastes or "none in particular", "mood": mood}
-    shown = [{**message, "content": excerpt(message["content"], MAX_HEAD, MAX_TAIL)} for message in talk]
-    asked = GO_ON if talk else OPEN
+    facts = {"name": name, "goal": goal, "tastes": tastes or "none in particular", "mood": mood}
+    excerpts = [{**message, "content": excerpt(message["content"], MAX_HEAD, MAX_TAIL)} for message in talk]
+    request = GO_ON if talk else OPEN
     if talk and faults is not None:
-        asked += DISLIKED.format(name=name, faults=", ".join(faults)) if faults else LIKED.format(name=name)
+        request += DISLIKED.format(name=name, faults=", ".join(faults)) if faults else LIKED.format(name=name)
     return [
-        {"role": "system", "content": INSTRUCTIONS.format(**told, moods=" | ".join(get_args(Mood)))},
-        {"role": "user", "content": f"{json.dumps(shown, ensure_ascii=False)}\n\n{asked}"},
+        {"role": "system", "content": INSTRUCTIONS.format(**facts, moods=" | ".join(get_args(Mood)))},
+        {"role": "user", "content": f"{json.dumps(excerpts, ensure_ascii=False)}\n\n{request}"},
     ]

@@ -274,7 +274,7 @@ AGAIN: Sequence[str] = (
 )  # fmt: skip
 
 
-def say(rng: random.Random, *parts: Sequence[str]) -> str:
+def compose_message(rng: random.Random, *parts: Sequence[str]) -> str:
     """One phrase of each list, joined into a message whose sentences start with a capital and which ends."""
     message = ""
     for phrase in (rng.choice(part) for part in parts):
@@ -288,7 +288,7 @@ def tidy(text: str) -> str:
     return text if text.endswith(_STOPS) else text + "."
 
 
-def sentence(rng: random.Random, start: Sequence[str], body: Sequence[str]) -> str:
+def compose_sentence(rng: random.Random, start: Sequence[str], body: Sequence[str]) -> str:
     """An opener and a clause as one sentence; a clause that asks ends with a question mark."""
     opener, clause = rng.choice(start), rng.choice(body)
     asks = clause.lower().startswith(("could", "can ", "would"))

@@ -70,7 +70,7 @@ def draw_session(rows: Sequence[Mapping[str, Any]], pictures: Sequence[Picture],
 
     Args:
         rows (`Sequence[Mapping]`): Its turns, as `turns.inspect` gives them.
-        pictures (`Sequence[Picture]`): At least one, see [`clawrl_trl.pictures.of_session`].
+        pictures (`Sequence[Picture]`): At least one, see [`clawrl_trl.pictures.list_session_pictures`].
         path (`str` or `Path`): The PNG file.
     """
     instruction = next((text_of(message) for message in rows[0]["messages"] if message.get("role") == "user"), "")

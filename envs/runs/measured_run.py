@@ -22,7 +22,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import ServeSettings, find_client_key
 from clawrl_trl.envs.runs.options import RunOptions
 from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError
@@ -103,6 +103,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
     ) -> None:
         self._watch.stop()
         if self._process.poll() is None:
+            # Politely first: the worker closes its sandboxes and browsers on its way out.
             self._process.terminate()
             try:
                 self._process.wait(STOP_TIMEOUT)
@@ -165,11 +166,13 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         with open_private(self.folder / "logs" / self.log, "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", self.module, "--run", str(self.folder)],
+                # The worker computes little; torch's threads would take the cores of engine and trainer.
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,  # what the worker starts, sandboxes and browsers, is killed with it
+                # A trainer that is killed must not leave a client behind that goes on asking.
                 preexec_fn=end_with_parent,
             )
 
@@ -179,7 +182,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         Raises:
             UserError: If it still doesn't after 30 s.
         """
-        key = client_key("chat")
+        key = find_client_key("chat")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # On the side, so that no greeting is judged and trained on.
         body = {"model": self.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}

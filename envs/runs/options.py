@@ -9,20 +9,27 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Self
 
+from clawrl_trl.config.flags import check_ranges
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import write_private
+
+RANGE = ("at_least", "at_most")
+"""Keys of a field's metadata: the smallest and the largest usable value of its flag."""
 
 
 @dataclass(kw_only=True)
 class MeasuredArguments:
     """Flags of every measured run."""
 
-    eval_problems: int = field(default=50, metadata={"help": "Held-out problems, or episodes, of each evaluation."})
+    eval_problems: int = field(
+        default=50, metadata={"help": "Held-out problems, or episodes, of each evaluation.", "at_least": 1}
+    )
     env_max_steps: int | None = field(
         default=None,
         metadata={
             "help": "Most actions of an episode; of a chat, most messages of the user. Default: with --env MAX_STEPS, "
-            "else the environment's own; 3 messages."
+            "else the environment's own; 3 messages.",
+            "at_least": 1,
         },
     )
 
@@ -64,3 +71,15 @@ class RunOptions(MeasuredArguments):
             return cls(**{name: value for name, value in content.items() if name in names})
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise UserError(f"{path} can't be read ({error}): a training script writes it when it starts.") from None
+
+
+def check_declared_ranges(arguments: MeasuredArguments) -> None:
+    """Check arguments against the ranges that their fields declare.
+
+    Raises:
+        UserError: For the first value that is out of range or no finite number.
+    """
+    at_least, at_most = (
+        {each.name: each.metadata[bound] for each in fields(arguments) if bound in each.metadata} for bound in RANGE
+    )
+    check_ranges(vars(arguments), at_least, at_most)

@@ -13,9 +13,12 @@ MAX_TURNS = 3
 class PersonaArguments(MeasuredArguments):
     """Flags of a training script for a persona's chats."""
 
-    interactions: int = field(default=36, metadata={"help": "Interactions the persona plays, one problem each."})
+    interactions: int = field(
+        default=36, metadata={"help": "Interactions the persona plays, one problem each.", "at_least": 1}
+    )
     think_time: float = field(
-        default=0.8, metadata={"help": "Mean seconds the persona takes to read a reply before it writes."}
+        default=0.8,
+        metadata={"help": "Mean seconds the persona takes to read a reply before it writes.", "at_least": 0},
     )
     rollout_function_path: str | None = field(
         default=None,

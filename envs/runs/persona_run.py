@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import ServeSettings, find_client_key
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.runs.learning_curve import learning_curve
 from clawrl_trl.envs.runs.measured_run import MeasuredRun
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
@@ -28,7 +28,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
 
     def __init__(self, options: PersonaOptions, settings: ServeSettings, base_url: str) -> None:
         super().__init__(options, settings, base_url)
-        self.persona = persona_named(options.persona)
+        self.persona = load_persona(options.persona)
 
     @property
     def title(self) -> str:
@@ -38,7 +38,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
         with open_progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             return evaluate(
                 self.base_url,
-                client_key("chat"),
+                find_client_key("chat"),
                 self.persona,
                 problems=self.options.eval_problems,
                 seed=self.options.seed,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from clawrl_trl.config.serving import client_key
+from clawrl_trl.config.serving import find_client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
-from clawrl_trl.envs.chat.persona_file import persona as persona_named
+from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.chat.personas import Persona
 from clawrl_trl.envs.runs.interactions import Interactions
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
@@ -77,7 +77,7 @@ def play(
     missing = record.find_missing(options.interactions)
     if not missing:
         return record.rows
-    persona = persona or persona_named(options.persona)
+    persona = persona or load_persona(options.persona)
     actor = GatewayPolicy(
         base_url or find_gateway(run, options.patience),
         api_key=key,
@@ -113,6 +113,7 @@ def _play_chats(
     for index in indices:
         env.next_episode = index  # the problem goes with the index, whatever was played before
         if options.think_time > 0:
+            # By the index, so that a run that goes on pauses as it would have.
             env.stopped.wait(random.Random(f"pause-{options.seed}-{index}").expovariate(1 / options.think_time))
         yield {"index": index, **_play_session(env, actor, options.max_turns * MAX_SILENCES)}
     env.close()
@@ -161,6 +162,7 @@ def _play_own_rollout(
     rows = rollout(actor.client, persona, len(indices), seed)
     if not isinstance(rows, Iterable):
         raise UserError(f"the rollout function must yield a mapping per interaction, not {type(rows).__name__}.")
+    # An own rollout may end early, or never.
     for index, row in zip(indices, rows, strict=False):
         if not isinstance(row, Mapping) or "first_score" not in row:
             raise UserError("the rollout function must yield mappings with a 'first_score'.")
@@ -192,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         play(
             run,
             options,
-            key=client_key("chat"),
+            key=find_client_key("chat"),
             model=read_served_model(run),
             rollout=rollout,
             generate=generate,

@@ -15,20 +15,26 @@ from clawrl_trl.errors import UserError
 class PracticeArguments(MeasuredArguments):
     """Flags of a training script for practice in an environment."""
 
-    difficulty: int | None = field(default=None, metadata={"help": "Only tasks of this difficulty, 1 to 3."})
+    difficulty: int | None = field(
+        default=None, metadata={"help": "Only tasks of this difficulty, 1 to 3.", "at_least": 1, "at_most": 3}
+    )
     env_options: dict[str, object] | str | None = field(
         default=None, metadata={"help": "Further arguments of the environment, JSON (in a YAML file: a mapping)."}
     )
     episodes: int = field(
-        default=400, metadata={"help": "Episodes of the environment to play, rounded up to whole groups."}
+        default=400,
+        metadata={"help": "Episodes of the environment to play, rounded up to whole groups.", "at_least": 1},
     )
-    group_size: int = field(default=8, metadata={"help": "Episodes of one task, whose rewards are compared."})
+    group_size: int = field(
+        default=8, metadata={"help": "Episodes of one task, whose rewards are compared.", "at_least": 1}
+    )
     max_tokens: int = field(
-        default=256, metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len."}
+        default=256,
+        metadata={"help": "Longest reply in an episode, in tokens; a part of --max_model_len.", "at_least": 1},
     )
     parallel_envs: int = field(
         default_factory=lambda: read_number("PARALLEL_ENVS", 4),
-        metadata={"help": "Environments at a time."},
+        metadata={"help": "Environments at a time.", "at_least": 1},
     )
     prm_coef: float = field(
         default=0.0,
@@ -92,6 +98,11 @@ class PracticeOptions(RunOptions, PracticeArguments):
             max_steps=self.env_max_steps,
             options=read_mapping("env_options", self.env_options),
         )
+
+    @property
+    def sampling(self) -> dict[str, int]:
+        """Sampling parameters of every request, in evaluations as in episodes that are trained on."""
+        return {"max_tokens": self.max_tokens}
 
     @property
     def groups(self) -> int:

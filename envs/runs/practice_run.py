@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from clawrl_trl.config.serving import client_key
+from clawrl_trl.config.serving import find_client_key
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
@@ -55,15 +55,16 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
         make_env, count = options.load_environments("heldout")
         policy = GatewayPolicy(
             self.base_url,
-            api_key=client_key("chat"),
+            api_key=find_client_key("chat"),
             model=self.model,
-            sampling={"max_tokens": options.max_tokens},
+            sampling=options.sampling,
             stream_share=0.0,
             turn_type="side",  # what is held out is not trained on
         )
         rollout = Rollout(
             make_env,
             policy,
+            # A success rate needs no group to compare with.
             num_generations=1,
             parallel_envs=options.parallel_envs,
             report=False,

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.serving import ServeSettings, find_client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Group, Rollout
@@ -68,7 +68,7 @@ class Pace:
         self._run, self._update_samples, self._lead_s = run, update_samples, lead_s
         self._backlog = backlog
         self._largest_lead = update_samples * lead
-        self._version = newest(run)
+        self._version = find_newest_version(run)
         self.ahead = 0
 
     def count_group(self, group: Group) -> None:
@@ -79,7 +79,7 @@ class Pace:
         """Wait; return when another group may begin."""
         deadline = time.monotonic() + self._lead_s
         while True:
-            version = newest(self._run)
+            version = find_newest_version(self._run)
             if version > self._version:
                 self.ahead = max(0, self.ahead - self._update_samples * (version - self._version))
                 self._version, deadline = version, time.monotonic() + self._lead_s
@@ -93,7 +93,7 @@ class Pace:
             time.sleep(POLL_SECONDS)
 
 
-def newest(run: Path) -> int:
+def find_newest_version(run: Path) -> int:
     """The newest policy version in the run's folder of policies; 0 for the base."""
     versions = [parse_policy_name(path.name) for path in RunFolder(run).policies.glob("*")]
     return max((version for version in versions if version is not None), default=0)
@@ -147,7 +147,7 @@ def play_episodes(
         policy,
         num_generations=options.group_size,
         parallel_envs=options.parallel_envs,
-        feedback_key=client_key("feedback"),
+        feedback_key=find_client_key("feedback"),
         reward=load_callable(reward, parameters=["episode"]) if reward else None,
         prm_coef=options.prm_coef,
         stepwise=options.stepwise,
@@ -180,13 +180,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = start_worker(argv, "clawrl_trl.envs.runs.practice_worker", "Episodes on a live run.")
     options = PracticeOptions.load(run)
     settings = ServeSettings.load(run)
+    # Without a teacher the samples of a group are known as soon as it is played.
     ledger = Ledger.open(settings.ledger_url or RunFolder(run).ledger) if options.hints else None
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),
-        api_key=client_key("chat"),
+        api_key=find_client_key("chat"),
         model=read_served_model(run),
-        sampling={"max_tokens": options.max_tokens},
+        sampling=options.sampling,
         stream_share=0.0,
         seed=options.seed,
     )

@@ -34,7 +34,7 @@ def find_gateway(run: str | Path, patience: float) -> Callable[[], str | None]:
     """
 
     def locate() -> str | None:
-        announced = RunFolder(run).announced("gateway")
+        announced = RunFolder(run).read_announced("gateway")
         return str(announced["base_url"]) if announced else None
 
     deadline = time.monotonic() + patience

@@ -304,7 +304,7 @@ class Unsandboxed:
 BACKENDS: dict[str, type[Backend]] = {"bubblewrap": Bubblewrap, "docker": Docker, "none": Unsandboxed}
 
 
-def default_backend(unsafe_no_sandbox: bool = False) -> str:
+def choose_backend(unsafe_no_sandbox: bool = False) -> str:
     """Choose the back end where the user named none.
 
     Args:
@@ -314,14 +314,15 @@ def default_backend(unsafe_no_sandbox: bool = False) -> str:
     Raises:
         UserError: If bubblewrap does not work here and the user did not accept to go without.
     """
-    trouble = bubblewrap_trouble()
+    trouble = find_bubblewrap_trouble()
     if not trouble:
         return "bubblewrap"
     if unsafe_no_sandbox:
         return "none"
     raise UserError(
         f"There is no sandbox here for untrusted code ({trouble}): install bubblewrap 0.8 or later "
-        "('apt-get install bubblewrap'), choose the back end 'docker', or accept the risk with --unsafe_no_sandbox."
+        "('apt-get install bubblewrap'), choose the back end 'docker', or accept the risk of 'none' "
+        """(of --env terminal and swe: --env_options '{"backend": "none"}')."""
     )
 
 
@@ -336,8 +337,10 @@ def check_backend(name: str) -> None:
     """
     if name not in BACKENDS:
         raise UserError(f"There is no sandbox back end {name!r}: choose one of {', '.join(BACKENDS)}.")
-    if name == "bubblewrap" and bubblewrap_trouble():
-        raise UserError(f"bubblewrap does not work here ({bubblewrap_trouble()}): install it, or choose 'docker'.")
+    if name == "bubblewrap" and find_bubblewrap_trouble():
+        raise UserError(
+            f"bubblewrap does not work here ({find_bubblewrap_trouble()}): install it, or choose 'docker'."
+        )
     if name == "docker" and shutil.which("docker") is None:
         raise UserError("Docker is not installed: install it, or choose the back end 'bubblewrap'.")
 
@@ -396,7 +399,7 @@ def _open_user_namespace() -> Iterator[int]:
 
 
 @cache
-def bubblewrap_trouble() -> str:
+def find_bubblewrap_trouble() -> str:
     """Return why bubblewrap can't be used on this machine; empty when it can.
 
     Tried once by running it, since namespaces may be forbidden where it is installed.

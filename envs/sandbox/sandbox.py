@@ -39,14 +39,14 @@ from clawrl_trl.envs.sandbox.backends import (
     Bind,
     SandboxSpec,
     check_backend,
-    default_backend,
+    choose_backend,
     inherit_descriptors,
 )
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningCommand
 from clawrl_trl.errors import UserError
 
-__all__ = ["Bind", "CommandResult", "Limits", "Sandbox", "SandboxClosed", "default_backend"]
+__all__ = ["Bind", "CommandResult", "Limits", "Sandbox", "SandboxClosed", "choose_backend"]
 
 
 class SandboxClosed(RuntimeError):
@@ -87,7 +87,7 @@ class Sandbox:
         binds (`Sequence[Bind]`, *optional*): More of the host that shows inside.
         env (`Mapping[str, str]`, *optional*): Environment variables, besides a short standard set.
         backend (`str`, *optional*): `"bubblewrap"`, `"docker"` or `"none"`, which is no sandbox at all; default:
-            [`default_backend`].
+            [`choose_backend`].
         image (`str`, *optional*, defaults to `"python:3.11-slim"`): The image, for Docker.
 
     Raises:
@@ -105,7 +105,7 @@ class Sandbox:
         backend: str | None = None,
         image: str = "python:3.11-slim",
     ) -> None:
-        name = default_backend() if backend is None else backend
+        name = choose_backend() if backend is None else backend
         check_backend(name)
         if workdir is not None and not workdir.is_dir():
             raise UserError(f"The work folder {workdir} does not exist: make it first.")

@@ -17,7 +17,7 @@ import torch
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits, default_backend
+from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits, choose_backend
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import Grade, grade
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask
@@ -110,7 +110,7 @@ class SWEEnv(AgentEnv[SweTask]):
         self.limits = limits
         self.backend = backend
         if backend is None and any(task.image is None for task in tasks):
-            self.backend = default_backend()
+            self.backend = choose_backend()
         _require_tools(tasks)
         self.grade: Grade | None = None
         self._checkout: Checkout | None = None

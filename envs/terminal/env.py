@@ -11,7 +11,7 @@ import torch
 
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
 from clawrl_trl.envs.base.message import Action, Call
-from clawrl_trl.envs.sandbox.backends import check_backend, default_backend
+from clawrl_trl.envs.sandbox.backends import check_backend, choose_backend
 from clawrl_trl.envs.sandbox.sandbox import Limits
 from clawrl_trl.envs.terminal.shell import CommandFolder, Shell, ShellBroken, ShellOutput
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
@@ -42,7 +42,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
             goes on and can be looked at.
         system (`str`, *optional*): A system message.
         limits ([`Limits`], *optional*): What the agent's commands may use.
-        backend (`str`, *optional*): The sandbox's back end; default: [`default_backend`].
+        backend (`str`, *optional*): The sandbox's back end; default: [`choose_backend`].
         network (`bool`, *optional*, defaults to `False`): Whether the agent may reach the network.
         first_task (`int`, *optional*, defaults to `0`): Position of the task that the first reset starts.
         device (`torch.device`, *optional*): Where the flags live.
@@ -74,7 +74,7 @@ class TerminalEnv(AgentEnv[TaskFolder]):
         first_task: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        self._backend = backend or default_backend()
+        self._backend = backend or choose_backend()
         check_backend(self._backend)
         self._system = system
         self._timeout = tool_timeout

@@ -24,7 +24,7 @@ from clawrl_trl.envs.sandbox.sandbox import (
     CommandResult,
     Limits,
     Sandbox,
-    default_backend,
+    choose_backend,
     give_to_sandbox_user,
     read_untrusted_file,
     remove_folder,
@@ -86,7 +86,7 @@ class TaskWorld:
         self.work = self._base / "work"
         self.work.mkdir()
         self._limits = limits
-        self._backend = backend or default_backend()
+        self._backend = backend or choose_backend()
         self._network = network
         self.env: dict[str, str] = {}
 

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox, default_backend
+from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox, choose_backend
 from clawrl_trl.envs.sandbox.worker import Worker, WorkerLost
 from clawrl_trl.messages import Json
 
@@ -49,7 +49,7 @@ class CodeInterpreter:
 
     def __init__(self, *, limits: Limits = LIMITS, backend: str | None = None, network: bool = False) -> None:
         self._limits = limits
-        self._backend = backend or default_backend()
+        self._backend = backend or choose_backend()
         self._network = network
 
     def open(self) -> "Interpreter":

@@ -32,7 +32,7 @@ KEY = "doctor-test-key"
 Json = dict[str, Any]
 
 
-def unchanged(path: str, body: Json, reply: Json) -> Json:
+def keep_reply(path: str, body: Json, reply: Json) -> Json:
     return reply
 
 
@@ -47,7 +47,7 @@ class Fault:
     """
 
     ask: Callable[[str, Json], Json] = lambda path, body: body
-    answer: Callable[[str, Json, Json], Json] = unchanged
+    answer: Callable[[str, Json, Json], Json] = keep_reply
     refuse: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ def start_engine(run: Path, **settings: Any) -> tuple["subprocess.Popen[bytes]",
             env={**os.environ, "CLAWRL_ENGINE_KEY": KEY, "OMP_NUM_THREADS": "1"},
             stderr=log,
         )
-    while (announced := RunFolder(run).announced("engine")) is None:
+    while (announced := RunFolder(run).read_announced("engine")) is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
             raise RuntimeError((run / "engine.log").read_text())
@@ -113,7 +113,7 @@ class BrokenEngine:
 
 
 @contextlib.contextmanager
-def broken(engine: str, fault: Fault) -> Iterator[str]:
+def serve_broken_engine(engine: str, fault: Fault) -> Iterator[str]:
     """The URL of an engine with a fault."""
     with BrokenEngine(engine, fault) as server:
         yield server.url

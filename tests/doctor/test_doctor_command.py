@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor_rig import KEY, Fault, Json, broken
+from doctor_rig import KEY, Fault, Json, serve_broken_engine
 from rich.console import Console
 
 from clawrl_trl.doctor.finding import Finding, exit_code
@@ -33,12 +33,12 @@ def _doctor(*words: Any, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_the_bundled_model_on_its_own_engine_is_sound(tmp_path: Path) -> None:
     before = set(tmp_path.iterdir())
-    done = _doctor("--json", "--port", "0", CLAWRL_RUN=str(tmp_path / "run"))
-    findings = [Finding(**one) for one in json.loads(done.stdout)]
-    assert done.returncode == 0, done.stdout
-    assert {one.group for one in findings} == GROUPS
-    statuses = {one.name: one.status for one in findings}
-    (room,) = [one for one in findings if one.name == "room for agents"]
+    process = _doctor("--json", "--port", "0", CLAWRL_RUN=str(tmp_path / "run"))
+    findings = [Finding(**finding) for finding in json.loads(process.stdout)]
+    assert process.returncode == 0, process.stdout
+    assert {finding.group for finding in findings} == GROUPS
+    statuses = {finding.name: finding.status for finding in findings}
+    (room,) = [finding for finding in findings if finding.name == "room for agents"]
     assert "8,192 tokens" in room.detail and "OpenClaw" in room.detail and "tour" in str(room.fix)
     assert statuses.pop("room for agents") == "warn"
     assert statuses.pop("llm judge") == "skipped"
@@ -52,26 +52,26 @@ def test_a_broken_engine_gives_exit_code_one(engine: str) -> None:
             choice.pop("token_ids", None)
         return reply
 
-    with broken(engine, Fault(answer=without_ids)) as url:
-        done = _doctor("--engine", url, "--port", "0", CLAWRL_ENGINE_KEY=KEY)
-    assert done.returncode == 1, done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if "engine: token ids:" in line]
+    with serve_broken_engine(engine, Fault(answer=without_ids)) as url:
+        process = _doctor("--engine", url, "--port", "0", CLAWRL_ENGINE_KEY=KEY)
+    assert process.returncode == 1, process.stdout
+    (line,) = [line for line in process.stdout.splitlines() if "engine: token ids:" in line]
     assert line.startswith("fail") and "return_token_ids" in line
-    assert "2 failed" in done.stdout.splitlines()[-1]
+    assert "2 failed" in process.stdout.splitlines()[-1]
 
 
 def test_an_engine_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
-    done = _doctor("--engine", "http://127.0.0.1:9", "--port", "0", "--json")
-    findings = [Finding(**one) for one in json.loads(done.stdout)]
-    assert done.returncode == 1
-    assert [one.name for one in findings if one.status == "fail"] == ["answers"]
-    skipped = [one for one in findings if one.group == "Engine" and one.name != "answers"]
-    assert skipped and all((one.status, one.detail) == ("skipped", "no engine answers") for one in skipped)
+    process = _doctor("--engine", "http://127.0.0.1:9", "--port", "0", "--json")
+    findings = [Finding(**finding) for finding in json.loads(process.stdout)]
+    assert process.returncode == 1
+    assert [finding.name for finding in findings if finding.status == "fail"] == ["answers"]
+    skipped = [finding for finding in findings if finding.group == "Engine" and finding.name != "answers"]
+    assert skipped and all((finding.status, finding.detail) == ("skipped", "no engine answers") for finding in skipped)
 
 
 def test_a_wrong_key_is_told(engine: str) -> None:
-    done = _doctor("--engine", engine, "--port", "0", CLAWRL_ENGINE_KEY="wrong")
-    assert done.returncode == 1 and "CLAWRL_ENGINE_KEY" in done.stdout
+    process = _doctor("--engine", engine, "--port", "0", CLAWRL_ENGINE_KEY="wrong")
+    assert process.returncode == 1 and "CLAWRL_ENGINE_KEY" in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_wrong_key_is_told(engine: str) -> None:
     ],
 )
 def test_a_mistake_of_the_user_gives_exit_code_two(words: tuple[str, ...], says: str) -> None:
-    done = _doctor(*words)
-    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+    process = _doctor(*words)
+    assert process.returncode == 2 and says in process.stderr and "Traceback" not in process.stderr
 
 
 FINDINGS = [
@@ -99,15 +99,15 @@ FINDINGS = [
 def test_the_page(terminal: bool) -> None:
     out = io.StringIO()
     page = ReportPage(Console(file=out, force_terminal=terminal, width=80, color_system=None, legacy_windows=False))
-    for one in FINDINGS:
-        page.show(one)
+    for finding in FINDINGS:
+        page.show(finding)
     page.close(FINDINGS, 3.4)
-    shown = out.getvalue()
+    printed = out.getvalue()
     assert exit_code(FINDINGS) == 1 and exit_code(FINDINGS[:2]) == 0
-    assert "not shown" not in shown and "free some space" in shown and "no [ids]" in shown
-    assert shown.splitlines()[-1] == "1 ok, 1 warned, 1 failed, 1 skipped in 3 s"
-    assert all(len(line) <= 80 for line in shown.splitlines()) or not terminal
+    assert "not shown" not in printed and "free some space" in printed and "no [ids]" in printed
+    assert printed.splitlines()[-1] == "1 ok, 1 warned, 1 failed, 1 skipped in 3 s"
+    assert all(len(line) <= 80 for line in printed.splitlines()) or not terminal
     if terminal:
-        assert "✗" in shown and "Machine" in shown.splitlines()
+        assert "✗" in printed and "Machine" in printed.splitlines()
     else:
-        assert [line.split()[0] for line in shown.splitlines()[:4]] == ["ok", "warn", "fail", "skipped"]
+        assert [line.split()[0] for line in printed.splitlines()[:4]] == ["ok", "warn", "fail", "skipped"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from doctor_rig import Fault, Json, broken, run_one_check
+from doctor_rig import Fault, Json, run_one_check, serve_broken_engine
 
 from clawrl_trl.doctor import adapters, logprobs, sampling, template, tokens
 from clawrl_trl.doctor.command import ENGINE_CHECKS, Check
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.xdist_group("doctor")
 CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
-def _choices(change: Callable[[Json], None], when: Callable[[Json], Any] = bool) -> Callable[[str, Json, Json], Json]:
+def _change_choices(
+    change: Callable[[Json], None], when: Callable[[Json], Any] = bool
+) -> Callable[[str, Json, Json], Json]:
     """A fault that changes every choice of the requests for which `when` holds."""
 
     def answer(path: str, body: Json, reply: Json) -> Json:
@@ -28,11 +30,11 @@ def _choices(change: Callable[[Json], None], when: Callable[[Json], Any] = bool)
     return answer
 
 
-def _without_ids(choice: Json) -> None:
+def _drop_ids(choice: Json) -> None:
     choice.pop("token_ids", None)
 
 
-def _other_ids(choice: Json) -> None:
+def _replace_ids(choice: Json) -> None:
     if choice.get("token_ids"):
         choice["token_ids"] = [token + 1 for token in choice["token_ids"]]
 
@@ -42,13 +44,13 @@ def _rows(choice: Json) -> list[Json]:
     return rows
 
 
-def _shifted(choice: Json) -> None:
+def _shift_logprobs(choice: Json) -> None:
     values = [row["logprob"] for row in _rows(choice)]
     for row, value in zip(_rows(choice), [*values[1:], *values[:1]], strict=True):
         row["logprob"] = value
 
 
-def _noisy(choice: Json) -> None:
+def _add_noise(choice: Json) -> None:
     for place, row in enumerate(_rows(choice)):
         row["logprob"] -= 0.05 * (place % 2)
 
@@ -58,7 +60,7 @@ def _shifted_prompt(path: str, body: Json, reply: Json) -> Json:
     for choice in reply.get("choices") or ():
         entries = choice.get("prompt_logprobs")
         if entries:
-            values = [next(iter(one.values()))["logprob"] if one else None for one in entries]
+            values = [next(iter(entry.values()))["logprob"] if entry else None for entry in entries]
             for place in range(2, len(entries)):
                 for entry in entries[place].values():
                     entry["logprob"] = values[place - 1]
@@ -86,17 +88,27 @@ def _cut(path: str, body: Json) -> Json:
 STREAMED, TOOLS = (lambda body: body.get("stream")), (lambda body: body.get("stream") and body.get("tools"))
 
 FAULTS: dict[str, tuple[str, Fault, str, str]] = {
-    "ids lost in streams": ("token ids", Fault(answer=_choices(_without_ids, STREAMED)), "fail", "no token ids"),
-    "other ids in streams": ("token ids", Fault(answer=_choices(_other_ids, STREAMED)), "fail", "other ids"),
+    "ids lost in streams": ("token ids", Fault(answer=_change_choices(_drop_ids, STREAMED)), "fail", "no token ids"),
+    "other ids in streams": ("token ids", Fault(answer=_change_choices(_replace_ids, STREAMED)), "fail", "other ids"),
     "ids lost with tools": (
         "token ids, tool call",
-        Fault(answer=_choices(_without_ids, TOOLS)),
+        Fault(answer=_change_choices(_drop_ids, TOOLS)),
         "fail",
         "no token ids",
     ),
-    "ids of another tokenizer": ("text of the ids", Fault(answer=_choices(_other_ids)), "fail", "another text"),
-    "log-probs of the next token": ("log-probs at T=1", Fault(answer=_choices(_shifted)), "fail", "the next token"),
-    "log-probs a little off": ("log-probs at T=1", Fault(answer=_choices(_noisy)), "warn", "mean gap"),
+    "ids of another tokenizer": (
+        "text of the ids",
+        Fault(answer=_change_choices(_replace_ids)),
+        "fail",
+        "another text",
+    ),
+    "log-probs of the next token": (
+        "log-probs at T=1",
+        Fault(answer=_change_choices(_shift_logprobs)),
+        "fail",
+        "the next token",
+    ),
+    "log-probs a little off": ("log-probs at T=1", Fault(answer=_change_choices(_add_noise)), "warn", "mean gap"),
     "prompt log-probs shifted": ("prompt log-probs", Fault(answer=_shifted_prompt), "fail", "the previous token"),
     "raw log-probs": ("log-prob mode", Fault(ask=_one_temperature), "warn", "temperature 1"),
     "bent defaults": ("sampling defaults", Fault(ask=_with_defaults), "warn", "not sampled plainly"),
@@ -110,16 +122,16 @@ FAULTS: dict[str, tuple[str, Fault, str, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_fault_is_found(engine: str, reference: Reference, fault: str) -> None:
     name, how, status, says = FAULTS[fault]
-    with broken(engine, how) as url:
-        found = await run_one_check(CHECKS[name], url, reference)
-    assert (found[0].name, found[0].status) == (name, status), found
-    assert says in found[0].detail
-    assert found[0].fix or status == "ok"
+    with serve_broken_engine(engine, how) as url:
+        findings = await run_one_check(CHECKS[name], url, reference)
+    assert (findings[0].name, findings[0].status) == (name, status), findings
+    assert says in findings[0].detail
+    assert findings[0].fix or status == "ok"
 
 
 async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, reference: Reference) -> None:
     forgetful = Fault(refuse=("/v1/unload_lora_adapter",))
-    with broken(engine, forgetful) as url:
+    with serve_broken_engine(engine, forgetful) as url:
         swapped, unloaded = await run_one_check(CHECKS["adapters"], url, reference)
     assert swapped.status == "ok" and unloaded.status == "fail"
     assert "still answered" in unloaded.detail
@@ -142,24 +154,24 @@ async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, refe
     ],
 )
 async def test_a_sound_engine_passes(engine: str, reference: Reference, check: Any) -> None:
-    found = await run_one_check(Check("Engine", "it", check), engine, reference, max_model_len=1024)
-    assert {one.status for one in found} == {"ok"}, found
+    findings = await run_one_check(Check("Engine", "it", check), engine, reference, max_model_len=1024)
+    assert {finding.status for finding in findings} == {"ok"}, findings
 
 
 async def test_temperature_is_told_from_precision(engine: str, reference: Reference) -> None:
     """Raw log-probs of a cool sample are not taken for a mismatch of the engines."""
-    with broken(engine, Fault(ask=_one_temperature)) as url:
-        (found,) = await run_one_check(CHECKS["log-probs at T=0.5"], url, reference)
-    assert found.status == "skipped" and "temperature 1" in found.detail
+    with serve_broken_engine(engine, Fault(ask=_one_temperature)) as url:
+        (finding,) = await run_one_check(CHECKS["log-probs at T=0.5"], url, reference)
+    assert finding.status == "skipped" and "temperature 1" in finding.detail
 
 
 async def test_a_context_shorter_than_the_settings_is_warned_of(engine: str) -> None:
-    (found,) = await run_one_check(CHECKS["context length"], engine, max_model_len=4096)
-    assert found.status == "warn" and "--max_model_len 1024" in str(found.fix)
+    (finding,) = await run_one_check(CHECKS["context length"], engine, max_model_len=4096)
+    assert finding.status == "warn" and "--max_model_len 1024" in str(finding.fix)
 
 
 async def test_the_llm_judge_is_measured_on_the_engine(engine: str) -> None:
     """The bundled model is no judge, and the doctor says so."""
     settings = {"judge": "llm", "judge_votes": 1, "judge_max_tokens": 16}
-    (found,) = await run_one_check(CHECKS["llm judge"], engine, **settings)
-    assert found.status in ("warn", "fail") and "votes valid" in found.detail
+    (finding,) = await run_one_check(CHECKS["llm judge"], engine, **settings)
+    assert finding.status in ("warn", "fail") and "votes valid" in finding.detail

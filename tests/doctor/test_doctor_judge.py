@@ -14,54 +14,54 @@ from clawrl_trl.judge.turn import JudgedTurn, Judgement
 CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
-def _judgements(scores: Sequence[float | None]) -> list[Judgement]:
+def _make_judgements(scores: Sequence[float | None]) -> list[Judgement]:
     return [Judgement("test", score) for score in scores]
 
 
 async def test_the_shipped_rules_pass() -> None:
-    (found,) = await run_one_check(CHECKS["rules judge"], None)
-    assert found.status == "ok" and "threshold 0.3" in found.detail
+    (finding,) = await run_one_check(CHECKS["rules judge"], None)
+    assert finding.status == "ok" and "threshold 0.3" in finding.detail
 
 
 async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = RulesJudge.decide
 
     def swapped(self: RulesJudge, turn: JudgedTurn) -> Judgement:
-        found = decide(self, turn)
-        return Judgement(found.judge, None if found.score is None else -found.score, detail=found.detail)
+        finding = decide(self, turn)
+        return Judgement(finding.judge, None if finding.score is None else -finding.score, detail=finding.detail)
 
     monkeypatch.setattr(RulesJudge, "decide", swapped)
-    (found,) = await run_one_check(CHECKS["rules judge"], None)
-    assert found.status == "fail" and "wrong sign" in found.detail and found.fix
+    (finding,) = await run_one_check(CHECKS["rules judge"], None)
+    assert finding.status == "fail" and "wrong sign" in finding.detail and finding.fix
 
 
 async def test_a_judge_that_never_decides_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RulesJudge, "decide", lambda self, turn: Judgement("rules", None))
-    (found,) = await run_one_check(CHECKS["rules judge"], None)
-    assert found.status == "warn" and "100% abstained" in found.detail
+    (finding,) = await run_one_check(CHECKS["rules judge"], None)
+    assert finding.status == "warn" and "100% abstained" in finding.detail
 
 
 async def test_the_llm_judge_is_not_asked_unless_set() -> None:
-    (found,) = await run_one_check(CHECKS["llm judge"], None)
-    assert found.status == "skipped" and "--judge rules" in found.detail
+    (finding,) = await run_one_check(CHECKS["llm judge"], None)
+    assert finding.status == "skipped" and "--judge rules" in finding.detail
 
 
 def test_shares() -> None:
     turn = calibration.load_cases()[0].turn
     cases = [Case(turn, label) for label in (1, 1, -1, -1)]
-    tally = Tally.of(cases, _judgements([1, None, -1, 1]))
+    tally = Tally.of(cases, _make_judgements([1, None, -1, 1]))
     assert (tally.accuracy, tally.abstained, tally.wrong) == (0.5, 0.25, 0.25)
 
 
 def test_the_best_threshold_lies_between_the_wrong_and_the_right() -> None:
     turn = calibration.load_cases()[0].turn
 
-    def said(gap: float) -> Judgement:
+    def make_judgement(gap: float) -> Judgement:
         plus = (1 + gap) / 2
         return Judgement("test", 1, detail={"probabilities": [[1 - plus, 0.0, plus]]})
 
     cases = [Case(turn, 1), Case(turn, 1), Case(turn, -1)]
-    low, high = find_best_margins(cases, [said(0.8), said(0.6), said(0.25)])
+    low, high = find_best_margins(cases, [make_judgement(0.8), make_judgement(0.6), make_judgement(0.25)])
     assert low == pytest.approx(0.26) and high == pytest.approx(0.6)
 
 

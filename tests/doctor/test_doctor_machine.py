@@ -20,52 +20,52 @@ CHECKS = {check.name: check for check in MACHINE_CHECKS}
 Usage = namedtuple("Usage", "total used free")
 
 
-async def _asked(name: str, **settings: Any) -> Finding:
-    (found,) = await run_one_check(CHECKS[name], None, **settings)
-    return found
+async def _run_machine_check(name: str, **settings: Any) -> Finding:
+    (finding,) = await run_one_check(CHECKS[name], None, **settings)
+    return finding
 
 
 @pytest.mark.parametrize(("free", "status"), [(10 * 2**20, "fail"), (200 * 2**20, "warn"), (50 * 2**30, "ok")])
 async def test_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, status: str) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100 * 2**30, 0, free))
-    found = await _asked("disk", run=str(tmp_path / "not" / "there" / "yet"))
-    assert found.status == status and "GiB free" in found.detail
+    finding = await _run_machine_check("disk", run=str(tmp_path / "not" / "there" / "yet"))
+    assert finding.status == status and "GiB free" in finding.detail
 
 
 @pytest.mark.parametrize(("total", "free", "status"), [(1, 1, "fail"), (8, 1, "warn"), (8, 8, "ok")])
 async def test_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: int, free: int, status: str) -> None:
-    held = SimpleNamespace(total=total * 2**30, available=free * 2**30)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: held)
+    memory = SimpleNamespace(total=total * 2**30, available=free * 2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(machine, "_find_gpu", lambda: None)
-    found = await _asked("memory", run=str(tmp_path))
-    assert found.status == status and "training" in found.detail
+    finding = await _run_machine_check("memory", run=str(tmp_path))
+    assert finding.status == status and "training" in finding.detail
 
 
 async def test_a_busy_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         number = busy.getsockname()[1]
-        found = await _asked("port", port=number, run=str(tmp_path))
-    assert found.status == "fail" and str(number) in found.detail and "--port" in str(found.fix)
-    assert (await _asked("port", port=number, run=str(tmp_path))).status == "ok"
+        finding = await _run_machine_check("port", port=number, run=str(tmp_path))
+    assert finding.status == "fail" and str(number) in finding.detail and "--port" in str(finding.fix)
+    assert (await _run_machine_check("port", port=number, run=str(tmp_path))).status == "ok"
 
 
 async def test_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in KEY_ENVIRONMENT["chat"]:
         monkeypatch.delenv(variable, raising=False)
-    assert (await _asked("keys")).status == "ok"
-    opened = await _asked("keys", host="0.0.0.0")
+    assert (await _run_machine_check("keys")).status == "ok"
+    opened = await _run_machine_check("keys", host="0.0.0.0")
     assert opened.status == "fail" and "CLAWRL_API_KEY" in str(opened.fix)
-    clear = await _asked("keys", judge_url="http://judge.example:8000/v1")
+    clear = await _run_machine_check("keys", judge_url="http://judge.example:8000/v1")
     assert clear.status == "warn" and "unencrypted" in clear.detail
     monkeypatch.setenv("CLAWRL_API_KEY", "secret")
-    assert (await _asked("keys", host="0.0.0.0")).status == "ok"
+    assert (await _run_machine_check("keys", host="0.0.0.0")).status == "ok"
 
 
 async def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await _asked("versions")).status == "ok"
+    assert (await _run_machine_check("versions")).status == "ok"
     declared = ["numpy>=99", "no-such-package-of-ours>=1", "vllm>=0.31; extra == 'vllm'", "httpx>=0.1"]
     monkeypatch.setattr(machine, "requires", lambda package: declared)
-    found = await _asked("versions")
-    assert found.status == "fail"
-    assert "numpy" in found.detail and "no-such-package-of-ours is missing" in found.detail
-    assert "vllm" not in found.detail and "httpx" not in found.detail
+    finding = await _run_machine_check("versions")
+    assert finding.status == "fail"
+    assert "numpy" in finding.detail and "no-such-package-of-ours is missing" in finding.detail
+    assert "vllm" not in finding.detail and "httpx" not in finding.detail

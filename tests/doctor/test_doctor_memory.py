@@ -37,7 +37,7 @@ def _config(layers: int, hidden: int, inner: int, heads: int, tied: bool, **more
 def test_parameters_are_those_of_the_architecture(name: str) -> None:
     with torch.device("meta"):
         model = Qwen3ForCausalLM(_config(**NUMBERS[name]))
-    assert QWEN3[name].parameters == sum(one.numel() for one in model.parameters())
+    assert QWEN3[name].parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_any_model_is_counted_from_its_config() -> None:
@@ -47,15 +47,15 @@ def test_any_model_is_counted_from_its_config() -> None:
     numbers = {"layers": 4, "hidden": 256, "intermediate": 768, "heads": 4, "kv_heads": 2, "head_dim": 64}
     assert shape == Shape.decoder(**numbers, vocab=model.config.vocab_size, tied=True)
     adapted = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear"))
-    assert shape.adapter(16) == sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    assert shape.adapter(16) == sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
 
 
 def test_the_cache_is_what_transformers_keeps() -> None:
     model = Qwen3ForCausalLM.from_pretrained(MODEL_PATH, dtype=torch.bfloat16)
     with torch.no_grad():
         cache = model(input_ids=torch.zeros(1, 10, dtype=torch.long), use_cache=True).past_key_values
-    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
-    assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == held / 10
+    cached_bytes = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+    assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == cached_bytes / 10
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -66,7 +66,7 @@ def test_activations_are_within_a_factor_of_two_of_what_is_saved(checkpointing: 
     model = Qwen3ForCausalLM(config).model.train()
     if checkpointing:
         model.gradient_checkpointing_enable()
-    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     saved: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,8 +78,8 @@ def test_activations_are_within_a_factor_of_two_of_what_is_saved(checkpointing: 
     tokens = 64
     embedded = torch.randn(1, tokens, 128, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        kept = model(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    assert kept.requires_grad
+        output = model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+    assert output.requires_grad
     shape = Shape.decoder(
         layers=6, hidden=128, intermediate=512, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True
     )

@@ -32,16 +32,16 @@ def model(tmp_path: Path) -> Path:
 
 async def test_a_generation_config_with_top_k_is_warned_of(model: Path) -> None:
     check = CHECKS["generation config"]
-    (sound,) = await run_one_check(check, None, model_name_or_path=str(model))
-    assert sound.status == "ok"
+    (plain_finding,) = await run_one_check(check, None, model_name_or_path=str(model))
+    assert plain_finding.status == "ok"
     file = model / "generation_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "top_k": 20, "temperature": 0.6, "top_p": 1.0}))
-    (found,) = await run_one_check(check, None, model_name_or_path=str(model))
-    assert found.status == "warn" and "temperature 0.6, top_k 20" in found.detail
-    assert "--generation-config vllm" in str(found.fix)
+    (finding,) = await run_one_check(check, None, model_name_or_path=str(model))
+    assert finding.status == "warn" and "temperature 0.6, top_k 20" in finding.detail
+    assert "--generation-config vllm" in str(finding.fix)
     file.write_text("{")
-    (found,) = await run_one_check(check, None, model_name_or_path=str(model))
-    assert found.status == "skipped"
+    (finding,) = await run_one_check(check, None, model_name_or_path=str(model))
+    assert finding.status == "skipped"
 
 
 def test_only_what_bends_is_named() -> None:
@@ -55,17 +55,17 @@ def test_only_what_bends_is_named() -> None:
 DIALOGUES = [template.PLAIN, template.TOOL_CALLS, template.THINKING]
 
 
-@pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda one: one.name)
+@pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda dialogue: dialogue.name)
 def test_the_bundled_template_only_appends(dialogue: template.Dialogue) -> None:
-    found = template.compare_turns(AutoTokenizer.from_pretrained(MODEL_PATH), dialogue)
-    assert found.status == "ok" and "can be merged" in found.detail
+    finding = template.compare_turns(AutoTokenizer.from_pretrained(MODEL_PATH), dialogue)
+    assert finding.status == "ok" and "can be merged" in finding.detail
 
 
 def test_a_template_that_drops_earlier_thinking_is_told() -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
-    found = template.compare_turns(tokenizer, template.THINKING)
-    assert found.status == "warn" and "can't be merged" in found.detail and "--merge_turns off" in str(found.fix)
+    finding = template.compare_turns(tokenizer, template.THINKING)
+    assert finding.status == "warn" and "can't be merged" in finding.detail and "--merge_turns off" in str(finding.fix)
 
 
 def test_a_template_that_refuses_is_skipped() -> None:

@@ -58,7 +58,7 @@ def start_engine(run: Path, module: str = EMBEDDED, **settings: Any) -> tuple[su
             env={**os.environ, "CLAWRL_ENGINE_KEY": KEY, "OMP_NUM_THREADS": "1"},
             stderr=log,
         )
-    while (announced := RunFolder(run).announced("engine")) is None:
+    while (announced := RunFolder(run).read_announced("engine")) is None:
         try:
             process.wait(0.05)
         except subprocess.TimeoutExpired:

@@ -10,22 +10,22 @@ import pytest
 from clawrl_trl.envs import GUIEnv, SWEEnv, TerminalEnv, ToolCallEnv, read_swe_tasks, read_tool_tasks
 from clawrl_trl.envs.base.agent import AgentEnv
 from clawrl_trl.envs.gui.tasks import read_tasks
-from recipes.tasks.terminal import folder_of
+from recipes.tasks.terminal import make_folder
 from recipes.tiny.actions import GUI_ACTIONS, RIGHT, SCENES, Message, Scene
-from recipes.tiny.dialogues import acting
+from recipes.tiny.dialogues import make_acting
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.browser]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 COUNT = 12
 
 
-def environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
+def make_environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
     """The environment over the scenes' tasks."""
     if name == "terminal":
-        return TerminalEnv([folder_of(str(place), "easy", one.task) for place, one in enumerate(scenes)])
+        return TerminalEnv([make_folder(str(place), "easy", scene.task) for place, scene in enumerate(scenes)])
     path = folder / "train.jsonl"
     key = "instance_id" if name == "swe" else "id"
-    rows = [{key: str(place), "difficulty": 1, **one.task} for place, one in enumerate(scenes)]
+    rows = [{key: str(place), "difficulty": 1, **scene.task} for place, scene in enumerate(scenes)]
     if name == "gui":
         rows = [row | {"ends": "over"} for row in rows]
         (folder / "pages").symlink_to(SHIPPED / "gui" / "pages")
@@ -37,7 +37,7 @@ def environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
     return ToolCallEnv(read_tool_tasks(path), tools=SHIPPED / "toolcall" / "tools.json")
 
 
-def action(message: Message) -> str:
+def make_action(message: Message) -> str:
     calls = [
         {**call, "id": "c", "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
         for call in message.get("tool_calls", ())
@@ -45,31 +45,31 @@ def action(message: Message) -> str:
     return json.dumps(message | ({"tool_calls": calls} if calls else {}))
 
 
-def texts(messages: list[Message]) -> list[tuple[str, str]]:
-    return [(one["role"], one["content"]) for one in messages]
+def list_texts(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in messages]
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
 def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     scenes = [SCENES[name](rng) for _ in range(COUNT)]
-    env = environment(name, scenes, tmp_path)
+    env = make_environment(name, scenes, tmp_path)
     try:
         for way in ("right", "slip"):
             env.next_task = 0
             for scene in scenes:
                 state = env.reset()
-                assert texts(json.loads(state["conversation"])) == texts(scene.messages)
+                assert list_texts(json.loads(state["conversation"])) == list_texts(scene.messages)
                 assert json.loads(state["tools"]) == scene.tools
-                went: list[Message] = getattr(scene, way)
-                for message in went:
+                replies: list[Message] = getattr(scene, way)
+                for message in replies:
                     if message["role"] == "assistant":
                         assert not state["done"], scene
-                        state = env.step(state.set("action", action(message)))["next"]
+                        state = env.step(state.set("action", make_action(message)))["next"]
                 assert state["done"] and not state["dropped"], scene
                 assert (float(state["outcome"]) == 1.0) is (way == "right"), scene
-                told = json.loads(state["conversation"])[len(scene.messages) :]
-                assert texts(told)[: len(went)] == texts(went)
+                conversation = json.loads(state["conversation"])[len(scene.messages) :]
+                assert list_texts(conversation)[: len(replies)] == list_texts(replies)
     finally:
         env.close()
 
@@ -77,7 +77,7 @@ def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
 def test_the_right_action_is_learnt_at_times() -> None:
     right = 0
     for seed in range(3000):
-        learnt, rng = acting(random.Random(seed), RIGHT), random.Random(seed)
+        learnt, rng = make_acting(random.Random(seed), RIGHT), random.Random(seed)
         scene = SCENES[rng.choice(sorted(SCENES))](rng)
         first = [*scene.messages, *scene.right]
         right += learnt.messages[: len(first)] == first

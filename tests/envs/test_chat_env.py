@@ -18,12 +18,12 @@ LIKED = {
 DISLIKED = "**Final answer:** 12"
 
 
-def says(*replies: str):
+def make_policy(*replies: str):
     """A policy that gives these replies, the last one for ever."""
-    left = list(replies)
+    remaining = list(replies)
 
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.set("action", left.pop(0) if len(left) > 1 else left[0])
+        return tensordict.set("action", remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
     return policy
 
@@ -35,7 +35,7 @@ def test_specs(name: str) -> None:
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_objection_then_approval_then_goodbye(name: str) -> None:
-    rollout = ChatEnv(name, seed=1).rollout(10, says(DISLIKED, LIKED[name]))
+    rollout = ChatEnv(name, seed=1).rollout(10, make_policy(DISLIKED, LIKED[name]))
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 1.0, 0.0]
     assert rollout["next", "approved"].flatten().tolist() == [False, True, True]
     assert rollout["next", "terminated"].flatten().tolist() == [False, False, True]
@@ -47,7 +47,7 @@ def test_objection_then_approval_then_goodbye(name: str) -> None:
 
 
 def test_a_stubborn_assistant_runs_out_of_turns() -> None:
-    rollout = ChatEnv("student", max_turns=4).rollout(20, says(DISLIKED))
+    rollout = ChatEnv("student", max_turns=4).rollout(20, make_policy(DISLIKED))
     assert len(rollout) == 4
     assert not rollout["next", "approved"].any()
     assert rollout["next", "terminated"][-1].item()
@@ -55,18 +55,18 @@ def test_a_stubborn_assistant_runs_out_of_turns() -> None:
 
 
 def test_liked_at_once_ends_after_the_goodbye() -> None:
-    rollout = ChatEnv("student").rollout(20, says(LIKED["student"]))
+    rollout = ChatEnv("student").rollout(20, make_policy(LIKED["student"]))
     assert rollout["next", "reward"].flatten().tolist() == [1.0, 0.0]
 
 
 def test_silence_is_asked_again_and_then_given_up() -> None:
     env = ChatEnv("student")
-    rollout = env.rollout(20, says("", " ", LIKED["student"]))
+    rollout = env.rollout(20, make_policy("", " ", LIKED["student"]))
     assert len(set(rollout["message"][:3])) == 1
     assert rollout["next", "failed"].flatten().tolist() == [1, 2, 2, 2]
     assert rollout["next", "terminated"][-1].item()
 
-    given_up = env.rollout(20, says(""))
+    given_up = env.rollout(20, make_policy(""))
     assert len(given_up) == MAX_SILENCES
     assert given_up["next", "truncated"][-1].item() and given_up["next", "dropped"][-1].item()
     assert not given_up["next", "terminated"].any()
@@ -78,16 +78,16 @@ def test_correctness_is_reported_apart_from_style() -> None:
     env.reset()
     answer = env.task.answer
     env.next_episode = 0
-    right = env.rollout(1, says(f"**Final answer:** {answer}"))
+    right = env.rollout(1, make_policy(f"**Final answer:** {answer}"))
     env.next_episode = 0
-    wrong = env.rollout(1, says(f"**Final answer:** {answer + 1}"))
+    wrong = env.rollout(1, make_policy(f"**Final answer:** {answer + 1}"))
     assert right["next", "correct"].item() and not wrong["next", "correct"].item()
     assert right["next", "reward"].item() == wrong["next", "reward"].item() == 0.0
 
 
 def test_episodes_follow_from_the_seed() -> None:
     def talk(env: EnvBase, episodes: int) -> list[list[str]]:
-        return [list(env.rollout(10, says(DISLIKED))["message"]) for _ in range(episodes)]
+        return [list(env.rollout(10, make_policy(DISLIKED))["message"]) for _ in range(episodes)]
 
     first = talk(ChatEnv("student", seed=7), 4)
     assert first == talk(ChatEnv("student", seed=7), 4)
@@ -107,7 +107,7 @@ def test_sessions_have_ids_of_their_own() -> None:
 
 def test_transforms_around_it() -> None:
     env = TransformedEnv(ChatEnv("teacher"), StepCounter(max_steps=5)).append_transform(RewardSum())
-    rollout = env.rollout(10, says(DISLIKED, LIKED["teacher"]))
+    rollout = env.rollout(10, make_policy(DISLIKED, LIKED["teacher"]))
     assert rollout["next", "episode_reward"][-1].item() == 1.0
     assert rollout["next", "step_count"][-1].item() == 3
 
@@ -120,12 +120,12 @@ def test_pool_of_threads() -> None:
     try:
         ready = pool.reset()
         for _ in range(24):
-            for one in ready.unbind(0):
-                one.set("action", LIKED["student"])
+            for step in ready.unbind(0):
+                step.set("action", LIKED["student"])
             pool.async_step_and_maybe_reset_send(ready)
             stepped, ready = pool.async_step_and_maybe_reset_recv(min_get=1, max_get=4)
-            for one in stepped.unbind(0):
-                liked[one["env_index"]] += int(one["next", "reward"].item())
+            for step in stepped.unbind(0):
+                liked[step["env_index"]] += int(step["next", "reward"].item())
     finally:
         pool.close()
     assert min(liked) >= 1

@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "gui"
 ROW = {"id": "a", "page": "p.html", "instruction": "Do.", "checks": ["true"], "oracle": []}
 
 
-def task_file(folder: Path, *rows: object) -> Path:
+def write_task_file(folder: Path, *rows: object) -> Path:
     (folder / "pages").mkdir(exist_ok=True)
     (folder / "pages" / "p.html").write_text("<button>OK</button>")
     (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -67,16 +67,16 @@ def test_no_page_is_told_the_solution() -> None:
 )
 def test_a_task_that_is_not_of_the_form_is_told(tmp_path: Path, change: dict[str, object], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
-        read_tasks(task_file(tmp_path, {**ROW, **change}))
+        read_tasks(write_task_file(tmp_path, {**ROW, **change}))
 
 
 def test_other_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="same id"):
-        read_tasks(task_file(tmp_path, ROW, ROW))
+        read_tasks(write_task_file(tmp_path, ROW, ROW))
     with pytest.raises(UserError, match="of difficulty 3"):
-        read_tasks(task_file(tmp_path, ROW), difficulty=3)
+        read_tasks(write_task_file(tmp_path, ROW), difficulty=3)
     with pytest.raises(UserError, match="line 1 must be a JSON object"):
-        read_tasks(task_file(tmp_path, [1]))
+        read_tasks(write_task_file(tmp_path, [1]))
     (tmp_path / "tasks.jsonl").write_text("{")
     with pytest.raises(UserError, match="line 1 is no JSON"):
         read_tasks(tmp_path / "tasks.jsonl")

@@ -104,7 +104,7 @@ def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored
 
 def test_evaluation_is_repeatable_and_on_the_side(served: Run) -> None:
     play(served.folder, PersonaOptions(interactions=1, patience=120, sampling={"max_tokens": 48}))
-    base_url = RunFolder(served.folder).announced("gateway")["base_url"]
+    base_url = RunFolder(served.folder).read_announced("gateway")["base_url"]
     first = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)
     again = evaluate(base_url, None, "teacher", problems=4, seed=1, max_tokens=48)
     assert (first.n, first.failed) == (4, 0)

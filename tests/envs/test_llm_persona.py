@@ -20,7 +20,7 @@ from clawrl_trl.envs.chat.evaluation import evaluate
 from clawrl_trl.envs.chat.llm_persona import LLMPersona
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.envs.chat.personas import PersonaGone, Student
-from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, read
+from clawrl_trl.envs.chat.user_model import ATTEMPTS, MAX_TEXT, UserModel, parse_answer
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.persona_worker import play
 from clawrl_trl.errors import UserError
@@ -29,24 +29,24 @@ GOAL = "A name for a new bakery."
 Script = Callable[[list[dict[str, str]], int], str | int]
 
 
-def mia(server: ScriptedServer, **options: Any) -> LLMPersona:
+def make_mia(server: ScriptedServer, **options: Any) -> LLMPersona:
     options = {"tastes": "no lists", **options}
     return LLMPersona("Mia", [GOAL], UserModel("user", server.base_url, key="secret", timeout=5), **options)
 
 
-def says(*replies: str) -> Callable[[TensorDictBase], TensorDictBase]:
+def make_policy(*replies: str) -> Callable[[TensorDictBase], TensorDictBase]:
     left = list(replies)
     return lambda td: td.set("action", left.pop(0) if len(left) > 1 else left[0])
 
 
-def seen_talk(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def read_talk(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     """The conversation that the model was shown."""
     return json.loads(messages[1]["content"].partition("\n\n")[0])
 
 
 def wants_short(messages: list[dict[str, str]], number: int) -> str:
     """A user who likes short replies, and is annoyed by the second long one."""
-    talk = seen_talk(messages)
+    talk = read_talk(messages)
     if not talk:
         return user_says("A name for my bakery, please.", "curious")
     if len(talk[-1]["content"]) < 20:
@@ -55,12 +55,12 @@ def wants_short(messages: list[dict[str, str]], number: int) -> str:
 
 
 def test_specs(scripted: Callable[..., ScriptedServer]) -> None:
-    check_env_specs(ChatEnv(mia(scripted(wants_short))), break_when_any_done="both", seed=0)
+    check_env_specs(ChatEnv(make_mia(scripted(wants_short))), break_when_any_done="both", seed=0)
 
 
 def test_mood_reward_and_end_follow_the_model(scripted: Callable[..., ScriptedServer]) -> None:
     server = scripted(wants_short)
-    rollout = ChatEnv(mia(server), max_turns=4).rollout(9, says(BOLD, BOLD, "Crumbs", "Bye!"))
+    rollout = ChatEnv(make_mia(server), max_turns=4).rollout(9, make_policy(BOLD, BOLD, "Crumbs", "Bye!"))
     assert rollout["message"][0] == "A name for my bakery, please."
     assert [*rollout["mood"], rollout["next", "mood"][-1]] == ["curious", "confused", "annoyed", "pleased", "pleased"]
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 0.0, 1.0, 0.0]
@@ -72,7 +72,7 @@ def test_mood_reward_and_end_follow_the_model(scripted: Callable[..., ScriptedSe
 
 def test_what_the_model_is_asked(scripted: Callable[..., ScriptedServer]) -> None:
     server = scripted(wants_short)
-    ChatEnv(mia(server)).rollout(2, says(BOLD, "x" * 9000))
+    ChatEnv(make_mia(server)).rollout(2, make_policy(BOLD, "x" * 9000))
     first, second, third = (one["body"] for one in server.seen)
     assert server.seen[0]["headers"]["authorization"] == "Bearer secret"
     assert server.seen[0]["headers"]["x-turn-type"] == "side"
@@ -81,19 +81,19 @@ def test_what_the_model_is_asked(scripted: Callable[..., ScriptedServer]) -> Non
     assert all(GOAL in text and "no lists" in text for text in told)
     moods = [text.partition("mood at the moment: ")[2].partition("\n")[0] for text in told]
     assert moods == ["patient", "curious", "confused"]
-    assert seen_talk(second["messages"])[-1] == {"role": "assistant", "content": BOLD}
-    shown = seen_talk(third["messages"])
+    assert read_talk(second["messages"])[-1] == {"role": "assistant", "content": BOLD}
+    shown = read_talk(third["messages"])
     assert [one["role"] for one in shown] == ["user", "assistant", "user", "assistant"]
     assert len(shown[-1]["content"]) < 7000
 
 
 def test_sessions_of_one_persona_do_not_mix(scripted: Callable[..., ScriptedServer]) -> None:
-    who = mia(scripted(wants_short))
-    envs = [ChatEnv(who), ChatEnv(who)]
+    user = make_mia(scripted(wants_short))
+    envs = [ChatEnv(user), ChatEnv(user)]
     states = [env.reset() for env in envs]
     assert envs[0].step(states[0].set("action", BOLD))["next", "mood"] == "confused"
     assert envs[1].step(states[1].set("action", "Crumbs"))["next", "mood"] == "pleased"
-    assert who.mood == "patient"
+    assert user.mood == "patient"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_sessions_of_one_persona_do_not_mix(scripted: Callable[..., ScriptedServ
 def test_a_model_that_fails_or_babbles_drops_the_episode(
     scripted: Callable[..., ScriptedServer], babble: str | int
 ) -> None:
-    server = scripted(lambda messages, number: babble if seen_talk(messages) else user_says("A name, please."))
-    rollout = ChatEnv(mia(server)).rollout(9, says("Crumbs"))
+    server = scripted(lambda messages, number: babble if read_talk(messages) else user_says("A name, please."))
+    rollout = ChatEnv(make_mia(server)).rollout(9, make_policy("Crumbs"))
     assert len(rollout) == 1 and len(server.seen) == 1 + ATTEMPTS
     assert math.isnan(rollout["next", "reward"].item())
     assert rollout["next", "dropped"].item() and rollout["next", "truncated"].item()
@@ -125,11 +125,11 @@ def test_a_model_that_fails_or_babbles_drops_the_episode(
 def test_a_model_that_fails_at_once_drops_the_episode_at_its_first_step(
     scripted: Callable[..., ScriptedServer],
 ) -> None:
-    env = ChatEnv(mia(scripted(lambda messages, number: 503)))
+    env = ChatEnv(make_mia(scripted(lambda messages, number: 503)))
     check_env_specs(env, break_when_any_done="both", seed=0)
     state = env.reset()
     assert state["dropped"].item() and json.loads(state["conversation"]) == []
-    rollout = env.rollout(9, says("Hello?"))
+    rollout = env.rollout(9, make_policy("Hello?"))
     assert len(rollout) == 1 and rollout["next", "truncated"].item()
     assert math.isnan(rollout["next", "reward"].item())
 
@@ -138,12 +138,12 @@ def test_a_server_that_is_not_there_drops_the_episode(scripted: Callable[..., Sc
     server = scripted(wants_short)
     server.close()
     with pytest.raises(PersonaGone, match="APIConnectionError"):
-        mia(server).session().opening(mia(server).tasks(0, "train", 1)[0], random.Random(0))
+        make_mia(server).session().opening(make_mia(server).tasks(0, "train", 1)[0], random.Random(0))
 
 
 def test_one_failure_is_forgiven(scripted: Callable[..., ScriptedServer]) -> None:
     server = scripted(lambda messages, number: 500 if number % 2 else wants_short(messages, number))
-    rollout = ChatEnv(mia(server)).rollout(9, says("Crumbs", "Bye!"))
+    rollout = ChatEnv(make_mia(server)).rollout(9, make_policy("Crumbs", "Bye!"))
     assert rollout["next", "reward"].flatten().tolist() == [1.0, 0.0]
 
 
@@ -152,30 +152,30 @@ def test_a_server_without_constrained_output_is_asked_in_plain_words(scripted: C
         return 400 if "response_format" in server.seen[-1]["body"] else wants_short(messages, number)
 
     server = scripted(refuses)
-    ChatEnv(mia(server)).rollout(9, says("Crumbs", "Bye!"))
+    ChatEnv(make_mia(server)).rollout(9, make_policy("Crumbs", "Bye!"))
     assert ["response_format" in one["body"] for one in server.seen] == [True, False, False]
 
 
 def test_an_answer_may_hold_a_thought_and_a_fence() -> None:
     answer = user_says("Fine.", "pleased", True)
     for form in (answer, f" {answer}\n", f"<think>Do I like it?</think>\n{answer}", f"```json\n{answer}\n```"):
-        found = read(form)
-        assert found is not None and (found.text, found.mood, found.satisfied) == ("Fine.", "pleased", True)
+        message = parse_answer(form)
+        assert message is not None and (message.text, message.mood, message.satisfied) == ("Fine.", "pleased", True)
 
 
 def test_rules_decide_and_the_model_words_it(scripted: Callable[..., ScriptedServer]) -> None:
     def obeys(messages: list[dict[str, str]], number: int) -> str:
-        asked = messages[1]["content"]
-        liked = "is to Mia's taste" in asked
+        request = messages[1]["content"]
+        liked = "is to Mia's taste" in request
         return user_says(
-            "Ok." if liked else "Hm.", "pleased" if liked else "annoyed", liked and bool(seen_talk(messages))
+            "Ok." if liked else "Hm.", "pleased" if liked else "annoyed", liked and bool(read_talk(messages))
         )
 
     server = scripted(obeys)
-    env = ChatEnv(mia(server, rules=Student()), seed=3)
+    env = ChatEnv(make_mia(server, rules=Student()), seed=3)
     env.persona.goals["train"] = ["Help with {question}"]
     answer = Student().tasks(3, "train", 1)[0].answer
-    rollout = env.rollout(9, says(BOLD, f"{PLAIN[:-3]} {answer}.", "Bye!"))
+    rollout = env.rollout(9, make_policy(BOLD, f"{PLAIN[:-3]} {answer}.", "Bye!"))
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 1.0, 0.0]
     assert rollout["next", "correct"].flatten().tolist()[1]
     assert Student().tasks(3, "train", 1)[0].question in server.seen[0]["body"]["messages"][0]["content"]
@@ -183,8 +183,8 @@ def test_rules_decide_and_the_model_words_it(scripted: Callable[..., ScriptedSer
 
 
 def test_a_model_that_contradicts_the_rules_is_not_believed(scripted: Callable[..., ScriptedServer]) -> None:
-    flatterer = scripted(lambda messages, number: user_says("Great!", "pleased", bool(seen_talk(messages))))
-    rollout = ChatEnv(mia(flatterer, rules=Student())).rollout(9, says(BOLD))
+    flatterer = scripted(lambda messages, number: user_says("Great!", "pleased", bool(read_talk(messages))))
+    rollout = ChatEnv(make_mia(flatterer, rules=Student())).rollout(9, make_policy(BOLD))
     assert rollout["next", "dropped"].item() and math.isnan(rollout["next", "reward"].item())
 
 
@@ -192,18 +192,18 @@ def test_tasks_are_the_goals_and_a_longer_list_starts_with_the_shorter(
     scripted: Callable[..., ScriptedServer],
 ) -> None:
     model = UserModel("user", "http://127.0.0.1:9/v1")
-    who = LLMPersona("Mia", ["a", "b", "c"], model, heldout=["d"])
-    chosen = [task.question for task in who.tasks(1, "train", 7)]
-    assert chosen[:4] == [task.question for task in who.tasks(1, "train", 4)]
-    assert sorted(chosen[:3]) == ["a", "b", "c"]
-    assert {task.question for task in who.tasks(1, "heldout", 3)} == {"d"}
+    user = LLMPersona("Mia", ["a", "b", "c"], model, heldout=["d"])
+    goals = [task.question for task in user.tasks(1, "train", 7)]
+    assert goals[:4] == [task.question for task in user.tasks(1, "train", 4)]
+    assert sorted(goals[:3]) == ["a", "b", "c"]
+    assert {task.question for task in user.tasks(1, "heldout", 3)} == {"d"}
 
 
 def test_it_travels_to_processes(scripted: Callable[..., ScriptedServer]) -> None:
-    who = mia(scripted(wants_short))
-    ChatEnv(who).reset()  # its client is in use
-    pickle.loads(pickle.dumps(who))
-    env = ParallelEnv(2, [partial(ChatEnv, who)] * 2, use_buffers=False)
+    user = make_mia(scripted(wants_short))
+    ChatEnv(user).reset()  # its client is in use
+    pickle.loads(pickle.dumps(user))
+    env = ParallelEnv(2, [partial(ChatEnv, user)] * 2, use_buffers=False)
     try:
         rollout = env.rollout(2, lambda td: td.set("action", NonTensorStack("Crumbs", "Crumbs")))
     finally:
@@ -232,13 +232,13 @@ def test_a_persona_from_a_file(
     monkeypatch.setenv("CLAWRL_PERSONA_KEY", "from-the-environment")
     server = scripted(wants_short)
     path = described(server, mood="angry", sampling={"max_completion_tokens": 99, "seed": None})
-    rollout = ChatEnv(str(path)).rollout(9, says("Crumbs", "Bye!"))
+    rollout = ChatEnv(str(path)).rollout(9, make_policy("Crumbs", "Bye!"))
     assert rollout["next", "reward"].flatten().tolist() == [1.0, 0.0]
-    asked = server.seen[0]
-    assert asked["headers"]["authorization"] == "Bearer from-the-environment"
-    assert asked["body"]["max_completion_tokens"] == 99
-    assert not {"seed", "max_tokens", "temperature"} & set(asked["body"])
-    assert "moment: angry" in asked["body"]["messages"][0]["content"]
+    request = server.seen[0]
+    assert request["headers"]["authorization"] == "Bearer from-the-environment"
+    assert request["body"]["max_completion_tokens"] == 99
+    assert not {"seed", "max_tokens", "temperature"} & set(request["body"])
+    assert "moment: angry" in request["body"]["messages"][0]["content"]
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_the_persona_on_the_page_is_one(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "chat.md"
     file = tmp_path / "mia.yaml"
     file.write_text(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)[0])
-    who = persona(str(file))
-    assert isinstance(who, LLMPersona) and who.mood == "patient" and who.model.timeout == 60
-    assert who.tasks(0, "heldout", 1)[0].question == "A name for her new bakery."
+    user = persona(str(file))
+    assert isinstance(user, LLMPersona) and user.mood == "patient" and user.model.timeout == 60
+    assert user.tasks(0, "heldout", 1)[0].question == "A name for her new bakery."
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
@@ -278,11 +278,11 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 def test_playing_and_evaluating(
     scripted: Callable[..., ScriptedServer], described: Callable[..., Path], tmp_path: Path
 ) -> None:
-    gone: list[int] = []
+    failures: list[int] = []
 
     def leaves_once(messages: list[dict[str, str]], number: int) -> str | int:
-        if len(seen_talk(messages)) == 2 and len(gone) < ATTEMPTS:
-            gone.append(number)
+        if len(read_talk(messages)) == 2 and len(failures) < ATTEMPTS:
+            failures.append(number)
             return 500
         return wants_short(messages, number)
 
@@ -300,7 +300,7 @@ def test_playing_and_evaluating(
     user.script = lambda messages, number: "babble"
     with pytest.raises(UserError, match="did not answer with JSON"):
         evaluate(gateway.base_url, None, str(described(user)), problems=2)
-    asked = len(gateway.seen)
+    count = len(gateway.seen)
     options = PersonaOptions(persona=str(described(user)), interactions=1, think_time=0.0)
     (row,) = play(tmp_path / "other", options, base_url=gateway.base_url)
-    assert row["dropped"] and len(gateway.seen) == asked, "where nothing was said, nothing is asked"
+    assert row["dropped"] and len(gateway.seen) == count, "where nothing was said, nothing is asked"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.chat.answers import stated_answer
+from clawrl_trl.envs.chat.answers import extract_answer
 from clawrl_trl.envs.chat.persona_file import persona
-from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, hand_in
-from clawrl_trl.envs.chat.problems import problems
+from clawrl_trl.envs.chat.personas import PERSONAS, Student, Teacher, make_homework
+from clawrl_trl.envs.chat.problems import draw_problems
 from clawrl_trl.errors import UserError
 
 BOLD = "**Step 1:** Tom has 5 apples.\n**Step 2:** 5 + 7 = 12.\n\n**Final answer:** 12"
@@ -23,62 +23,67 @@ REPLIES = {"student": (PLAIN, BOLD), "teacher": (KIND, CURT)}
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_objections_vary(name: str) -> None:
-    who = persona(name)
-    task = who.tasks(0, "train", 1)[0]
-    said = {who.react(task, REPLIES[name][1], 1, random.Random(seed)).text for seed in range(1500)}
-    assert len(said) >= 200
-    again = {who.react(task, REPLIES[name][1], 2, random.Random(seed)).text for seed in range(500)}
+    user = persona(name)
+    task = user.tasks(0, "train", 1)[0]
+    texts = {user.react(task, REPLIES[name][1], 1, random.Random(seed)).text for seed in range(1500)}
+    assert len(texts) >= 200
+    again = {user.react(task, REPLIES[name][1], 2, random.Random(seed)).text for seed in range(500)}
     assert len(again) >= 200
-    approving = {who.react(task, REPLIES[name][0], 1, random.Random(seed)).text for seed in range(500)}
+    approving = {user.react(task, REPLIES[name][0], 1, random.Random(seed)).text for seed in range(500)}
     assert len(approving) >= 100
-    assert not said & approving
+    assert not texts & approving
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_openings_vary_and_hold_the_problem(name: str) -> None:
-    who = persona(name)
-    tasks = who.tasks(5, "train", 200)
-    said = [who.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
-    assert len({text.replace(task.question, "") for text, task in zip(said, tasks, strict=True)}) >= 60
-    assert all(task.question in text for text, task in zip(said, tasks, strict=True))
+    user = persona(name)
+    tasks = user.tasks(5, "train", 200)
+    texts = [user.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
+    assert len({text.replace(task.question, "") for text, task in zip(texts, tasks, strict=True)}) >= 60
+    assert all(task.question in text for text, task in zip(texts, tasks, strict=True))
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 @given(seed=st.integers(0, 10**9))
 def test_a_seed_says_it_all(name: str, seed: int) -> None:
-    one, other = persona(name), persona(name)
-    assert one.tasks(seed, "train", 3) == other.tasks(seed, "train", 5)[:3]
-    task = one.tasks(seed, "train", 1)[0]
+    first, second = persona(name), persona(name)
+    assert first.tasks(seed, "train", 3) == second.tasks(seed, "train", 5)[:3]
+    task = first.tasks(seed, "train", 1)[0]
     for reply in REPLIES[name]:
-        assert one.react(task, reply, 1, random.Random(seed)) == other.react(task, reply, 1, random.Random(seed))
-    assert one.opening(task, random.Random(seed)) == other.opening(task, random.Random(seed))
+        assert first.react(task, reply, 1, random.Random(seed)) == second.react(task, reply, 1, random.Random(seed))
+    assert first.opening(task, random.Random(seed)) == second.opening(task, random.Random(seed))
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_moods_follow_the_style(name: str) -> None:
-    who = persona(name)
-    task = who.tasks(0, "train", 1)[0]
+    user = persona(name)
+    task = user.tasks(0, "train", 1)[0]
     liked, disliked = REPLIES[name]
-    approving = [who.react(task, liked, turn, random.Random(turn)) for turn in range(1, 9)]
-    objecting = [who.react(task, disliked, turn, random.Random(turn)) for turn in range(1, 9)]
-    assert {(one.mood, one.satisfied) for one in approving} == {("pleased", True)}
-    assert not any(one.satisfied for one in objecting)
-    assert [one.mood for one in objecting] == ["patient"] + ["annoyed"] * 7
+    approving = [user.react(task, liked, turn, random.Random(turn)) for turn in range(1, 9)]
+    objecting = [user.react(task, disliked, turn, random.Random(turn)) for turn in range(1, 9)]
+    assert {(reaction.mood, reaction.satisfied) for reaction in approving} == {("pleased", True)}
+    assert not any(reaction.satisfied for reaction in objecting)
+    assert [reaction.mood for reaction in objecting] == ["patient"] + ["annoyed"] * 7
 
 
 def test_student_asks_for_missing_steps() -> None:
-    who = Student()
-    said = [who.react(who.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)]
-    assert not any(one.satisfied for one in said)
-    assert all("step" in text or "calculation" in text or "working" in text for text in (one.text for one in said))
+    user = Student()
+    reactions = [
+        user.react(user.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)
+    ]
+    assert not any(reaction.satisfied for reaction in reactions)
+    assert all(
+        "step" in text or "calculation" in text or "working" in text
+        for text in (reaction.text for reaction in reactions)
+    )
 
 
 def test_messages_are_tidy() -> None:
     for name, replies in REPLIES.items():
-        who = persona(name)
+        user = persona(name)
         for seed in range(400):
-            task = who.tasks(0, "train", 1)[0]
-            text = who.react(task, replies[seed % 2], 1 + seed % 2, random.Random(seed)).text
+            task = user.tasks(0, "train", 1)[0]
+            text = user.react(task, replies[seed % 2], 1 + seed % 2, random.Random(seed)).text
             assert text[0].isupper()
             assert text.endswith((".", "!", "?"))
             assert "  " not in text
@@ -93,22 +98,22 @@ def test_splits_share_no_problem() -> None:
 
 @given(seed=st.integers(0, 10**6), slip=st.booleans())
 def test_homework_is_right_unless_there_is_a_slip(seed: int, slip: bool) -> None:
-    problem = problems(seed, "train", 1)[0]
-    task = hand_in(problem, random.Random(seed), slip=slip)
+    problem = draw_problems(seed, "train", 1)[0]
+    task = make_homework(problem, random.Random(seed), slip=slip)
     assert (task.claimed != task.answer) is slip
     assert task.answer == problem.answer
     assert task.claimed > 0
-    assert stated_answer(task.work) == task.claimed
+    assert extract_answer(task.work) == task.claimed
 
 
 def test_teacher_knows_right_from_wrong() -> None:
-    who = Teacher()
-    tasks = who.tasks(0, "heldout", 100)
+    user = Teacher()
+    tasks = user.tasks(0, "heldout", 100)
     right = [task for task in tasks if task.claimed == task.answer]
     assert 30 <= len(right) <= 70
     for task in tasks:
-        assert who.correct(task, "**Grade:** correct.") is (task in right)
-        assert who.correct(task, "**Grade:** incorrect.") is (task not in right)
+        assert user.correct(task, "**Grade:** correct.") is (task in right)
+        assert user.correct(task, "**Grade:** incorrect.") is (task not in right)
 
 
 def test_unknown_persona_is_a_clear_error() -> None:

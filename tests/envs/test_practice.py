@@ -17,13 +17,13 @@ from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_fo
 from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, newest, order_tasks, play_episodes
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, find_newest_version, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
 
-def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
+def make_obliging_script() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     """Does what "Set the fan to 4." asks; every third time something else. Other requests get samples."""
     requests = itertools.count(1)
 
@@ -42,23 +42,23 @@ def obliging() -> Callable[[list[dict[str, Any]] | None, int], Any]:
     return script
 
 
-def practice(**options: Any) -> PracticeOptions:
+def make_options(**options: Any) -> PracticeOptions:
     fixed = {"env": "toolcall", "tasks": str(SHIPPED / "toolcall"), "difficulty": 1, "group_size": 2}
     return PracticeOptions(**{**fixed, "parallel_envs": 2, "lead_s": 0.01, **options})
 
 
 def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
-    server = scripted(obliging())
+    server = scripted(make_obliging_script())
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
-    rows = list(play_episodes(tmp_path, practice(episodes=5), policy))
+    rows = list(play_episodes(tmp_path, make_options(episodes=5), policy))
     assert [row["index"] for row in rows] == [0, 1, 2] and all(len(row["episodes"]) == 2 for row in rows)
     outcomes = {episode["outcome"] for row in rows for episode in row["episodes"]}
     assert outcomes == {1.0, -1.0}
     lines = (tmp_path / FILE_NAME).read_text().splitlines()
     assert [json.loads(line)["group"] for line in lines] == [row["group"] for row in rows]
-    again = list(play_episodes(tmp_path, practice(episodes=8), policy))
+    again = list(play_episodes(tmp_path, make_options(episodes=8), policy))
     assert [row["index"] for row in again] == [3]
-    assert list(play_episodes(tmp_path, practice(episodes=8), policy)) == []
+    assert list(play_episodes(tmp_path, make_options(episodes=8), policy)) == []
     policy.close()
 
 
@@ -83,11 +83,11 @@ def test_a_run_that_makes_nothing_to_train_says_so_once(
     groups = [Group(name, [episode], settled) for name in "ab"]
     monkeypatch.setattr(Rollout, "play", lambda self, tasks: iter(groups))
     policy = GatewayPolicy("http://127.0.0.1:9")
-    rows = list(play_episodes(tmp_path, practice(episodes=2), policy))
+    rows = list(play_episodes(tmp_path, make_options(episodes=2), policy))
     policy.close()
     warnings = [record.getMessage() for record in caplog.records if "can be trained" in record.getMessage()]
     assert len(warnings) == warned and all("session-7" in warning for warning in warnings)
-    run = PracticeRun(practice(episodes=2), ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
+    run = PracticeRun(make_options(episodes=2), ServeSettings(run=str(tmp_path)), "http://127.0.0.1:9/v1")
     assert ("nothing to train" in run.describe_progress(rows)[2]) == warned
 
 
@@ -111,10 +111,10 @@ def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> No
     patient.count_group(Group("g", [], {"samples": 11}))
     (tmp_path / "policies" / "policy-v1").mkdir()
     patient.wait()
-    assert newest(tmp_path) == 1 and patient.ahead == 7
+    assert find_newest_version(tmp_path) == 1 and patient.ahead == 7
     (tmp_path / "policies" / "policy-v12").mkdir()
     patient.wait()
-    assert newest(tmp_path) == 12 and patient.ahead == 0
+    assert find_newest_version(tmp_path) == 12 and patient.ahead == 0
 
 
 def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
@@ -126,7 +126,7 @@ def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
         "clawrl_trl.envs.runs.practice_worker.time",
         SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, float(next(clock)))),
     )
-    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.newest", lambda run: int(now[0] // 8))
+    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.find_newest_version", lambda run: int(now[0] // 8))
     pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
     pace.count_group(Group("g", [], {"samples": 16}))
     pace.wait()

@@ -1,17 +1,23 @@
 """Options of a run: written into the run folder for the process that plays, private, and read back the same."""
 
+import ast
 import json
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.envs.runs.options import check_declared_ranges
 from clawrl_trl.envs.runs.persona_options import MAX_TURNS, PersonaOptions
-from clawrl_trl.envs.runs.practice_options import PracticeOptions
+from clawrl_trl.envs.runs.practice_options import PracticeArguments, PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun, SuccessReport
 from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
 
+ROOT = Path(__file__).parents[2]
+MOST_PLACES = 3
 PRACTICE = PracticeOptions(
     env="toolcall",
     tasks="somewhere",
@@ -73,3 +79,58 @@ def test_a_run_of_the_last_version_gets_its_options_at_the_start(
     assert run.before == report and len(run.read_rows()) == 1
     assert json.loads((tmp_path / "words.json").read_text()) == ["--run", str(tmp_path)]
     assert PracticeOptions.load(tmp_path) == PRACTICE
+
+
+def find_practice_modules() -> Iterator[Path]:
+    """The modules that a practice run's options pass through: `envs/runs`, and who imports its options."""
+    for path in [*(ROOT / "envs/runs").glob("*.py"), *(ROOT / "clawrl_trl").rglob("*.py"), ROOT / "examples/train.py"]:
+        source = path.read_text()
+        of_options = path.parent.name == "runs" or "practice_options" in source or "ScriptArguments" in source
+        if of_options and not path.name.startswith("persona_"):
+            yield path
+
+
+def list_spelled_names(path: Path) -> set[str]:
+    """Names that a module spells as a variable, an attribute, a keyword, a parameter or a whole string."""
+    spelled = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.arg(arg=name):
+                spelled.add(name)
+            case ast.Constant(value=str(text)):
+                spelled.add(text.removeprefix("--"))
+    return spelled
+
+
+def test_a_practice_option_stands_in_at_most_three_places() -> None:
+    """An option is a field of `PracticeArguments`; a place is a module that declares, checks, refuses or reads it.
+
+    A module counts when it spells the name at all, even where the word means something else. The persona's modules
+    read shared options for another kind of run; `config/old_flags.py` has names of the last version; and a parameter
+    that a callee happens to call the same (of `Rollout`, say) is the callee's own. None of these counts.
+    """
+    modules = {path: list_spelled_names(path) for path in find_practice_modules()}
+    assert {"script.py", "train.py", "practice_run.py", "practice_worker.py"} <= {path.name for path in modules}
+    for option in fields(PracticeArguments):
+        places = sorted(path.name for path, spelled in modules.items() if option.name in spelled)
+        assert 1 <= len(places) <= MOST_PLACES, f"{option.name}: {places}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "usable"),
+    [
+        ("max_tokens", 0, "at least 1"),
+        ("parallel_envs", -1, "at least 1"),
+        ("difficulty", 4, "1 to 3"),
+        ("difficulty", 0, "1 to 3"),
+        ("eval_problems", 0, "at least 1"),
+    ],
+)
+def test_a_value_out_of_the_declared_range_is_one_line(flag: str, value: int, usable: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_declared_ranges(PracticeArguments(**{flag: value}))
+    assert str(caught.value) == f"--{flag} {value} is out of range: use a value {usable}."
+
+
+def test_evaluations_and_episodes_sample_alike() -> None:
+    assert PracticeOptions(env="gui", tasks="x", max_tokens=9).sampling == {"max_tokens": 9}

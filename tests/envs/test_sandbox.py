@@ -1,6 +1,8 @@
 """The sandbox in ordinary use."""
 
+import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -9,13 +11,15 @@ import psutil
 import pytest
 from child_processes import has_ended
 
-from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, bubblewrap_trouble
+from clawrl_trl.config.flags import list_flags
+from clawrl_trl.envs.runs.practice_options import PracticeArguments
+from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, find_bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
-from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
+from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, choose_backend
 from clawrl_trl.errors import UserError
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = find_bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 
@@ -161,10 +165,12 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Sandbox(backend="chroot")
     with pytest.raises(UserError, match="memory_mb"):
         Limits(memory_mb=0)
-    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
-    with pytest.raises(UserError, match="--unsafe_no_sandbox"):
-        default_backend()
-    assert default_backend(unsafe_no_sandbox=True) == "none"
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
+    with pytest.raises(UserError, match="bwrap is not installed") as caught:
+        choose_backend()
+    flag, value = re.findall(r"--(\w+) '(.*)'", str(caught.value))[0]
+    assert flag in list_flags([PracticeArguments]) and json.loads(value) == {"backend": "none"}
+    assert choose_backend(unsafe_no_sandbox=True) == "none"
 
 
 def test_without_a_sandbox_where_the_user_insists() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clawrl_trl.envs.chat.answers import numbers_in, stated_answer, stated_verdict
-from clawrl_trl.envs.chat.styles import student_style, teacher_style
+from clawrl_trl.envs.chat.answers import extract_answer, extract_numbers, extract_verdict
+from clawrl_trl.envs.chat.styles import check_student_style, check_teacher_style
 
 PLAIN = (
     "Tom starts with 5 apples. He buys 7 more, so 5 + 7 = 12. The answer is 12.",
@@ -65,14 +65,14 @@ STYLED = (
 
 @pytest.mark.parametrize("reply", PLAIN)
 def test_student_likes(reply: str) -> None:
-    assert student_style(reply).faults == ()
-    assert student_style(reply).score == 1.0
+    assert check_student_style(reply).faults == ()
+    assert check_student_style(reply).score == 1.0
 
 
 @pytest.mark.parametrize(("reply", "faults"), STYLED)
 def test_student_dislikes(reply: str, faults: set[str]) -> None:
-    assert faults <= set(student_style(reply).faults)
-    assert student_style(reply).score == 0.0
+    assert faults <= set(check_student_style(reply).faults)
+    assert check_student_style(reply).score == 0.0
 
 
 QUESTION = "Tom has 5 apples. He buys 7 more. How many apples does Tom have now?"
@@ -108,12 +108,12 @@ CURT = (
 
 @pytest.mark.parametrize("reply", KIND)
 def test_teacher_likes(reply: str) -> None:
-    assert teacher_style(reply, question=QUESTION, results=(12, 13)).faults == ()
+    assert check_teacher_style(reply, question=QUESTION, results=(12, 13)).faults == ()
 
 
 @pytest.mark.parametrize(("reply", "faults"), CURT)
 def test_teacher_dislikes(reply: str, faults: set[str]) -> None:
-    assert set(teacher_style(reply, question=QUESTION, results=(12, 13)).faults) == faults
+    assert set(check_teacher_style(reply, question=QUESTION, results=(12, 13)).faults) == faults
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_teacher_dislikes(reply: str, faults: set[str]) -> None:
     ],
 )
 def test_verdict(reply: str, right: bool | None) -> None:
-    assert stated_verdict(reply) is right
+    assert extract_verdict(reply) is right
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_verdict(reply: str, right: bool | None) -> None:
     ],
 )
 def test_answer(reply: str, answer: float | None) -> None:
-    assert stated_answer(reply) == answer
+    assert extract_answer(reply) == answer
 
 
 def test_numbers() -> None:
-    assert numbers_in("From 1,200 take $3.50; 5-3 and -7, 2025.") == [1200.0, 3.5, 5.0, 3.0, -7.0, 2025.0]
+    assert extract_numbers("From 1,200 take $3.50; 5-3 and -7, 2025.") == [1200.0, 3.5, 5.0, 3.0, -7.0, 2025.0]

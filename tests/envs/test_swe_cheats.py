@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
 from clawrl_trl.envs.swe.grading import grade
 from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
-from recipes.tasks.swe import diff
+from recipes.tasks.swe import make_diff
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = find_bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
 TASKS = [read_swe_tasks(SHIPPED / "train.jsonl", difficulty=difficulty)[0] for difficulty in (1, 2, 3)]
@@ -127,7 +127,7 @@ def _read():
 def added(task: SweTask, code: str) -> str:
     """A diff that puts code before that of the file which the oracle mends."""
     name = next(name for name in task.files if f"+++ b/{name}" in task.patch)
-    return diff(task.files, {**task.files, name: code + task.files[name]})
+    return make_diff(task.files, {**task.files, name: code + task.files[name]})
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
@@ -147,7 +147,7 @@ def test_a_value_that_equals_what_is_expected_whatever_it_is_is_not_paid(made: s
     name = next(name for name in task.files if f"+++ b/{name}" in task.patch)
     old = task.files[name]
     line = next(line for line in old.splitlines() if "return x " in line)
-    cheat = diff(task.files, {**task.files, name: made + old.replace(line, "    return _V()")})
+    cheat = make_diff(task.files, {**task.files, name: made + old.replace(line, "    return _V()")})
     assert not grade(task, cheat, timeout=60.0).resolved
 
 
@@ -159,4 +159,4 @@ def test_settings_of_pytest_in_the_diff_are_not_paid(name: str) -> None:
     hook += "    made = yield\n    made.get_result().outcome = 'passed'\n"
     files = {name: "[pytest]\naddopts = -p evil\n" if name.endswith(".ini") else hook, "evil.py": hook}
     for task in TASKS:
-        assert not grade(task, diff(task.files, {**task.files, **files}), timeout=60.0).resolved
+        assert not grade(task, make_diff(task.files, {**task.files, **files}), timeout=60.0).resolved

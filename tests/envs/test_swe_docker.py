@@ -9,7 +9,7 @@ import pytest
 
 from clawrl_trl.envs import SWEEnv, SweTask
 from clawrl_trl.envs.swe.tasks import SENTINEL, format_action
-from recipes.tasks.swe import diff
+from recipes.tasks.swe import make_diff
 
 FILES = {"calc.py": "def add(a, b):\n    return a - b\n"}
 FIXED = {"calc.py": "def add(a, b):\n    return a + b\n"}
@@ -46,9 +46,9 @@ def test_an_issue_in_an_image(image: str, command: str, reward: float) -> None:
     task = SweTask(
         id="calc",
         problem_statement="add(1, 2) is -1.",
-        test_patch=diff(FILES, {**FILES, **HIDDEN}),
+        test_patch=make_diff(FILES, {**FILES, **HIDDEN}),
         fail_to_pass=["test_calc.py::test_add"],
-        patch=diff(FILES, FIXED),
+        patch=make_diff(FILES, FIXED),
         image=image,
     )
     env = SWEEnv([task], backend="docker")

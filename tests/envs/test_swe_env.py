@@ -15,15 +15,15 @@ from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import SWEEnv, read_swe_tasks
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import _grade_unwritable_tests, _restore_base_files, grade, list_paths, read_log
 from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, format_action
 from clawrl_trl.errors import UserError
-from recipes.tasks.swe import diff
+from recipes.tasks.swe import make_diff
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = find_bubblewrap_trouble()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
@@ -40,10 +40,10 @@ HIDDEN = {
 TASK = SweTask(
     id="calc",
     problem_statement="add(1, 2) is -1.",
-    test_patch=diff(FILES, {**FILES, **HIDDEN}),
+    test_patch=make_diff(FILES, {**FILES, **HIDDEN}),
     fail_to_pass=["tests/test_calc.py::test_add"],
     pass_to_pass=["tests/test_calc.py::test_same", "tests/test_other.py::test_other"],
-    patch=diff(FILES, {**FILES, **FIXED}),
+    patch=make_diff(FILES, {**FILES, **FIXED}),
     files=FILES,
 )
 FIX = "sed -i 's/a - b/a + b/' calc.py"
@@ -258,7 +258,7 @@ def test_a_diff_that_reaches_out_does_not_apply(text: str) -> None:
 
 
 def test_tests_that_do_not_end_are_failures() -> None:
-    endless = diff(FILES, {**FILES, "calc.py": "while True:\n    pass\n"})
+    endless = make_diff(FILES, {**FILES, "calc.py": "while True:\n    pass\n"})
     assert grade(TASK, endless, timeout=5.0).reason == "the tests did not end within 5 s"
 
 
@@ -268,9 +268,9 @@ def test_a_configuration_that_the_oracle_changes_is_the_submissions_too() -> Non
     task = SweTask(
         id="named",
         problem_statement="",
-        test_patch=diff(FILES, {**FILES, **hidden}),
+        test_patch=make_diff(FILES, {**FILES, **hidden}),
         fail_to_pass=["tests/test_calc.py::check_add"],
-        patch=diff(FILES, {**FILES, **FIXED, **named}),
+        patch=make_diff(FILES, {**FILES, **FIXED, **named}),
         files=FILES,
     )
     assert grade(task, task.patch).resolved
@@ -288,8 +288,8 @@ def test_a_name_that_is_no_text_is_cleared_away_too() -> None:
 def test_a_folder_where_a_new_hidden_test_must_be_is_cleared_away() -> None:
     hidden = {**FILES, "tests/test_new.py": HIDDEN["tests/test_calc.py"]}
     names = ["tests/test_new.py::test_add"]
-    task = SweTask(**{**vars(TASK), "test_patch": diff(FILES, hidden), "fail_to_pass": names, "pass_to_pass": []})
-    in_the_way = diff(FILES, {**FILES, **FIXED, "tests/test_new.py/a": "x\n"})
+    task = SweTask(**{**vars(TASK), "test_patch": make_diff(FILES, hidden), "fail_to_pass": names, "pass_to_pass": []})
+    in_the_way = make_diff(FILES, {**FILES, **FIXED, "tests/test_new.py/a": "x\n"})
     assert grade(task, in_the_way).resolved
 
 
@@ -372,7 +372,7 @@ def test_an_own_test_command() -> None:
         **{
             **vars(TASK),
             "test_command": "python -m unittest -v tests.test_unit",
-            "test_patch": diff(
+            "test_patch": make_diff(
                 FILES,
                 {**FILES, "tests/test_unit.py": "import unittest\nfrom calc import add\n\n\n"
                  "class T(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(1, 2), 3)\n"},
@@ -396,7 +396,7 @@ def test_add(case):
 
     def named(name: str, wrong: str = "None") -> SweTask:
         hidden = {**FILES, "test_cases.py": cases.replace("WRONG", wrong)}
-        more = {"test_patch": diff(FILES, hidden), "fail_to_pass": [name], "pass_to_pass": []}
+        more = {"test_patch": make_diff(FILES, hidden), "fail_to_pass": [name], "pass_to_pass": []}
         return SweTask(**{**vars(TASK), **more})
 
     assert grade(named("test_cases.py::test_add[one"), TASK.patch).resolved

@@ -108,5 +108,5 @@ def test_a_diff_of_the_generator_is_one_that_git_takes(tmp_path: Path) -> None:
     after = {"a.py": "x = 1\ny = 3\n", "b.py": "z\n", "c/d.py": "new\n"}
     for name, content in before.items():
         (tmp_path / name).write_text(content)
-    subprocess.run(["git", "apply", "-"], input=taskgen.diff(before, after), text=True, cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "-"], input=taskgen.make_diff(before, after), text=True, cwd=tmp_path, check=True)
     assert {name: (tmp_path / name).read_text() for name in after} == after

@@ -16,7 +16,7 @@ from tiny_vl import PAD, POINTS, TinyVL
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.gui.env import KEPT_IMAGES, GUIEnv
 from clawrl_trl.envs.gui.tasks import WebTask
-from clawrl_trl.pictures import contents
+from clawrl_trl.pictures import read_contents
 from clawrl_trl.tiny import MODEL_PATH
 
 pytestmark = pytest.mark.browser
@@ -73,7 +73,7 @@ def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> Non
         assert turn.prompt_ids.tolist() == seen.prompt_ids
         assert json.dumps(list(seen.point)) in engine.tokenizer.decode(turn.completion_ids)
         assert turn.trainable
-        stored = [np.array(Image.open(io.BytesIO(one))) for one in contents(turn.messages)]
+        stored = [np.array(Image.open(io.BytesIO(one))) for one in read_contents(turn.messages)]
         assert all(np.array_equal(*pair) for pair in zip(stored, seen.images, strict=True))
 
 

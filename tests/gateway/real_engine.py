@@ -40,12 +40,12 @@ class RealEngine:
 
     def _up(self) -> bool:
         assert self.process.poll() is None, (self.run.logs / "engine.log").read_text()
-        announced = self.run.announced("engine")
+        announced = self.run.read_announced("engine")
         return announced is not None and announced["pid"] == self.process.pid
 
     @property
     def url(self) -> str:
-        announced = self.run.announced("engine")
+        announced = self.run.read_announced("engine")
         assert announced is not None
         return str(announced["base_url"])
 

@@ -52,11 +52,11 @@ def configured(folder: Path, **settings: Any) -> RunFolder:
 def listening(run: RunFolder, process: subprocess.Popen[str]) -> str:
     def up() -> bool:
         assert process.poll() is None, process.communicate()[0]
-        announced = run.announced("gateway")
+        announced = run.read_announced("gateway")
         return announced is not None and announced["pid"] == process.pid
 
     wait_until(up, patience_s=120)
-    announced = run.announced("gateway")
+    announced = run.read_announced("gateway")
     assert announced is not None
     return str(announced["base_url"])
 
@@ -117,7 +117,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path: Path, engine: tuple[Scrip
         first = httpx.post(f"{base_url}/chat/completions", json={"messages": HELLO}, timeout=30).json()
         process.kill()
         process.wait()
-        assert run.announced("gateway") is None
+        assert run.read_announced("gateway") is None
     port = int(base_url.split(":")[-1].split("/")[0])
     configured(tmp_path, engine=url, port=port)
     answer = first["choices"][0]["message"]

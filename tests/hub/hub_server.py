@@ -61,14 +61,14 @@ class HubServer(ThreadingHTTPServer):
         for request in self.requests:
             parts += [f"{request.method} {request.path}".encode(), request.headers.encode(), request.body]
             parts += [
-                _decoded(text) for text in re.findall(rb'"(?:content|sample)": ?"([A-Za-z0-9+/=]*)"', request.body)
+                _decode(text) for text in re.findall(rb'"(?:content|sample)": ?"([A-Za-z0-9+/=]*)"', request.body)
             ]
         for repository in self.repositories.values():
             parts += repository.files.values()
         return b"\n".join([*parts, *self.blobs.values()])
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode(text: bytes) -> bytes:
     return base64.b64decode(text)
 
 
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None:
             return 404, {"error": "Repository not found"}
         if action == "preupload":
-            return 200, {"files": [_mode(item) for item in json.loads(body)["files"]]}
+            return 200, {"files": [_choose_upload_mode(item) for item in json.loads(body)["files"]]}
         if action == "commit":
             if self.server.refuse_commits:
                 return 403, {"error": "You are over your quota"}
@@ -181,6 +181,6 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, {"success": True, "commitOid": f"{len(repository.commits):040x}", "commitUrl": f"/{name}/commit"}
 
 
-def _mode(item: dict[str, Any]) -> dict[str, Any]:
+def _choose_upload_mode(item: dict[str, Any]) -> dict[str, Any]:
     large = item["size"] >= REGULAR_LIMIT or item["path"].endswith((".safetensors", ".bin", ".db", ".pt"))
     return {"path": item["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hub_server import CANARY, TOKEN, HubServer
-from test_trainer_push import ADAPTER, COMPANIONS, PAPERS, build, check_nothing_private, live_source
+from test_trainer_push import ADAPTER, COMPANIONS, PAPERS, check_nothing_private, make_live_source, make_trainer
 
 from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Policy
@@ -23,47 +23,47 @@ FILES = ADAPTER | COMPANIONS | PAPERS
 @pytest.fixture
 def trained(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> Iterator[RunFolder]:
     """The run after two updates, with a third that was rejected."""
-    build(run, live_source(ledger), tiny, push_to_hub=False).train()
+    make_trainer(run, make_live_source(ledger), tiny, push_to_hub=False).train()
     with ledger.transaction() as tx:
         policies.add(tx, Policy(version=3, parent=2, path=str(run.policies / "policy-v3"), sha256="0" * 64))
         policies.reject(tx, 3, "gate: too far from the base")
     yield run
 
 
-def clawrl(*words: str | Path, token: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_clawrl(*words: str | Path, token: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({"HF_TOKEN": token} if token else {})}
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "push", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
 
 
-def pushed(*words: str | Path, token: str | None = TOKEN) -> dict[str, Any]:
-    done = clawrl(*words, "--json", token=token)
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
+def push_policy(*words: str | Path, token: str | None = TOKEN) -> dict[str, Any]:
+    process = run_clawrl(*words, "--json", token=token)
+    assert process.returncode == 0, process.stderr
+    report: dict[str, Any] = json.loads(process.stdout)
     return report
 
 
 def test_the_command_sends_what_the_dry_run_lists(hub: HubServer, trained: RunFolder) -> None:
-    listed = pushed("policy", "--run", trained.path, "--dry-run", token=None)
+    listed = push_policy("policy", "--run", trained.path, "--dry-run", token=None)
     assert not hub.requests
     assert {file["name"] for file in listed["files"]} == FILES
     assert (listed["policy"], listed["private"], listed["dry_run"]) == (2, True, True)
-    plain = clawrl("policy", "--run", trained.path, "--dry-run")
+    plain = run_clawrl("policy", "--run", trained.path, "--dry-run")
     assert all(re.search(rf"^ +[\d,]+  {re.escape(name)}$", plain.stdout, re.MULTILINE) for name in FILES)
-    sent = pushed("policy", "--run", trained.path)
+    upload = push_policy("policy", "--run", trained.path)
     repository = hub.repositories["tester/policy"]
-    assert sent["repo"] == "tester/policy" and repository.private
-    assert {file["name"]: file["bytes"] for file in sent["files"]} == {
+    assert upload["repo"] == "tester/policy" and repository.private
+    assert {file["name"]: file["bytes"] for file in upload["files"]} == {
         name: len(content) for name, content in repository.files.items()
     }
     assert set(repository.files) == FILES
     check_nothing_private(hub, trained)
-    again = clawrl("tester/policy", "--run", trained.path, "--public", token=TOKEN)
+    again = run_clawrl("tester/policy", "--run", trained.path, "--public", token=TOKEN)
     assert again.returncode == 0 and again.stdout.startswith("Pushed policy version 2 to tester/policy")
 
 
 def test_an_earlier_version_and_a_named_base(hub: HubServer, trained: RunFolder) -> None:
-    report = pushed(
+    report = push_policy(
         "tester/old", "--run", trained.path, "--policy", "1", "--public", "--base-model", "Qwen/Qwen3-0.6B"
     )
     repository = hub.repositories["tester/old"]
@@ -91,9 +91,9 @@ def test_an_earlier_version_and_a_named_base(hub: HubServer, trained: RunFolder)
 def test_mistakes_cost_one_line_and_send_no_file(
     hub: HubServer, trained: RunFolder, words: list[str], token: str | None, says: str
 ) -> None:
-    done = clawrl(*words, "--run", trained.path, token=token)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
+    process = run_clawrl(*words, "--run", trained.path, token=token)
+    assert process.returncode == 2, process.stderr
+    (line,) = process.stderr.splitlines()
     assert line.startswith("error: ") and says in line and TOKEN not in line
     assert not any(repository.commits for repository in hub.repositories.values()) and not hub.blobs
 
@@ -102,30 +102,30 @@ def test_damaged_weights_are_not_published(hub: HubServer, trained: RunFolder) -
     weights = trained.policies / "policy-v2" / "adapter_model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-64] + bytes(64))
-    done = clawrl("policy", "--run", trained.path, token=TOKEN)
-    assert done.returncode == 2 and "version 2 are damaged" in done.stderr and not hub.blobs
+    process = run_clawrl("policy", "--run", trained.path, token=TOKEN)
+    assert process.returncode == 2 and "version 2 are damaged" in process.stderr and not hub.blobs
 
 
 def test_a_repository_that_holds_a_run_folder_is_refused(hub: HubServer, trained: RunFolder) -> None:
-    pushed("policy", "--run", trained.path)
+    push_policy("policy", "--run", trained.path)
     hub.repositories["tester/policy"].files["policies/ledger.db"] = b"chats"
-    done = clawrl("policy", "--run", trained.path, token=TOKEN)
-    assert done.returncode == 2 and "already holds ledger.db" in done.stderr
+    process = run_clawrl("policy", "--run", trained.path, token=TOKEN)
+    assert process.returncode == 2 and "already holds ledger.db" in process.stderr
 
 
 def test_a_hub_that_is_away_costs_one_line(
     trained: RunFolder, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    done = clawrl("tester/policy", "--run", trained.path, token=TOKEN)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: ") and "try again" in done.stderr
+    process = run_clawrl("tester/policy", "--run", trained.path, token=TOKEN)
+    assert process.returncode == 2 and "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1].startswith("error: ") and "try again" in process.stderr
 
 
 def test_versions_of_an_older_release_are_published_too(hub: HubServer, trained: RunFolder) -> None:
     for record in trained.policies.glob("policy-v*/training.json"):
         record.unlink()
-    pushed("policy", "--run", trained.path)
+    push_policy("policy", "--run", trained.path)
     files = hub.repositories["tester/policy"].files
     assert set(files) == FILES
     assert json.loads(files["training_receipt.json"])["method"] is None
@@ -151,7 +151,7 @@ def test_hostile_files_of_a_run_folder_stay_where_they_are(hub: HubServer, train
     (version / "adapter_config.json").write_text(json.dumps(config))
     metrics = {"policy_version": 2, "env": CANARY, "success_before": CANARY, "score_before": 0.1, "score_after": 0.2}
     (trained.path / "metrics.json").write_text(json.dumps(metrics))
-    pushed("policy", "--run", trained.path)
+    push_policy("policy", "--run", trained.path)
     assert set(hub.repositories["tester/policy"].files) <= FILES
     check_nothing_private(hub, trained)
 
@@ -161,5 +161,5 @@ def test_listing_loads_no_torch(trained: RunFolder, hub: HubServer) -> None:
         "import sys; from clawrl_trl.cli.main import _command; "
         f"_command(['push', 'x', '--dry-run', '--run', {str(trained.path)!r}]); print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "False", done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert process.returncode == 0 and process.stdout.splitlines()[-1] == "False", process.stderr

@@ -31,7 +31,7 @@ COMPANIONS = {"tokenizer.json", "tokenizer_config.json", "generation_config.json
 PAPERS = {"README.md", "training_receipt.json"}
 
 
-def build(run: RunFolder, source: Any, tiny: Path, *, full: bool = False, **options: Any) -> AsyncGRPOTrainer:
+def make_trainer(run: RunFolder, source: Any, tiny: Path, *, full: bool = False, **options: Any) -> AsyncGRPOTrainer:
     fields: dict[str, Any] = {
         "output_dir": str(run.path),
         "learning_rate": 1e-2,
@@ -48,19 +48,19 @@ def build(run: RunFolder, source: Any, tiny: Path, *, full: bool = False, **opti
     return AsyncGRPOTrainer(model=str(tiny), args=AsyncGRPOConfig(**fields), source=source, peft_config=peft)
 
 
-def live_source(ledger: Ledger) -> LedgerSource:
+def make_live_source(ledger: Ledger) -> LedgerSource:
     return LedgerSource(ledger, timeout_s=0.0)
 
 
 def check_nothing_private(hub: HubServer, run: RunFolder) -> None:
     """Nothing that was sent holds a secret, the token, or a path of this machine."""
-    seen = hub.seen()
-    assert b"safetensors" in seen and b"training_receipt" in seen
+    received = hub.seen()
+    assert b"safetensors" in received and b"training_receipt" in received
     for secret in (CANARY, TOKEN, str(run.path.parent), f"{Path.home()}/", str(MODEL_PATH)):
-        assert secret.encode() not in seen, secret
+        assert secret.encode() not in received, secret
 
 
-def token_on_disk(folder: Path) -> list[Path]:
+def find_token_on_disk(folder: Path) -> list[Path]:
     """Files that hold the token, looked into where they are archives."""
 
     def holds(path: Path) -> bool:
@@ -84,7 +84,7 @@ def test_every_strategy_sends_the_policy_alone(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         options = {"save_strategy": "steps", "save_steps": 1, "hub_always_push": True}
-        trainer = build(run, live_source(ledger), tiny, hub_strategy=strategy, **options)
+        trainer = make_trainer(run, make_live_source(ledger), tiny, hub_strategy=strategy, **options)
     assert ("optimizer states" in caplog.text) == ("checkpoint" in strategy)
     trainer.train()
     trainer.save_model()
@@ -103,7 +103,7 @@ def test_every_strategy_sends_the_policy_alone(
 def test_a_push_by_hand_sends_the_committed_version(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path
 ) -> None:
-    trainer = build(run, live_source(ledger), tiny, push_to_hub=False)
+    trainer = make_trainer(run, make_live_source(ledger), tiny, push_to_hub=False)
     trainer.train()
     assert not hub.requests
     trainer.push_to_hub("by hand", tags="mine")
@@ -127,7 +127,7 @@ def test_a_push_by_hand_sends_the_committed_version(
 def test_the_receipt_counts_what_the_version_learned_from(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path
 ) -> None:
-    trainer = build(run, live_source(ledger), tiny)
+    trainer = make_trainer(run, make_live_source(ledger), tiny)
     trainer.train()
     trainer.push_to_hub()
     files = hub.repositories["tester/policy"].files
@@ -156,7 +156,7 @@ def test_training_without_a_ledger_pushes_what_is_in_memory(
 ) -> None:
     (run.path / "rows.jsonl").write_text(json.dumps({"text": CANARY}) + "\n")
     options = {"save_strategy": "steps", "save_steps": 1, "hub_always_push": True}
-    trainer = build(run, make_samples(8), tiny, full=full, **options)
+    trainer = make_trainer(run, make_samples(8), tiny, full=full, **options)
     trainer.train()
     trainer.push_to_hub()
     repository = hub.repositories["tester/policy"]
@@ -172,7 +172,7 @@ def test_training_without_a_ledger_pushes_what_is_in_memory(
 def test_full_versions_of_a_ledger_run_do_not_take_the_settings_for_a_model(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path
 ) -> None:
-    trainer = build(run, live_source(ledger), tiny, full=True)
+    trainer = make_trainer(run, make_live_source(ledger), tiny, full=True)
     trainer.train()
     trainer.push_to_hub()
     files = hub.repositories["tester/policy"].files
@@ -183,11 +183,11 @@ def test_full_versions_of_a_ledger_run_do_not_take_the_settings_for_a_model(
 
 def test_no_file_on_the_disk_holds_the_token(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 1, "model_init_kwargs": {"token": TOKEN}}
-    trainer = build(run, live_source(ledger), tiny, **options)
+    trainer = make_trainer(run, make_live_source(ledger), tiny, **options)
     trainer.train()
     trainer.save_model()
     assert list(run.path.rglob("training_args.bin"))
-    assert token_on_disk(run.path) == []
+    assert find_token_on_disk(run.path) == []
     assert trainer.args.hub_token == TOKEN
     saved = torch.load(run.path / "training_args.bin", weights_only=False)
     assert saved.learning_rate == trainer.args.learning_rate and saved.hub_token is None
@@ -196,7 +196,7 @@ def test_no_file_on_the_disk_holds_the_token(hub: HubServer, run: RunFolder, led
 def test_a_run_that_learned_nothing_pushes_nothing(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer = build(run, LedgerSource(ledger, timeout_s=0.0, stop=lambda: True), tiny)
+    trainer = make_trainer(run, LedgerSource(ledger, timeout_s=0.0, stop=lambda: True), tiny)
     trainer.train()
     trainer.save_model()
     assert "nothing is pushed" in caplog.text
@@ -209,7 +209,7 @@ def test_a_push_that_fails_ends_no_training(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_commits = True
-    trainer = build(run, live_source(ledger), tiny, save_strategy="steps", save_steps=1)
+    trainer = make_trainer(run, make_live_source(ledger), tiny, save_strategy="steps", save_steps=1)
     trainer.train()
     assert trainer.policy_version == 2
     assert "training goes on" in caplog.text and "over your quota" in caplog.text
@@ -219,17 +219,17 @@ def test_a_push_that_fails_ends_no_training(
 
 
 def test_what_would_open_a_policy_to_the_public_is_refused(hub: HubServer, run: RunFolder, tiny: Path) -> None:
-    build(run, make_samples(4), tiny, hub_private_repo=False)
+    make_trainer(run, make_samples(4), tiny, hub_private_repo=False)
     assert not hub.repositories["tester/policy"].private
     with pytest.raises(UserError, match=r"tester/policy exists and is public"):
-        build(run, make_samples(4), tiny)
+        make_trainer(run, make_samples(4), tiny)
 
 
 def test_a_missing_token_costs_one_line(hub: HubServer, run: RunFolder, tiny: Path) -> None:
     with pytest.raises(UserError, match=r"no token .*hf auth login.*HF_TOKEN"):
-        build(run, make_samples(4), tiny, hub_token=None)
+        make_trainer(run, make_samples(4), tiny, hub_token=None)
     with pytest.raises(UserError, match=r"answered 401 .*Invalid"):
-        build(run, make_samples(4), tiny, hub_model_id="policy", hub_token="hf_wrong")
+        make_trainer(run, make_samples(4), tiny, hub_model_id="policy", hub_token="hf_wrong")
 
 
 def test_chats_are_not_logged_to_the_hub() -> None:
@@ -252,7 +252,7 @@ def test_the_card_of_a_policy_on_the_bundled_model(
     trainer = CombineTrainer(
         model=str(MODEL_PATH),
         args=args,
-        source=live_source(ledger),
+        source=make_live_source(ledger),
         peft_config=LoraConfig(target_modules="all-linear"),
     )
     trainer.train()
@@ -282,10 +282,10 @@ def test_the_card_of_a_policy_on_the_bundled_model(
 def test_one_of_two_processes_pushes(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> None:
     script = Path(__file__).with_name("pushing_ranks.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(tiny), str(run.path)], capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     outcomes = [json.loads((run.path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert outcomes == [{"version": 1, "pushed": True}, {"version": 1, "pushed": False}]
     assert [message for message, _ in hub.repositories["tester/policy"].commits] == [

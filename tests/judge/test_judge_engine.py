@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunFolder]:
     log = (folder.logs / "engine.log").open("wb")
     command = [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", str(folder.path)]
     process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while folder.announced("engine") is None:
+    while folder.read_announced("engine") is None:
         if process.poll() is not None:
             raise RuntimeError((folder.logs / "engine.log").read_text())
         time.sleep(0.05)

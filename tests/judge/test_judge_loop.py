@@ -349,7 +349,7 @@ def test_killed_at_any_moment_there_is_one_verdict_per_turn(tmp_path: Path, scri
         process.wait()
     process = start_judge(run)
     wait_for(lambda: count() == len(ids), process)
-    assert run.announced("judge") is not None
+    assert run.read_announced("judge") is not None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
     with ledger.reader() as tx:

@@ -48,7 +48,7 @@ class LiveRun:
                 start_new_session=True,
             )
         wait_for(self._ready, START_TIMEOUT, f"serving ({self.folder.logs})")
-        announced = self.folder.announced("gateway")
+        announced = self.folder.read_announced("gateway")
         assert announced is not None
         self.base_url = str(announced["base_url"])
         return self
@@ -58,14 +58,14 @@ class LiveRun:
         if self.process.poll() is not None:
             raise AssertionError((self.folder.logs / "serve.log").read_text()[-2000:])
         parts = ("engine", "gateway") if "off" in self.flags else ("engine", "gateway", "judge")
-        return all(self.folder.announced(name) for name in parts)
+        return all(self.folder.read_announced(name) for name in parts)
 
     def client(self, **options: Any) -> OpenAI:
         return OpenAI(base_url=self.base_url, api_key="local", max_retries=0, timeout=60, **options)
 
     def kill(self, name: str) -> None:
         """`kill -9` one of the run's processes."""
-        announced = self.folder.announced(name)
+        announced = self.folder.read_announced(name)
         if announced is not None:
             os.kill(announced["pid"], signal.SIGKILL)
 

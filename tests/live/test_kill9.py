@@ -159,7 +159,7 @@ def test_twenty_kills(tmp_path: Path) -> None:
                     before = _version(run.folder.path)
                     wait_for(lambda before=before: _version(run.folder.path) > before, 120, "training after a kill")
             else:
-                wait_for(lambda target=target: run.folder.announced(target), 60, f"the {target}'s return")
+                wait_for(lambda target=target: run.folder.read_announced(target), 60, f"the {target}'s return")
                 run.kill(target)
         before, replies_before = _version(run.folder.path), len(chatter.read)
         wait_for(lambda: len(chatter.read) > replies_before + 6, 120, "chatting after the kills")

@@ -37,7 +37,9 @@ def test_ctrl_c_in_a_terminal_ends_everything_with_success(free_folder: Path) ->
     terminal.close()
     assert terminal.exitstatus == 0, terminal.logfile.getvalue()[-2000:]
     assert "Traceback" not in terminal.logfile.getvalue()
-    assert all(RunFolder(free_folder).announced(name) is None for name in ("gateway", "engine", "judge", "trainer"))
+    assert all(
+        RunFolder(free_folder).read_announced(name) is None for name in ("gateway", "engine", "judge", "trainer")
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_second_trainer_is_refused(free_folder: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: RunFolder(free_folder).announced("trainer"), 120, "the first trainer")
+        wait_for(lambda: RunFolder(free_folder).read_announced("trainer"), 120, "the first trainer")
         done = _train("--output_dir", str(free_folder), "--port", "0")
         assert done.returncode == 2 and "trained already" in done.stderr
     finally:

@@ -70,6 +70,15 @@ def test_what_a_run_writes_is_its_owners_alone(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_the_page_of_settings_names_the_one_file_that_holds_a_key(tmp_path: Path) -> None:
+    fill(tmp_path / "run").close()
+    holders = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+    assert [path.name for path in holders] == ["engine.json"] and holders[0].stat().st_mode & 0o777 == 0o600
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    keys = page.partition("## Keys")[2].partition("\n## ")[0]
+    assert "`engine.json`" in keys and "never written to disk" not in keys
+
+
 def test_a_run_of_an_earlier_version_is_closed_and_told_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,9 +10,9 @@ from clawrl_trl.run import RunFolder
 
 def test_what_a_living_process_announced_is_found(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    assert run.announced("gateway") is None
+    assert run.read_announced("gateway") is None
     run.announce("gateway", "http://127.0.0.1:1", key="k")
-    announced = run.announced("gateway")
+    announced = run.read_announced("gateway")
     assert announced is not None and (announced["base_url"], announced["key"]) == ("http://127.0.0.1:1", "k")
     assert (tmp_path / "gateway.json").stat().st_mode & 0o077 == 0
 
@@ -22,7 +22,7 @@ def test_a_process_that_is_gone_announces_nothing(tmp_path: Path) -> None:
         f"from clawrl_trl.run import RunFolder; RunFolder({str(tmp_path)!r}).announce('engine', 'http://127.0.0.1:1')"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert (tmp_path / "engine.json").exists() and RunFolder(tmp_path).announced("engine") is None
+    assert (tmp_path / "engine.json").exists() and RunFolder(tmp_path).read_announced("engine") is None
 
 
 def test_another_process_with_its_id_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -31,4 +31,4 @@ def test_another_process_with_its_id_is_not_taken_for_it(tmp_path: Path) -> None
     path = tmp_path / "gateway.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"started": content["started"] - 3600}))
-    assert run.announced("gateway") is None
+    assert run.read_announced("gateway") is None

@@ -22,16 +22,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_three_steps_twice_are_the_same_model(tmp_path: Path, quick: None) -> None:
-    one = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
+    first_build = recipe.build(tmp_path / "one", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
     two = recipe.build(tmp_path / "two", recipe.Recipe(seed=3, cycles=(recipe.Cycle(3),), count=0))
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
-    model = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(one)
+        assert (first_build / name).read_bytes() == (two / name).read_bytes(), name
+    model = AutoModelForCausalLM.from_pretrained(first_build, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(first_build)
     assert model.config.vocab_size == len(tokenizer) == tokenizers.VOCABULARY
     assert tokenizer.response_template == tokenizers.RESPONSE_TEMPLATE
     assert model.generation_config.temperature == 1.0
-    assert (one / "LICENSE").is_file()
+    assert (first_build / "LICENSE").is_file()
 
 
 def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
@@ -46,7 +46,7 @@ def test_a_run_can_continue_another(tmp_path: Path, quick: None) -> None:
 
 def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
     tokenizer = tokenizers.build(0)
-    model = train.new_model(tokenizer, 0)
+    model = train.make_model(tokenizer, 0)
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     losses = train.train(model, tokenizer, seed=0, steps=12, tokens=1024)
     assert losses[-1] < losses[0]
@@ -54,17 +54,17 @@ def test_the_loss_falls_and_every_weight_moves(quick: None) -> None:
 
 
 def test_the_card_carries_the_figures() -> None:
-    measures = [evaluate.Measure("solve: correct", 97, 100, *evaluate.wilson(97, 100))]
+    measures = [evaluate.Measure("solve: correct", 97, 100, *evaluate.compute_wilson_interval(97, 100))]
     gaps = [evaluate.StyleGap("plain", 0.12, 0.02, 0.99, 2.1, -4.0)]
-    how = recipe.made(recipe.Recipe(seed=0, cycles=(recipe.Cycle(10),)))
-    card = recipe.card(measures, gaps, parameters=3_700_000, how=how)
+    how = recipe.describe_build(recipe.Recipe(seed=0, cycles=(recipe.Cycle(10),)))
+    card = recipe.make_card(measures, gaps, parameters=3_700_000, how=how)
     assert "| solve: correct | 97.0% |" in card
     assert "--seed 0" in card and "10 steps" in card
 
 
 @pytest.mark.parametrize(("hits", "count", "low", "high"), [(50, 100, 0.404, 0.596), (0, 10, 0.0, 0.278)])
 def test_wilson(hits: int, count: int, low: float, high: float) -> None:
-    assert evaluate.wilson(hits, count) == pytest.approx((low, high), abs=1e-3)
+    assert evaluate.compute_wilson_interval(hits, count) == pytest.approx((low, high), abs=1e-3)
 
 
 def test_steps_must_be_positive(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_openings_have_a_weight_of_their_own() -> None:
     with torch.no_grad():
         losses = -model(ids).logits[0].log_softmax(-1)
         opening, learnt = losses[1, ids[0, 2]], losses[2, ids[0, 3]]
-        found = train.reply_loss(model, ids, marks, weights, opening=5.0)
-    torch.testing.assert_close(found, (5 * opening + 3 * learnt) / 8)
+        loss = train.compute_reply_loss(model, ids, marks, weights, opening=5.0)
+    torch.testing.assert_close(loss, (5 * opening + 3 * learnt) / 8)
 
 
 def test_the_command_builds_one_cycle_and_leaves_it_as_it_was_learnt(
@@ -100,9 +100,9 @@ def test_the_command_builds_one_cycle_and_leaves_it_as_it_was_learnt(
     monkeypatch.setattr("sys.argv", ["build", *options.split()])
     recipe.main()
     choices = recipe.Recipe(seed=3, cycles=(recipe.Cycle(2, 1e-3),), sharpened=1.0, count=0)
-    meant = recipe.build(tmp_path / "meant", choices)
-    assert (tmp_path / "told" / "model.safetensors").read_bytes() == (meant / "model.safetensors").read_bytes()
+    chosen = recipe.build(tmp_path / "meant", choices)
+    assert (tmp_path / "told" / "model.safetensors").read_bytes() == (chosen / "model.safetensors").read_bytes()
 
 
 def test_the_card_tells_of_the_usual_recipe() -> None:
-    assert recipe.made(recipe.Recipe(compiled=True)) in (MODEL_PATH / "README.md").read_text()
+    assert recipe.describe_build(recipe.Recipe(compiled=True)) in (MODEL_PATH / "README.md").read_text()

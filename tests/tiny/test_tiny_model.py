@@ -60,21 +60,21 @@ def test_the_card_is_plain_about_limits() -> None:
     assert "solve: correct" in card
 
 
-def _shares(loaded: Loaded, source: Callable[[random.Random], Iterator[Case]], count: int) -> dict[str, float]:
-    found = list(itertools.islice(source(random.Random(11)), count))
-    replies = evaluate.sample(*loaded, [case.prompt for case in found], seed=11, quiet=True)
-    return {measure.name: measure.share for measure in evaluate.measure(found, replies)}
+def _measure_shares(loaded: Loaded, source: Callable[[random.Random], Iterator[Case]], count: int) -> dict[str, float]:
+    drawn_cases = list(itertools.islice(source(random.Random(11)), count))
+    replies = evaluate.sample(*loaded, [case.prompt for case in drawn_cases], seed=11, quiet=True)
+    return {measure.name: measure.share for measure in evaluate.measure(drawn_cases, replies)}
 
 
 def test_it_solves_heldout_problems_in_its_two_styles(loaded: Loaded) -> None:
-    shares = _shares(loaded, cases.unasked, 128)
+    shares = _measure_shares(loaded, cases.generate_solving, 128)
     assert shares["solve: correct"] >= 0.9
     assert 0.02 <= shares["solve: plain by itself"] <= 0.25
     assert shares["solve: one style throughout"] >= 0.95
 
 
 def test_it_grades_curtly_and_rightly(loaded: Loaded) -> None:
-    shares = _shares(loaded, cases.ungraded, 128)
+    shares = _measure_shares(loaded, cases.generate_grading, 128)
     assert shares["grade: verdict right"] >= 0.9
     assert 0.02 <= shares["grade: warm by itself"] <= 0.25
 
@@ -82,7 +82,7 @@ def test_it_grades_curtly_and_rightly(loaded: Loaded) -> None:
 @pytest.mark.parametrize("wish", [PLAIN, WARM], ids=["plain", "warm"])
 @pytest.mark.parametrize("where", ["system", "hint"])
 def test_it_follows_heldout_instructions(loaded: Loaded, wish: Wish, where: str) -> None:
-    shares = _shares(loaded, lambda rng: cases.told(rng, wish, where), 48)
+    shares = _measure_shares(loaded, lambda rng: cases.generate_instructed(rng, wish, where), 48)
     followed, correct = shares.values()
     assert followed >= 0.8
     assert correct >= 0.8
@@ -90,41 +90,41 @@ def test_it_follows_heldout_instructions(loaded: Loaded, wish: Wish, where: str)
 
 @pytest.mark.parametrize("wish", [PLAIN, WARM], ids=["plain", "warm"])
 def test_it_follows_wordings_from_outside_its_grammar(loaded: Loaded, wish: Wish) -> None:
-    (followed,) = _shares(loaded, lambda rng: cases.fresh(rng, wish, "hint"), 48).values()
+    (followed,) = _measure_shares(loaded, lambda rng: cases.generate_fresh_wordings(rng, wish, "hint"), 48).values()
     assert followed >= 0.8
 
 
 def test_it_rewrites_when_the_user_objects(loaded: Loaded) -> None:
-    shares = _shares(loaded, lambda rng: cases.objections(rng, PLAIN), 48)
+    shares = _measure_shares(loaded, lambda rng: cases.generate_objections(rng, PLAIN), 48)
     assert all(share >= 0.8 for share in shares.values()), shares
 
 
 def test_its_tool_calls_parse(loaded: Loaded) -> None:
     model, tokenizer = loaded
-    found = list(itertools.islice(cases.tools(random.Random(5)), 48))
-    prompts = [case.prompt for case in found]
+    drawn_cases = list(itertools.islice(cases.generate_tool_calls(random.Random(5)), 48))
+    prompts = [case.prompt for case in drawn_cases]
     replies = evaluate.sample(model, tokenizer, prompts, seed=5, quiet=True)
     right = 0
-    for prompt, reply, case in zip(prompts, replies, found, strict=True):
+    for prompt, reply, case in zip(prompts, replies, drawn_cases, strict=True):
         if case.checks["tool: call well formed"](reply):
             ids = tokenizer.encode(f"{reply}<|im_end|>", add_special_tokens=False)
-            prefix = tokenizer.encode(evaluate.prompt_text(tokenizer, prompt), add_special_tokens=False)
+            prefix = tokenizer.encode(evaluate.render_prompt(tokenizer, prompt), add_special_tokens=False)
             (call,) = parse_response(tokenizer, ids, prefix=prefix)["tool_calls"]
             assert call["function"]["name"] == "calculator"
             right += bool(case.checks["tool: right expression"](reply))
-    assert right >= 0.8 * len(found)
+    assert right >= 0.8 * len(drawn_cases)
 
 
 @pytest.mark.parametrize("env", sorted(SCENES))
 def test_it_acts_in_each_environment_and_is_right_at_times(loaded: Loaded, env: str) -> None:
-    formed, right = _shares(loaded, lambda rng: cases.acts(rng, env), 96).values()
+    formed, right = _measure_shares(loaded, lambda rng: cases.generate_actions(rng, env), 96).values()
     assert formed >= 0.9
     assert 0.1 <= right <= 0.5
 
 
 @pytest.mark.parametrize("wish", [PLAIN, WARM], ids=["plain", "warm"])
 def test_a_hint_makes_a_teacher(loaded: Loaded, wish: Wish) -> None:
-    gap = evaluate.style_gap(*loaded, wish, count=64)
+    gap = evaluate.measure_style_gap(*loaded, wish, count=64)
     assert 0.04 <= gap.unhinted <= 0.22
     assert gap.hinted >= 0.85
     assert gap.gain >= 1.5

@@ -8,31 +8,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clawrl_trl.envs.chat.problems import problems, split_of
+from clawrl_trl.envs.chat.problems import assign_split, draw_problems
 
 _SIGNS = {"+": operator.add, "-": operator.sub, "x": operator.mul, "/": operator.floordiv}
 
 
 def test_same_seed_same_problems() -> None:
-    assert problems(3, "train", 50) == problems(3, "train", 50)
-    assert problems(3, "train", 50) != problems(4, "train", 50)
+    assert draw_problems(3, "train", 50) == draw_problems(3, "train", 50)
+    assert draw_problems(3, "train", 50) != draw_problems(4, "train", 50)
 
 
 def test_splits_share_no_question() -> None:
-    train = {problem.question for problem in problems(0, "train", 3000)}
-    heldout = {problem.question for problem in problems(0, "heldout", 3000)}
+    train = {problem.question for problem in draw_problems(0, "train", 3000)}
+    heldout = {problem.question for problem in draw_problems(0, "heldout", 3000)}
     assert len(train) == len(heldout) == 3000
     assert not train & heldout
-    assert all(split_of(question) == "heldout" for question in heldout)
+    assert all(assign_split(question) == "heldout" for question in heldout)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000))
 def test_steps_lead_to_the_answer(seed: int) -> None:
-    (problem,) = problems(seed, "heldout", 1)
+    (problem,) = draw_problems(seed, "heldout", 1)
     results = []
     for step in problem.steps:
-        assert f"{step.told}." in problem.question
+        assert f"{step.sentence}." in problem.question
         if step.equation:
             a, sign, b, _, c = step.equation.split()
             assert _SIGNS[sign](int(a), int(b)) == int(c)
@@ -46,7 +46,7 @@ def test_steps_lead_to_the_answer(seed: int) -> None:
 @pytest.mark.parametrize(("split", "count"), [("test", 1), ("train", -1)])
 def test_wrong_arguments_are_refused(split: str, count: int) -> None:
     with pytest.raises(ValueError, match="must"):
-        problems(0, split, count)  # type: ignore[arg-type]
+        draw_problems(0, split, count)  # type: ignore[arg-type]
 
 
 def test_problems_need_no_torch() -> None:

@@ -14,7 +14,7 @@ from recipes.tiny import calculator, dialogues, render
 from recipes.tiny.tokenizer import MARKERS, SPECIAL
 
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL_PATH)
-CALCULATOR = calculator.schema(random.Random(0), usual=True)
+CALCULATOR = calculator.make_schema(random.Random(0), usual=True)
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -41,16 +41,16 @@ def test_markers_survive_when_special_tokens_are_skipped() -> None:
     assert TOKENIZER.decode(ids, skip_special_tokens=True) == "<think>\n5\n</think>"
 
 
-def _rendered(messages: list[dict[str, Any]], **options: Any) -> str:
+def _render(messages: list[dict[str, Any]], **options: Any) -> str:
     return str(TOKENIZER.apply_chat_template(messages, tokenize=False, **options))
 
 
 def test_thinking_is_off_by_default() -> None:
-    asked = [{"role": "user", "content": "Hi"}]
+    messages = [{"role": "user", "content": "Hi"}]
     start = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert _rendered(asked, add_generation_prompt=True) == start + NO_THOUGHT
-    assert _rendered(asked, add_generation_prompt=True, enable_thinking=False) == start + NO_THOUGHT
-    assert _rendered(asked, add_generation_prompt=True, enable_thinking=True) == start
+    assert _render(messages, add_generation_prompt=True) == start + NO_THOUGHT
+    assert _render(messages, add_generation_prompt=True, enable_thinking=False) == start + NO_THOUGHT
+    assert _render(messages, add_generation_prompt=True, enable_thinking=True) == start
 
 
 def test_messages_of_parts_and_developers_render() -> None:
@@ -58,7 +58,7 @@ def test_messages_of_parts_and_developers_render() -> None:
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "5"}, {"type": "text", "text": "+1?"}]},
     ]
-    assert _rendered(messages) == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n5+1?<|im_end|>\n"
+    assert _render(messages) == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n5+1?<|im_end|>\n"
 
 
 @pytest.mark.parametrize("tools", [None, [CALCULATOR]])
@@ -67,8 +67,8 @@ def test_a_message_of_one_part_renders_as_its_text(tools: list[dict[str, Any]] |
     chat = [(role, f"What the {role} says.") for role in ("system", "user", "assistant", "tool", "user")]
     plain = [{"role": role, "content": text} for role, text in chat]
     parts = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat]
-    assert _rendered(parts, tools=tools) == _rendered(plain, tools=tools)
-    assert all(text in _rendered(plain, tools=tools) for _, text in chat)
+    assert _render(parts, tools=tools) == _render(plain, tools=tools)
+    assert all(text in _render(plain, tools=tools) for _, text in chat)
 
 
 @pytest.mark.parametrize("thought", [None, "12 * 7 = 84."])
@@ -86,12 +86,12 @@ def test_a_longer_chat_starts_with_the_shorter_one(thought: str | None) -> None:
     ]
     options: dict[str, Any] = {"tools": [CALCULATOR], "enable_thinking": bool(thought)}
     for end in range(1, len(chat)):
-        prompt = _rendered(chat[:end], add_generation_prompt=chat[end]["role"] == "assistant", **options)
+        prompt = _render(chat[:end], add_generation_prompt=chat[end]["role"] == "assistant", **options)
         if end == 3 and thought:  # this reply came without a thought although it was allowed one
-            prompt = _rendered(chat[:end], **options)
-        assert _rendered(chat[: end + 1], **options).startswith(prompt)
-    assert '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12*7"}}\n</tool_call>' in _rendered(chat)
-    assert "<|im_start|>user\n<tool_response>\n84\n</tool_response><|im_end|>" in _rendered(chat)
+            prompt = _render(chat[:end], **options)
+        assert _render(chat[: end + 1], **options).startswith(prompt)
+    assert '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12*7"}}\n</tool_call>' in _render(chat)
+    assert "<|im_start|>user\n<tool_response>\n84\n</tool_response><|im_end|>" in _render(chat)
 
 
 def test_trl_finds_the_template_prefix_preserving() -> None:
@@ -102,7 +102,7 @@ def test_the_recipe_renders_as_the_template_does() -> None:
     rng = random.Random(7)
     for _ in range(400):
         talk = dialogues.dialogue(rng)
-        parts = render.pieces(talk)
+        parts = render.render_pieces(talk)
         ids = [i for text, _ in parts for i in TOKENIZER.encode(text, add_special_tokens=False)]
         messages = [{k: v for k, v in message.items() if k != "context"} for message in talk.messages]
         rendered = TOKENIZER.apply_chat_template(
@@ -114,7 +114,7 @@ def test_the_recipe_renders_as_the_template_does() -> None:
 
 
 def test_replies_are_parsed() -> None:
-    prompt = _rendered([{"role": "user", "content": "Hi"}], add_generation_prompt=True)
+    prompt = _render([{"role": "user", "content": "Hi"}], add_generation_prompt=True)
     assert TOKENIZER.parse_response("**12**<|im_end|>", prefix=prompt)["content"] == "**12**"
     called = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12*7"}}\n</tool_call><|im_end|>'
     ids = TOKENIZER.encode(called, add_special_tokens=False)
@@ -122,6 +122,6 @@ def test_replies_are_parsed() -> None:
     parsed = parse_response(TOKENIZER, ids, prefix=prefix)
     function = {"name": "calculator", "arguments": {"expression": "12*7"}}
     assert parsed["tool_calls"] == [{"type": "function", "function": function}]
-    thinking = _rendered([{"role": "user", "content": "Hi"}], add_generation_prompt=True, enable_thinking=True)
+    thinking = _render([{"role": "user", "content": "Hi"}], add_generation_prompt=True, enable_thinking=True)
     parsed = TOKENIZER.parse_response("<think>\n5 + 7 = 12.\n</think>\n\n12<|im_end|>", prefix=thinking)
     assert (parsed["reasoning_content"].strip(), parsed["content"]) == ("5 + 7 = 12.", "12")

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
     command = [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", str(folder.path)]
     with (folder.logs / "engine.log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while folder.announced("engine") is None:
+    while folder.read_announced("engine") is None:
         try:
             process.wait(0.05)
         except subprocess.TimeoutExpired:

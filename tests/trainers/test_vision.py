@@ -223,4 +223,4 @@ def test_pictures_of_a_row_are_files_or_data_urls() -> None:
 def test_what_was_captured_holds_its_pictures(rig: Rig) -> None:
     found: list[Turn] = rig.turns()
     assert all(turn.trainable for turn in found)
-    assert [pictures.contents(turn.messages) for turn in found] == [list(map(png, colours)) for colours in ASKED]
+    assert [pictures.read_contents(turn.messages) for turn in found] == [list(map(png, colours)) for colours in ASKED]

@@ -131,8 +131,8 @@ async def test_a_killed_server_costs_nobody_who_had_seen_nothing(live: LiveRun, 
         assert len(turn.completion_ids) == len(turn.logprobs) > 0
         assert (turn.finish_reason == "abort") == (not heard.finished)
 
-    wait_for(lambda: launcher(live) and live.folder.announced("engine"), 300, "the engine's return")
-    engine = live.folder.announced("engine")
+    wait_for(lambda: launcher(live) and live.folder.read_announced("engine"), 300, "the engine's return")
+    engine = live.folder.read_announced("engine")
     assert engine is not None
     assert server_process(live).pid != before.pid
     async with EngineClient(engine["base_url"], engine["key"]) as client:

@@ -94,9 +94,12 @@ def test_a_judge_with_devices_of_its_own(tmp_path: Path) -> None:
         "1",
     )
     run = LiveRun(tmp_path / "run", "--port", "0", *flags).start()
-    assert run.folder.announced("judge_engine")
+    assert run.folder.read_announced("judge_engine")
     settings = ServeSettings.load(run.folder.path)
-    assert settings.judge_url is not None and settings.judge_url != (run.folder.announced("engine") or {})["base_url"]
+    assert (
+        settings.judge_url is not None
+        and settings.judge_url != (run.folder.read_announced("engine") or {})["base_url"]
+    )
     with run.client() as client:
         messages = [{"role": "user", "content": "How much is 2 + 3?"}]
         reply = client.chat.completions.create(model="clawrl", messages=messages, max_tokens=20)

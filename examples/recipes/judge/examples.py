@@ -58,26 +58,26 @@ class _Composer:
         self._everywhere = [pair for pairs in self._contexts.values() for pair in pairs]
 
     def written(self) -> list[Example]:
-        found = []
+        examples = []
         for message in self._data["messages"]:
             domain, text = message["context"], message["text"]
             pairs = self._everywhere if domain == "general" else self._contexts[domain]
-            chosen = [pairs[i] for i in self._random.permutation(len(pairs))[:CONTEXTS_PER_MESSAGE]]
-            found += [
-                Example(request, response, text, message["label"], text, 1 / len(chosen))
-                for request, response in chosen
+            drawn_pairs = [pairs[i] for i in self._random.permutation(len(pairs))[:CONTEXTS_PER_MESSAGE]]
+            examples += [
+                Example(request, response, text, message["label"], text, 1 / len(drawn_pairs))
+                for request, response in drawn_pairs
             ]
-        return found
+        return examples
 
     def repeats(self) -> list[Example]:
         """The same request in other words; and each of those words after another request: a new task."""
         rows = self._data["repeats"]
-        found = []
+        examples = []
         for index, (request, response, again) in enumerate(rows):
-            other = rows[(index + 5) % len(rows)]
-            found.append(Example(request, response, again, -1, again, 1.0))
-            found.append(Example(other[0], other[1], again, 1, again, 1.0))
-        return found
+            next_row = rows[(index + 5) % len(rows)]
+            examples.append(Example(request, response, again, -1, again, 1.0))
+            examples.append(Example(next_row[0], next_row[1], again, 1, again, 1.0))
+        return examples
 
     def composed(self) -> list[Example]:
         makers = (

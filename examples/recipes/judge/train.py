@@ -51,22 +51,22 @@ class Data:
 
     @classmethod
     def of(cls, data: Sequence[examples.Example]) -> "Data":
-        messages = list(dict.fromkeys(one.message for one in data))
+        messages = list(dict.fromkeys(example.message for example in data))
         place = {message: number for number, message in enumerate(messages)}
         return cls(
             messages,
-            torch.tensor([place[one.message] for one in data]),
-            torch.tensor(np.stack([features.compute_features(*one.texts) for one in data])),
-            torch.tensor([LABELS.index(one.label) for one in data]),
-            torch.tensor([one.weight for one in data]),
+            torch.tensor([place[example.message] for example in data]),
+            torch.tensor(np.stack([features.compute_features(*example.texts) for example in data])),
+            torch.tensor([LABELS.index(example.label) for example in data]),
+            torch.tensor([example.weight for example in data]),
         )
 
     def rows(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The examples of a batch of messages, and which message of the batch each one is about."""
         where = torch.full((len(self.messages),), -1)
         where[list(batch)] = torch.arange(len(batch))
-        found = torch.nonzero(where[self.places] >= 0).squeeze(1)
-        return found, where[self.places[found]]
+        places = torch.nonzero(where[self.places] >= 0).squeeze(1)
+        return places, where[self.places[places]]
 
 
 class Network(nn.Module):
@@ -90,8 +90,8 @@ class Network(nn.Module):
         messages = [data.messages[i] for i in batch]
         embedding = embed(self.encoder, tokenise(self.tokenizer, messages))[about] * EMBEDDING_WEIGHT
         cues = data.cues[rows]
-        seen = nn.functional.dropout((cues - self.mean) / self.scale, 0.2, self.training)
-        logits: torch.Tensor = self.head(torch.cat([embedding, seen], 1))
+        inputs = nn.functional.dropout((cues - self.mean) / self.scale, 0.2, self.training)
+        logits: torch.Tensor = self.head(torch.cat([embedding, inputs], 1))
         return rows, logits
 
     def save(self, path: Path) -> None:
@@ -114,7 +114,7 @@ def fit(data: Data, seed: int = 0) -> Network:
     """Train a network on examples."""
     torch.manual_seed(seed)
     network = Network(data.cues.mean(0), data.cues.std(0).clamp(min=0.1))
-    adapter = [one for one in network.encoder.parameters() if one.requires_grad]
+    adapter = [weight for weight in network.encoder.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(
         [
             {"params": adapter, "lr": ADAPTER_LR, "weight_decay": 0.01},
@@ -122,7 +122,7 @@ def fit(data: Data, seed: int = 0) -> Network:
         ]
     )
     random = np.random.default_rng(seed)
-    plan = [batch for _ in range(EPOCHS) for batch in batches(data.messages, random)]
+    plan = [batch for _ in range(EPOCHS) for batch in generate_batches(data.messages, random)]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, [ADAPTER_LR, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.1
     )
@@ -140,7 +140,7 @@ def fit(data: Data, seed: int = 0) -> Network:
     return network.eval()
 
 
-def batches(messages: Sequence[str], random: np.random.Generator) -> Iterator[list[int]]:
+def generate_batches(messages: Sequence[str], random: np.random.Generator) -> Iterator[list[int]]:
     """One epoch of batches whose messages are of similar length."""
     order = random.permutation(len(messages))
     for start in range(0, len(order), BATCH * 8):
@@ -148,7 +148,7 @@ def batches(messages: Sequence[str], random: np.random.Generator) -> Iterator[li
         yield from (block[i : i + BATCH] for i in range(0, len(block), BATCH))
 
 
-def logits_of(network: Network, data: Data) -> NDArray[np.float32]:
+def compute_logits(network: Network, data: Data) -> NDArray[np.float32]:
     """Logits of all examples, shape `(examples, 3)`."""
     result = np.zeros((len(data.labels), len(LABELS)), dtype=np.float32)
     with torch.inference_mode():
@@ -177,15 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = examples.load()
     if not options.held_out:
         fit(Data.of(data)).save(options.output)
-        print(f"{len({one.group for one in data})} messages -> {options.output}")
+        print(f"{len({example.group for example in data})} messages -> {options.output}")
         return
-    groups = sorted({one.group for one in data})
+    groups = sorted({example.group for example in data})
     out = set(np.random.default_rng(1).permutation(groups)[: int(options.held_out * len(groups))])
-    network = fit(Data.of([one for one in data if one.group not in out]))
-    held = Data.of([one for one in data if one.group in out])
-    logits = logits_of(network, held)
+    network = fit(Data.of([example for example in data if example.group not in out]))
+    held_out = Data.of([example for example in data if example.group in out])
+    logits = compute_logits(network, held_out)
     for margin in MARGINS:
-        print(f"margin {margin:g}", *(f"{k} {v:.3f}" for k, v in measure(logits, held, margin).items()))
+        print(f"margin {margin:g}", *(f"{k} {v:.3f}" for k, v in measure(logits, held_out, margin).items()))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ PYTHONPATH=examples python -m recipes.tasks.gui examples/tasks/gui
 
 import json
 import random
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from clawrl_trl.messages import Json
-from recipes.tasks.splits import SEED, SPLITS, Maker, make_splits, write_splits
+from recipes.tasks.splits import SEED, SPLITS, Maker, make_splits, read_folder, write_splits
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink", "brown", "orange"]
 WORDS = ["cat", "dog", "bird", "fish", "tree", "book", "cup", "hat", "car", "key", "ball", "box"]
@@ -39,49 +37,49 @@ def fill(element: str, text: str) -> Json:
     return {"action": "type", "element": element, "text": text}
 
 
-def equals(path: str, value: Any) -> str:
+def make_condition(path: str, value: Any) -> str:
     """A condition in JavaScript: `path` holds `value`."""
     return f"JSON.stringify({path}) === {json.dumps(json.dumps(value, separators=(',', ':')))}"
 
 
-def _choose(rng: random.Random, words: Sequence[str], wording: str, kind: str, **data: Any) -> Json:
+def _make_choice(rng: random.Random, words: Sequence[str], wording: str, kind: str, **data: Any) -> Json:
     items = rng.sample(words, rng.randint(2, 4))
     goal = rng.choice(items)
     return {
         "page": "choose.html",
         "instruction": wording.format(goal),
         "data": {"kind": kind, "items": items, **data},
-        "checks": [equals("state.chosen", goal)],
+        "checks": [make_condition("state.chosen", goal)],
         "oracle": [click(f'{kind} "{goal}"')],
     }
 
 
 def colour(rng: random.Random) -> Json:
-    return _choose(rng, COLOURS, 'Click the "{}" button.', "button", colours=True)
+    return _make_choice(rng, COLOURS, 'Click the "{}" button.', "button", colours=True)
 
 
 def word(rng: random.Random) -> Json:
-    return _choose(rng, WORDS, 'Click "{}".', "button")
+    return _make_choice(rng, WORDS, 'Click "{}".', "button")
 
 
 def number(rng: random.Random) -> Json:
-    return _choose(rng, [str(value) for value in range(1, 21)], 'Click the number "{}".', "button")
+    return _make_choice(rng, [str(value) for value in range(1, 21)], 'Click the number "{}".', "button")
 
 
 def link(rng: random.Random) -> Json:
-    return _choose(rng, WORDS, 'Open the link "{}".', "link")
+    return _make_choice(rng, WORDS, 'Open the link "{}".', "link")
 
 
 def tick(rng: random.Random) -> Json:
-    return _choose(rng, FOOD, 'Tick "{}".', "checkbox")
+    return _make_choice(rng, FOOD, 'Tick "{}".', "checkbox")
 
 
-def _form(instruction: str, fields: list[Json], sent: Json, steps: list[Json], button: str) -> Json:
+def _make_form(instruction: str, fields: list[Json], form_values: Json, steps: list[Json], button: str) -> Json:
     return {
         "page": "form.html",
         "instruction": instruction,
         "data": {"fields": fields, "button": button},
-        "checks": [equals(f"state.sent[{json.dumps(name)}]", value) for name, value in sent.items()],
+        "checks": [make_condition(f"state.sent[{json.dumps(name)}]", value) for name, value in form_values.items()],
         "oracle": [*steps, click(f'button "{button}"')],
     }
 
@@ -90,14 +88,16 @@ def one_field(rng: random.Random) -> Json:
     label = rng.choice(["name", "friend", "pet"])
     text = rng.choice(NAMES)
     button = rng.choice(["Save", "Send", "OK"])
-    asked = f"Type {text} into {label} and press {button}."
-    return _form(asked, [{"name": label, "kind": "text"}], {label: text}, [fill(f'textbox "{label}"', text)], button)
+    instruction = f"Type {text} into {label} and press {button}."
+    return _make_form(
+        instruction, [{"name": label, "kind": "text"}], {label: text}, [fill(f'textbox "{label}"', text)], button
+    )
 
 
 def tick_two(rng: random.Random) -> Json:
     items = rng.sample(FOOD, 4)
     goals = sorted(rng.sample(items, 2), key=items.index)
-    return _form(
+    return _make_form(
         f"Tick {goals[0]} and {goals[1]}, then press Buy.",
         [{"name": item, "kind": "checkbox"} for item in items],
         {item: item in goals for item in items},
@@ -110,7 +110,7 @@ def pick(rng: random.Random) -> Json:
     label, options = rng.choice([("size", SIZES), ("city", CITIES), ("colour", COLOURS[:5])])
     goal = rng.choice(options)
     fields = [{"name": label, "kind": "select", "options": options}]
-    return _form(
+    return _make_form(
         f"Choose {goal} as {label} and press Save.", fields, {label: goal}, [click(f'option "{goal}"')], "Save"
     )
 
@@ -125,7 +125,7 @@ def tab(rng: random.Random) -> Json:
         "page": "tabs.html",
         "instruction": f"Open the tab {title} and click {goal}.",
         "data": {"tabs": tabs},
-        "checks": [equals("state.tab", title), equals("state.chosen", goal)],
+        "checks": [make_condition("state.tab", title), make_condition("state.chosen", goal)],
         "oracle": [click(f'tab "{title}"'), click(f'button "{goal}"')],
     }
 
@@ -137,7 +137,7 @@ def delete_two(rng: random.Random) -> Json:
         "page": "list.html",
         "instruction": f"Delete {goals[0]} and {goals[1]}, then press Done.",
         "data": {"verb": "delete", "rows": rows},
-        "checks": [equals("[...state.marked].sort()", sorted(goals)), "over"],
+        "checks": [make_condition("[...state.marked].sort()", sorted(goals)), "over"],
         "oracle": [*(click(f'button "delete {goal}"') for goal in goals), click('button "Done"')],
     }
 
@@ -152,12 +152,12 @@ def whole_form(rng: random.Random) -> Json:
         {"name": "size", "kind": "select", "options": SIZES},
         {"name": "gift", "kind": "checkbox"},
     ]
-    sent = {"name": name, "friend": friend, "city": city, "size": size, "gift": gift}
+    form_values = {"name": name, "friend": friend, "city": city, "size": size, "gift": gift}
     steps = [fill('textbox "name"', name), fill('textbox "friend"', friend)]
     steps += [click(f'option "{city}"'), click(f'option "{size}"')]
     steps += [click('checkbox "gift"')] if gift else []
-    asked = f"Order for name {name}, friend {friend}, city {city}, size {size}, "
-    return _form(f"{asked}{'as' if gift else 'not as'} a gift.", fields, sent, steps, "Order")
+    order = f"Order for name {name}, friend {friend}, city {city}, size {size}, "
+    return _make_form(f"{order}{'as' if gift else 'not as'} a gift.", fields, form_values, steps, "Order")
 
 
 def extreme(rng: random.Random) -> Json:
@@ -168,7 +168,7 @@ def extreme(rng: random.Random) -> Json:
         "page": "table.html",
         "instruction": f"Click the name with the {'most' if most else 'fewest'} points.",
         "data": {"columns": ["name", "points"], "rows": rows},
-        "checks": [equals("state.chosen", goal)],
+        "checks": [make_condition("state.chosen", goal)],
         "oracle": [click(f'button "{goal}"')],
     }
 
@@ -181,7 +181,7 @@ def long_list(rng: random.Random) -> Json:
         "page": "list.html",
         "instruction": f"Star {goals[0]}, {goals[1]} and {goals[2]}, then press Done.",
         "data": {"verb": "star", "rows": rows},
-        "checks": [equals("[...state.marked].sort()", sorted(goals)), "over"],
+        "checks": [make_condition("[...state.marked].sort()", sorted(goals)), "over"],
         "oracle": [*(click(f'button "star {goal}"') for goal in goals), click('button "Done"')],
     }
 
@@ -194,12 +194,12 @@ def drag(rng: random.Random) -> Json:
     for goal, box in target.items():
         steps.append({"action": "mouse_move", "element": f'button "{goal}"'})
         steps.append({"action": "left_click_drag", "element": f'listbox "{box}"'})
-    told = " and ".join(f"{goal} into the {box} box" for goal, box in target.items())
+    moves = " and ".join(f"{goal} into the {box} box" for goal, box in target.items())
     return {
         "page": "drag.html",
-        "instruction": f"Drag {told}, then press Done.",
+        "instruction": f"Drag {moves}, then press Done.",
         "data": {"cards": cards, "boxes": ["left", "right"]},
-        "checks": [*(equals(f"state.in[{json.dumps(goal)}]", box) for goal, box in target.items()), "over"],
+        "checks": [*(make_condition(f"state.in[{json.dumps(goal)}]", box) for goal, box in target.items()), "over"],
         "oracle": [*steps, click('button "Done"')],
     }
 
@@ -207,19 +207,26 @@ def drag(rng: random.Random) -> Json:
 def edit(rng: random.Random) -> Json:
     names = rng.sample(NAMES, 4)
     rows = [[name, str(value)] for name, value in zip(names, rng.sample(range(10, 99), 4), strict=True)]
-    (name, old), (gone, gone_value) = rng.sample(rows, 2)
+    (name, old), (removed, removed_value) = rng.sample(rows, 2)
     new = str(rng.randint(100, 199))
-    kept = {one: (new if one == name else value) for one, value in rows if one != gone}
+    remaining = {
+        other_name: (new if other_name == name else value) for other_name, value in rows if other_name != removed
+    }
     return {
         "page": "edit.html",
-        "instruction": f"Set {name} to {new} (double click), remove {gone} (right click) and press Save.",
+        "instruction": f"Set {name} to {new} (double click), remove {removed} (right click) and press Save.",
         "data": {"rows": rows},
-        "checks": [equals("Object.entries(state.saved).sort()", sorted([one, value] for one, value in kept.items()))],
+        "checks": [
+            make_condition(
+                "Object.entries(state.saved).sort()",
+                sorted([other_name, value] for other_name, value in remaining.items()),
+            )
+        ],
         "oracle": [
             {"action": "double_click", "element": f'button "{name} {old}"'},
             key("ctrl", "a"),
             {"action": "type", "text": f"{new}\n"},
-            {"action": "right_click", "element": f'button "{gone} {gone_value}"'},
+            {"action": "right_click", "element": f'button "{removed} {removed_value}"'},
             click('menuitem "Remove"'),
             click('button "Save"'),
         ],
@@ -241,17 +248,17 @@ def generate(seed: int = SEED, splits: Mapping[str, int] = SPLITS) -> dict[str, 
         seed (`int`, *optional*, defaults to `4`): Seeds everything; the same seed gives the same tasks.
         splits (`Mapping`, *optional*, defaults to [`SPLITS`]): Tasks of each step in each split.
     """
-    made = make_splits(STEPS, _shown, _named, seed=seed, splits=splits)
-    return {split: [task | {"ends": "over"} for task in tasks] for split, tasks in made.items()}
+    splits_of_tasks = make_splits(STEPS, _identify, _make_first_fields, seed=seed, splits=splits)
+    return {split: [task | {"ends": "over"} for task in tasks] for split, tasks in splits_of_tasks.items()}
 
 
-def _shown(task: Json) -> str:
+def _identify(task: Json) -> str:
     return json.dumps([task["instruction"], task["data"]], sort_keys=True)
 
 
-def _named(name: str, maker: Maker) -> Json:
+def _make_first_fields(name: str, maker: Maker) -> Json:
     return {"id": f"{name}-{maker.__name__.replace('_', '-')}"}
 
 
 if __name__ == "__main__":
-    write_splits(Path(sys.argv[1]), generate())
+    write_splits(read_folder(__doc__), generate())

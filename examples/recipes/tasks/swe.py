@@ -12,12 +12,10 @@ PYTHONPATH=examples python -m recipes.tasks.swe examples/tasks/swe
 
 import difflib
 import random
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from clawrl_trl.messages import Json
-from recipes.tasks.splits import SEED, Maker, make_splits, write_splits
+from recipes.tasks.splits import SEED, Maker, make_splits, read_folder, write_splits
 
 NAMES = ["a", "b", "c", "d"]
 FRUIT = ["apple", "pear", "plum", "lemon", "melon", "peach"]
@@ -27,22 +25,22 @@ WORDS = {"+": "add", "-": "subtract", "*": "multiply"}
 Files = Mapping[str, str]
 
 
-def diff(before: Files, after: Files) -> str:
+def make_diff(before: Files, after: Files) -> str:
     """A diff as git writes it."""
     parts = []
     for name in sorted(set(before) | set(after)):
         old, new = before.get(name, ""), after.get(name, "")
         if old == new:
             continue
-        made = name not in before
-        head = f"diff --git a/{name} b/{name}\n" + ("new file mode 100644\n" if made else "")
-        source = "/dev/null" if made else f"a/{name}"
+        is_new = name not in before
+        head = f"diff --git a/{name} b/{name}\n" + ("new file mode 100644\n" if is_new else "")
+        source = "/dev/null" if is_new else f"a/{name}"
         lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), source, f"b/{name}")
         parts.append(head + "".join(line if line.endswith("\n") else f"{line}\n" for line in lines))
     return "".join(parts)
 
 
-def row(
+def make_row(
     issue: str,
     files: Files,
     fixed: Files,
@@ -55,8 +53,8 @@ def row(
         "repo": "tasks/small",
         "problem_statement": issue,
         "files": dict(files),
-        "patch": diff(files, {**files, **fixed}),
-        "test_patch": diff(files, {**files, **hidden}),
+        "patch": make_diff(files, {**files, **fixed}),
+        "test_patch": make_diff(files, {**files, **hidden}),
         "FAIL_TO_PASS": failing,
         "PASS_TO_PASS": passing,
         **({"test_messages": dict(messages)} if messages else {}),
@@ -67,11 +65,11 @@ def value(rng: random.Random) -> Json:
     """A value in a file."""
     name, other = rng.sample(NAMES, 2)
     old, new = rng.sample(range(10), 2)
-    kept = rng.randint(0, 9)
-    files = {f"{name}.py": f"x = {old}\n", f"{other}.py": f"x = {kept}\n"}
+    unchanged = rng.randint(0, 9)
+    files = {f"{name}.py": f"x = {old}\n", f"{other}.py": f"x = {unchanged}\n"}
     test = f"import {name}\nimport {other}\n\n\ndef test_new():\n    assert {name}.x == {new}\n\n\n"
-    test += f"def test_kept():\n    assert {other}.x == {kept}\n"
-    return row(
+    test += f"def test_kept():\n    assert {other}.x == {unchanged}\n"
+    return make_row(
         f"In {name}.py x is {old}. Set x to {new}.",
         files,
         {f"{name}.py": f"x = {new}\n"},
@@ -93,7 +91,7 @@ def operator(rng: random.Random) -> Json:
     expected = {"+": 10 + constant, "-": 10 - constant, "*": 10 * constant}[right]
     test = f"from {name} import same, {verb}\n\n\ndef test_{verb}():\n    assert {verb}(10) == {expected}\n\n\n"
     test += "def test_same():\n    assert same(3) == 3\n"
-    return row(
+    return make_row(
         f"{verb} in {name}.py must return the {OPERATORS[right]} of x and {constant}, but it returns the "
         f"{OPERATORS[wrong]}.",
         files,
@@ -150,7 +148,7 @@ def shop(rng: random.Random) -> Json:
     passing = [
         f"tests/test_shop.py::test_{name}" for name in tests if f"tests/test_shop.py::test_{name}" not in failing
     ]
-    return row(issue, broken, {module: files[module]}, {"tests/test_shop.py": test}, failing, passing)
+    return make_row(issue, broken, {module: files[module]}, {"tests/test_shop.py": test}, failing, passing)
 
 
 STEPS: dict[int, tuple[Maker, ...]] = {1: (value,), 2: (operator,), 3: (shop,)}
@@ -162,16 +160,16 @@ def generate(seed: int = SEED) -> dict[str, list[Json]]:
     Args:
         seed (`int`, *optional*, defaults to `4`): The same seed gives the same tasks.
     """
-    return make_splits(STEPS, _issue, _named, seed=seed)
+    return make_splits(STEPS, _identify, _make_first_fields, seed=seed)
 
 
-def _issue(task: Json) -> str:
+def _identify(task: Json) -> str:
     return str(task["problem_statement"])
 
 
-def _named(name: str, maker: Maker) -> Json:
+def _make_first_fields(name: str, maker: Maker) -> Json:
     return {"instance_id": name}
 
 
 if __name__ == "__main__":
-    write_splits(Path(sys.argv[1]), generate())
+    write_splits(read_folder(__doc__), generate())

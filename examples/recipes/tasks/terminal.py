@@ -11,13 +11,11 @@ PYTHONPATH=examples python -m recipes.tasks.terminal examples/tasks/terminal
 
 import math
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, save_tasks
-from recipes.tasks.splits import SEED, SPLITS, TRIES
+from recipes.tasks.splits import SEED, SPLITS, TRIES, read_folder
 
 STEPS = ("easy", "medium", "hard")
 
@@ -28,7 +26,7 @@ FRUIT = ["apple", "pear", "plum", "fig", "lemon", "melon", "grape", "cherry"]
 
 
 @dataclass(frozen=True)
-class Made:
+class DraftTask:
     """A task before it has a name.
 
     Attributes:
@@ -47,156 +45,170 @@ class Made:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def holds(file: str, text: object) -> str:
+def check_file(file: str, text: object) -> str:
     """A condition: a file's text, but for spaces at its end."""
     return f"""[ "$(cat {file})" = '{text}' ]"""
 
 
-def says(command: str, text: object) -> str:
+def check_output(command: str, text: object) -> str:
     """A condition: what a command prints."""
     return f"""[ "$({command})" = '{text}' ]"""
 
 
-def letters(rng: random.Random, count: int) -> list[str]:
+def draw_files(rng: random.Random, count: int) -> list[str]:
     return [f"{letter}.txt" for letter in rng.sample(LETTERS, count)]
 
 
-def numbers(rng: random.Random, count: int, most: int = 99) -> list[int]:
+def draw_numbers(rng: random.Random, count: int, most: int = 99) -> list[int]:
     return [rng.randint(1, most) for _ in range(count)]
 
 
-def lined(items: Sequence[object]) -> str:
+def join_lines(items: Sequence[object]) -> str:
     return "".join(f"{item}\n" for item in items)
 
 
 # Step 1: one short command
 
 
-def write(rng: random.Random) -> Made:
-    (file,), number = letters(rng, 1), rng.randint(0, 9)
-    return Made("write", f"Write {number} to {file}.", f"echo {number} > {file}", [holds(file, number)])
+def write(rng: random.Random) -> DraftTask:
+    (file,), number = draw_files(rng, 1), rng.randint(0, 9)
+    return DraftTask("write", f"Write {number} to {file}.", f"echo {number} > {file}", [check_file(file, number)])
 
 
-def append(rng: random.Random) -> Made:
-    (file,), first, number = letters(rng, 1), rng.randint(0, 9), rng.randint(0, 9)
+def append(rng: random.Random) -> DraftTask:
+    (file,), first, number = draw_files(rng, 1), rng.randint(0, 9), rng.randint(0, 9)
     check = f"""[ "$(cat {file})" = $'{first}\\n{number}' ]"""
-    told = f"Add {number} to the end of {file}."
-    return Made("append", told, f"echo {number} >> {file}", [check], {file: f"{first}\n"})
+    instruction = f"Add {number} to the end of {file}."
+    return DraftTask("append", instruction, f"echo {number} >> {file}", [check], {file: f"{first}\n"})
 
 
-def folder(rng: random.Random) -> Made:
+def folder(rng: random.Random) -> DraftTask:
     word = rng.choice(WORDS)
-    return Made("folder", f"Make the folder {word}.", f"mkdir {word}", [f"[ -d {word} ]"])
+    return DraftTask("folder", f"Make the folder {word}.", f"mkdir {word}", [f"[ -d {word} ]"])
 
 
-def touch(rng: random.Random) -> Made:
+def touch(rng: random.Random) -> DraftTask:
     word = rng.choice(WORDS)
-    return Made("touch", f"Make the empty file {word}.txt.", f"touch {word}.txt", [f"[ -f {word}.txt ]"])
+    return DraftTask("touch", f"Make the empty file {word}.txt.", f"touch {word}.txt", [f"[ -f {word}.txt ]"])
 
 
-def delete(rng: random.Random) -> Made:
-    gone, kept = (f"{word}.txt" for word in rng.sample(WORDS, 2))
-    files = {gone: f"{rng.randint(0, 9)}\n", kept: f"{rng.randint(0, 9)}\n"}
-    return Made("delete", f"Delete {gone}.", f"rm {gone}", [f"[ ! -e {gone} ] && [ -e {kept} ]"], files)
+def delete(rng: random.Random) -> DraftTask:
+    doomed, spared = (f"{word}.txt" for word in rng.sample(WORDS, 2))
+    files = {doomed: f"{rng.randint(0, 9)}\n", spared: f"{rng.randint(0, 9)}\n"}
+    return DraftTask("delete", f"Delete {doomed}.", f"rm {doomed}", [f"[ ! -e {doomed} ] && [ -e {spared} ]"], files)
 
 
-def copy(rng: random.Random) -> Made:
-    source, target = letters(rng, 2)
+def copy(rng: random.Random) -> DraftTask:
+    source, target = draw_files(rng, 2)
     number = rng.randint(0, 9)
-    check = f"{holds(target, number)} && {holds(source, number)}"
-    return Made("copy", f"Copy {source} to {target}.", f"cp {source} {target}", [check], {source: f"{number}\n"})
+    check = f"{check_file(target, number)} && {check_file(source, number)}"
+    return DraftTask("copy", f"Copy {source} to {target}.", f"cp {source} {target}", [check], {source: f"{number}\n"})
 
 
-def rename(rng: random.Random) -> Made:
-    source, target = letters(rng, 2)
+def rename(rng: random.Random) -> DraftTask:
+    source, target = draw_files(rng, 2)
     number = rng.randint(0, 9)
-    check = f"{holds(target, number)} && [ ! -e {source} ]"
-    return Made("rename", f"Rename {source} to {target}.", f"mv {source} {target}", [check], {source: f"{number}\n"})
+    check = f"{check_file(target, number)} && [ ! -e {source} ]"
+    return DraftTask(
+        "rename", f"Rename {source} to {target}.", f"mv {source} {target}", [check], {source: f"{number}\n"}
+    )
 
 
 # Step 2: a pipeline or a few commands
 
 
-def count_matches(rng: random.Random) -> Made:
+def count_matches(rng: random.Random) -> DraftTask:
     words = rng.sample(FRUIT, 3)
     rows = [f"{rng.choice(words)} {rng.randint(1, 9)}" for _ in range(rng.randint(12, 25))]
     goal = words[0]
     count = sum(row.startswith(goal) for row in rows)
-    told = f"How many lines of list.txt have the word {goal}? Write the number to count.txt."
-    return Made("count", told, f"grep -c {goal} list.txt > count.txt", [holds("count.txt", count)], _list(rows))
+    instruction = f"How many lines of list.txt have the word {goal}? Write the number to count.txt."
+    return DraftTask(
+        "count",
+        instruction,
+        f"grep -c {goal} list.txt > count.txt",
+        [check_file("count.txt", count)],
+        _make_list_file(rows),
+    )
 
 
-def add_up(rng: random.Random) -> Made:
-    values = numbers(rng, rng.randint(5, 12))
-    told = "list.txt has a number on each line. Write their sum to sum.txt."
+def add_up(rng: random.Random) -> DraftTask:
+    values = draw_numbers(rng, rng.randint(5, 12))
+    instruction = "list.txt has a number on each line. Write their sum to sum.txt."
     solve = "awk '{s += $1} END {print s}' list.txt > sum.txt"
-    return Made("sum", told, solve, [holds("sum.txt", sum(values))], _list(values))
+    return DraftTask("sum", instruction, solve, [check_file("sum.txt", sum(values))], _make_list_file(values))
 
 
-def sort_lines(rng: random.Random) -> Made:
+def sort_lines(rng: random.Random) -> DraftTask:
     values = rng.sample(range(1, 999), 8)
     backwards = rng.random() < 0.5
     way = "largest" if backwards else "smallest"
-    told = f"Sort the numbers of list.txt, the {way} first, and write them to sorted.txt."
+    instruction = f"Sort the numbers of list.txt, the {way} first, and write them to sorted.txt."
     ordered = "\\n".join(map(str, sorted(values, reverse=backwards)))
     check = f"""[ "$(cat sorted.txt)" = $'{ordered}' ]"""
-    return Made("sort", told, f"sort -n{'r' * backwards} list.txt > sorted.txt", [check], _list(values))
+    return DraftTask(
+        "sort", instruction, f"sort -n{'r' * backwards} list.txt > sorted.txt", [check], _make_list_file(values)
+    )
 
 
-def replace_word(rng: random.Random) -> Made:
+def replace_word(rng: random.Random) -> DraftTask:
     old, new, other = rng.sample(WORDS, 3)
     rows = [f"{rng.choice(NAMES)} has a {rng.choice([old, other])}." for _ in range(6)] + [f"Ann has a {old}."]
     after = "\\n".join(rows).replace(old, new)
-    told = f"In story.txt, replace the word {old} by {new} everywhere."
+    instruction = f"In story.txt, replace the word {old} by {new} everywhere."
     check = f"""[ "$(cat story.txt)" = $'{after}' ]"""
-    return Made("replace", told, f"sed -i 's/{old}/{new}/g' story.txt", [check], {"story.txt": lined(rows)})
+    return DraftTask(
+        "replace", instruction, f"sed -i 's/{old}/{new}/g' story.txt", [check], {"story.txt": join_lines(rows)}
+    )
 
 
-def nth_line(rng: random.Random) -> Made:
+def nth_line(rng: random.Random) -> DraftTask:
     rows = rng.sample(FRUIT, 7)
     place = rng.randint(2, 7)
-    told = f"Write line {place} of list.txt to line.txt."
+    instruction = f"Write line {place} of list.txt to line.txt."
     solve = f"sed -n {place}p list.txt > line.txt"
-    return Made("line", told, solve, [holds("line.txt", rows[place - 1])], _list(rows))
+    return DraftTask("line", instruction, solve, [check_file("line.txt", rows[place - 1])], _make_list_file(rows))
 
 
-def find_file(rng: random.Random) -> Made:
+def find_file(rng: random.Random) -> DraftTask:
     folders = rng.sample(WORDS, 4)
     code = rng.randint(1000, 9999)
     goal = rng.choice(folders)
     files = {f"{name}/note.txt": f"nothing in {name}\n" for name in folders}
     files[f"{goal}/note.txt"] = f"the code is {code}\n"
-    told = "One of the files note.txt in the folders here has a code. Write the code to code.txt."
+    instruction = "One of the files note.txt in the folders here has a code. Write the code to code.txt."
     solve = "grep -rhoE '[0-9]{4}' --include=note.txt . > found && mv found code.txt"
-    return Made("find", told, solve, [holds("code.txt", code)], files)
+    return DraftTask("find", instruction, solve, [check_file("code.txt", code)], files)
 
 
-def rename_all(rng: random.Random) -> Made:
+def rename_all(rng: random.Random) -> DraftTask:
     words = rng.sample(WORDS, 4)
     files = {f"{word}.txt": f"{word}\n" for word in words}
-    checks = [f"{holds(f'{word}.md', word)} && [ ! -e {word}.txt ]" for word in words]
+    checks = [f"{check_file(f'{word}.md', word)} && [ ! -e {word}.txt ]" for word in words]
     solve = 'for file in *.txt; do mv "$file" "${file%.txt}.md"; done'
-    return Made("rename-all", "Rename every file here that ends in .txt so that it ends in .md.", solve, checks, files)
+    return DraftTask(
+        "rename-all", "Rename every file here that ends in .txt so that it ends in .md.", solve, checks, files
+    )
 
 
-def make_script(rng: random.Random) -> Made:
+def make_script(rng: random.Random) -> DraftTask:
     word = rng.choice(WORDS)
-    told = f"Write a bash script {word}.sh that prints {word}. It must be executable: ./{word}.sh"
+    instruction = f"Write a bash script {word}.sh that prints {word}. It must be executable: ./{word}.sh"
     solve = f"printf '#!/bin/bash\\necho {word}\\n' > {word}.sh && chmod +x {word}.sh"
-    return Made("script", told, solve, [says(f"program ./{word}.sh", word)])
+    return DraftTask("script", instruction, solve, [check_output(f"program ./{word}.sh", word)])
 
 
 # Step 3: programs, repairs, conversations
 
 
-def repair(rng: random.Random) -> Made:
+def repair(rng: random.Random) -> DraftTask:
     file = f"{rng.choice(WORDS)}.py"
     what, wrong, right, spoilt, true = rng.choice(_BUGS)
     program = f"import math\nimport sys\n\nnumbers = [int(word) for word in sys.argv[1:]]\nprint({wrong})\n"
-    told = f"The program {file} should print the {what} of its arguments, but it is wrong. Repair it."
-    cases = [one for one in (numbers(rng, rng.randint(3, 6)) for _ in range(3)) if spoilt(one) != true(one)]
-    checks = [says(f"program python3 {file} {' '.join(map(str, one))}", true(one)) for one in cases]
-    return Made("repair", told, f"sed -i 's|^print.*|print({right})|' {file}", checks, {file: program})
+    instruction = f"The program {file} should print the {what} of its arguments, but it is wrong. Repair it."
+    cases = [case for case in (draw_numbers(rng, rng.randint(3, 6)) for _ in range(3)) if spoilt(case) != true(case)]
+    checks = [check_output(f"program python3 {file} {' '.join(map(str, case))}", true(case)) for case in cases]
+    return DraftTask("repair", instruction, f"sed -i 's|^print.*|print({right})|' {file}", checks, {file: program})
 
 
 _Function = Callable[[list[int]], int]
@@ -210,17 +222,17 @@ _BUGS: list[tuple[str, str, str, _Function, _Function]] = [
 ]
 
 
-def report(rng: random.Random) -> Made:
+def report(rng: random.Random) -> DraftTask:
     people = rng.sample(NAMES, 3)
     rows = [(rng.choice(people), rng.randint(1, 50)) for _ in range(rng.randint(12, 20))]
     rows += [(person, rng.randint(1, 50)) for person in people]
     middle = len(rows) // 2
     files = {
-        f"{month}.csv": lined(["name,amount", *(f"{name},{amount}" for name, amount in part)])
+        f"{month}.csv": join_lines(["name,amount", *(f"{name},{amount}" for name, amount in part)])
         for month, part in (("may", rows[:middle]), ("june", rows[middle:]))
     }
     totals = {person: sum(amount for name, amount in rows if name == person) for person in sorted(people)}
-    told = (
+    instruction = (
         "may.csv and june.csv list who spent how much. Write report.csv with a line name,total for each person, "
         "over both files, sorted by name, with no header."
     )
@@ -228,16 +240,21 @@ def report(rng: random.Random) -> Made:
     checks = [f"grep -qx '{person},{total}' report.csv" for person, total in totals.items()]
     whole = "\\n".join(f"{person},{total}" for person, total in totals.items())
     checks.append(f"""[ "$(cat report.csv)" = $'{whole}' ]""")
-    return Made("report", told, f"{solve} && mv r report.csv", checks, files)
+    return DraftTask("report", instruction, f"{solve} && mv r report.csv", checks, files)
 
 
-def write_program(rng: random.Random) -> Made:
+def write_program(rng: random.Random) -> DraftTask:
     what, code, function = rng.choice(_PROGRAMS)
     words = rng.sample(FRUIT, 3)
     file = f"{rng.choice(WORDS)}.py"
-    told = f"Write a Python program {file} that takes a word as its argument and prints {what}."
+    instruction = f"Write a Python program {file} that takes a word as its argument and prints {what}."
     solve = f"printf 'import sys\\nw = sys.argv[1]\\nprint({code})\\n' > {file}"
-    return Made("program", told, solve, [says(f"program python3 {file} {word}", function(word)) for word in words])
+    return DraftTask(
+        "program",
+        instruction,
+        solve,
+        [check_output(f"program python3 {file} {word}", function(word)) for word in words],
+    )
 
 
 _PROGRAMS: list[tuple[str, str, Callable[[str], object]]] = [
@@ -251,7 +268,7 @@ _PROGRAMS: list[tuple[str, str, Callable[[str], object]]] = [
 ]
 
 
-def ask(rng: random.Random) -> Made:
+def ask(rng: random.Random) -> DraftTask:
     first, second, code = rng.randint(10, 99), rng.randint(10, 99), rng.randint(1000, 9999)
     program = (
         f"answer = input('How much is {first} + {second}? ')\n"
@@ -259,45 +276,45 @@ def ask(rng: random.Random) -> Made:
         f"name = input('And who asks? ')\nopen('ticket.txt', 'w').write(f'{{name.strip()}} {code}\\n')\n"
     )
     name = rng.choice(NAMES)
-    told = f"Run python3 quiz.py and answer what it asks; your name is {name}. It writes ticket.txt."
+    instruction = f"Run python3 quiz.py and answer what it asks; your name is {name}. It writes ticket.txt."
     solve = f"printf '{first + second}\\n{name}\\n' | python3 quiz.py"
-    return Made("quiz", told, solve, [holds("ticket.txt", f"{name} {code}")], {"quiz.py": program})
+    return DraftTask("quiz", instruction, solve, [check_file("ticket.txt", f"{name} {code}")], {"quiz.py": program})
 
 
-def edit_json(rng: random.Random) -> Made:
+def edit_json(rng: random.Random) -> DraftTask:
     port, new = rng.randint(2000, 2999), rng.randint(3000, 3999)
     word, user = rng.choice(WORDS), rng.choice(NAMES)
     config = f'{{\n  "name": "{word}",\n  "server": {{"port": {port}, "users": ["Zoe"]}}\n}}\n'
-    told = f"In config.json, set the server's port to {new} and add {user} to its users. Keep the rest."
+    instruction = f"In config.json, set the server's port to {new} and add {user} to its users. Keep the rest."
     read = "program python3 -I -c \"import json; c = json.load(open('config.json')); print(c['name'], {})\""
     checks = [
-        says(read.format("c['server']['port']"), f"{word} {new}"),
-        says(read.format("*c['server']['users']"), f"{word} Zoe {user}"),
+        check_output(read.format("c['server']['port']"), f"{word} {new}"),
+        check_output(read.format("*c['server']['users']"), f"{word} Zoe {user}"),
     ]
     solve = f'sed -i \'s/{port}/{new}/; s/"Zoe"/"Zoe", "{user}"/\' config.json'
-    return Made("config", told, solve, checks, {"config.json": config})
+    return DraftTask("config", instruction, solve, checks, {"config.json": config})
 
 
-def pack(rng: random.Random) -> Made:
+def pack(rng: random.Random) -> DraftTask:
     words = rng.sample(WORDS, 4)
     big = words[:2]
     files = {f"in/{word}.txt": (word + "\n") * (60 if word in big else 2) for word in words}
-    told = "Pack the files of the folder in that have more than 50 lines, and no others, into big.tar.gz."
+    instruction = "Pack the files of the folder in that have more than 50 lines, and no others, into big.tar.gz."
     solve = "cd in && tar czf ../big.tar.gz $(wc -l *.txt | awk '$1 > 50 && $2 != \"total\" {print $2}')"
     listed = "tar tzf big.tar.gz | grep -o '[^/]*$' | sort | tr '\\n' ' '"
-    check = says(listed, " ".join(sorted(f"{word}.txt" for word in big)) + " ")
-    return Made("pack", told, solve, [check], files)
+    check = check_output(listed, " ".join(sorted(f"{word}.txt" for word in big)) + " ")
+    return DraftTask("pack", instruction, solve, [check], files)
 
 
-MAKERS: dict[str, list[Callable[[random.Random], Made]]] = {
+MAKERS: dict[str, list[Callable[[random.Random], DraftTask]]] = {
     "easy": [write, append, folder, touch, delete, copy, rename],
     "medium": [count_matches, add_up, sort_lines, replace_word, nth_line, find_file, rename_all, make_script],
     "hard": [repair, report, write_program, ask, edit_json, pack],
 }
 
 
-def _list(rows: Sequence[object]) -> dict[str, str]:
-    return {"list.txt": lined(rows)}
+def _make_list_file(rows: Sequence[object]) -> dict[str, str]:
+    return {"list.txt": join_lines(rows)}
 
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -310,39 +327,39 @@ def generate(seed: int = SEED) -> dict[str, list[TaskFolder]]:
         seed (`int`, *optional*, defaults to `SEED`): What they are made from.
     """
     rng = random.Random(seed)
-    seen: set[Key] = set()
+    keys: set[Key] = set()
     splits: dict[str, list[TaskFolder]] = {split: [] for split in SPLITS}
     for number, step in enumerate(STEPS, 1):
         for split, count in SPLITS.items():
             for place in range(count):
                 maker = MAKERS[step][place % len(MAKERS[step])]
-                made = _fresh(maker, rng, seen)
-                splits[split].append(folder_of(f"{split}-{number}-{place:02d}-{made.kind}", step, made))
+                draft = _draw_new_task(maker, rng, keys)
+                splits[split].append(make_folder(f"{split}-{number}-{place:02d}-{draft.kind}", step, draft))
     return splits
 
 
-def _fresh(maker: Callable[[random.Random], Made], rng: random.Random, seen: set[Key]) -> Made:
+def _draw_new_task(maker: Callable[[random.Random], DraftTask], rng: random.Random, keys: set[Key]) -> DraftTask:
     """A task that differs from all before it in what it says or, beyond the first step, in what it finds."""
     for _ in range(TRIES):
-        made = maker(rng)
-        key = (made.instruction, () if maker in MAKERS["easy"] else tuple(sorted(made.files.items())))
-        if key not in seen and made.checks:
-            seen.add(key)
-            return made
+        draft = maker(rng)
+        key = (draft.instruction, () if maker in MAKERS["easy"] else tuple(sorted(draft.files.items())))
+        if key not in keys and draft.checks:
+            keys.add(key)
+            return draft
     raise ValueError(f"{maker.__name__} can't make as many different tasks as are asked for")
 
 
-def folder_of(name: str, step: str, made: Made) -> TaskFolder:
+def make_folder(name: str, step: str, draft: DraftTask) -> TaskFolder:
     """The task in the layout of Terminal-Bench."""
-    dockerfile = "FROM python:3.11-slim\nWORKDIR /app\n" + ("COPY files/ ./\n" if made.files else "")
-    checks = "".join(f"{check} && n=$((n + 1))\n" for check in made.checks)
+    dockerfile = "FROM python:3.11-slim\nWORKDIR /app\n" + ("COPY files/ ./\n" if draft.files else "")
+    checks = "".join(f"{check} && n=$((n + 1))\n" for check in draft.checks)
     files = {
-        "instruction.md": f"{made.instruction}\n",
+        "instruction.md": f"{draft.instruction}\n",
         "task.toml": f'version = "1.0"\n[metadata]\ndifficulty = "{step}"\n[verifier]\ntimeout_sec = 30.0\n',
         "environment/Dockerfile": dockerfile,
-        **{f"environment/files/{path}": text for path, text in made.files.items()},
-        "tests/test.sh": _TEST.format(checks=checks, count=len(made.checks)),
-        "solution/solve.sh": f"#!/bin/bash\ncd /app\n{made.solution}\n",
+        **{f"environment/files/{path}": text for path, text in draft.files.items()},
+        "tests/test.sh": _TEST.format(checks=checks, count=len(draft.checks)),
+        "solution/solve.sh": f"#!/bin/bash\ncd /app\n{draft.solution}\n",
     }
     return TaskFolder(name, {path: text.encode() for path, text in files.items()})
 
@@ -356,7 +373,7 @@ n=0
 
 def main() -> None:
     """Write the splits into the folder that the command line names."""
-    folder = Path(sys.argv[1])
+    folder = read_folder(__doc__)
     folder.mkdir(parents=True, exist_ok=True)
     for split, tasks in generate().items():
         save_tasks(tasks, folder / f"{split}.jsonl")

@@ -50,16 +50,16 @@ class Scene:
     slip: list[Message]
 
 
-def _user(text: str) -> Message:
+def _make_user_message(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _calls(name: str, said: str = "", **arguments: Any) -> Message:
+def _make_call(name: str, content: str = "", **arguments: Any) -> Message:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"role": "assistant", "content": said, "tool_calls": [call]}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-def _answered(call: Message, result: str) -> list[Message]:
+def _make_episode(call: Message, result: str) -> list[Message]:
     """A call, its result, and the end."""
     return [call, {"role": "tool", "content": result}, DONE]
 
@@ -67,22 +67,22 @@ def _answered(call: Message, result: str) -> list[Message]:
 # Terminal
 
 
-def in_terminal(rng: random.Random) -> Scene:
+def make_terminal_scene(rng: random.Random) -> Scene:
     """One short command."""
     maker = rng.choice(terminal.MAKERS["easy"])
-    made = _drawn(rng, maker, lambda one: one.instruction in _heldout("terminal"))
-    other = _drawn(rng, maker, lambda one: one.solution == made.solution)
+    task = _draw_accepted(rng, maker, lambda candidate: candidate.instruction in _list_heldout("terminal"))
+    wrong_task = _draw_accepted(rng, maker, lambda candidate: candidate.solution == task.solution)
     right, slip = (
-        _answered(_calls("shell_exec", command=command), _printed(command, made.files))
-        for command in (made.solution, other.solution)
+        _make_episode(_make_call("shell_exec", command=command), _simulate_output(command, task.files))
+        for command in (task.solution, wrong_task.solution)
     )
-    return Scene(made, [_user(made.instruction)], SCHEMAS, right, slip)
+    return Scene(task, [_make_user_message(task.instruction)], SCHEMAS, right, slip)
 
 
 _COMPLAINTS = {"rm": "cannot remove", "cp": "cannot stat", "mv": "cannot stat"}
 
 
-def _printed(command: str, files: Any) -> str:
+def _simulate_output(command: str, files: Any) -> str:
     name, *words = command.split()
     if name in _COMPLAINTS and words[0] not in files:
         return f"{name}: {_COMPLAINTS[name]} '{words[0]}': No such file or directory\n[exit code 1]"
@@ -92,18 +92,24 @@ def _printed(command: str, files: Any) -> str:
 # Tool calls
 
 
-def with_tools(rng: random.Random) -> Scene:
+def make_tool_scene(rng: random.Random) -> Scene:
     """One call of one of two tools."""
-    task = _drawn(rng, toolcall.one_device, lambda one: json.dumps(one["calls"]) in _heldout("toolcall"))
-    asked = task["calls"][0]
-    made = _drawn(rng, toolcall.one_device, lambda one: one["tools"] != task["tools"] or one["calls"] == task["calls"])
-    other = made["calls"][0]
-    right, slip = ([_calls(one["name"], **one["arguments"])] for one in (asked, other))
-    tools = [device_schema(name) for name in toolcall.DEVICES if name in task["tools"]]
-    return Scene(task, [_user(task["question"])], tools, right, slip)
+    task = _draw_accepted(
+        rng, toolcall.one_device, lambda candidate: json.dumps(candidate["calls"]) in _list_heldout("toolcall")
+    )
+    right_call = task["calls"][0]
+    wrong_task = _draw_accepted(
+        rng,
+        toolcall.one_device,
+        lambda candidate: candidate["tools"] != task["tools"] or candidate["calls"] == task["calls"],
+    )
+    wrong_call = wrong_task["calls"][0]
+    right, slip = ([_make_call(candidate["name"], **candidate["arguments"])] for candidate in (right_call, wrong_call))
+    tools = [make_device_schema(name) for name in toolcall.DEVICES if name in task["tools"]]
+    return Scene(task, [_make_user_message(task["question"])], tools, right, slip)
 
 
-def device_schema(name: str) -> Message:
+def make_device_schema(name: str) -> Message:
     """The schema of a tool of the MCP server beside the tasks."""
     parameters = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     function = {"name": name, "description": f"Set the {name}.", "parameters": parameters}
@@ -115,90 +121,94 @@ def device_schema(name: str) -> Message:
 _ISSUE = re.compile(r"In (\w\.py) x is (\d)\. Set x to (\d)\.")
 
 
-def in_repository(rng: random.Random) -> Scene:
+def make_repository_scene(rng: random.Random) -> Scene:
     """One value in a file, then the submission."""
-    row = _drawn(rng, swe.value, lambda one: one["problem_statement"] in _heldout("swe"))
-    other = _drawn(rng, swe.value, lambda one: _edit(one) == _edit(row))
-    right, slip = (_submitted(_edit(one), row["files"]) for one in (row, other))
-    prompt = [{"role": "system", "content": SYSTEM}, _user(row["problem_statement"])]
+    row = _draw_accepted(rng, swe.value, lambda candidate: candidate["problem_statement"] in _list_heldout("swe"))
+    wrong_row = _draw_accepted(
+        rng, swe.value, lambda candidate: _make_edit_command(candidate) == _make_edit_command(row)
+    )
+    right, slip = (_make_submission(_make_edit_command(candidate), row["files"]) for candidate in (row, wrong_row))
+    prompt = [{"role": "system", "content": SYSTEM}, _make_user_message(row["problem_statement"])]
     return Scene(row, prompt, [], right, slip)
 
 
-def _edit(row: Message) -> str:
-    found = _ISSUE.match(row["problem_statement"])
-    assert found is not None
-    file, old, new = found.groups()
+def _make_edit_command(row: Message) -> str:
+    match = _ISSUE.match(row["problem_statement"])
+    assert match is not None
+    file, old, new = match.groups()
     return f"sed -i 's/{old}/{new}/' {file}"
 
 
-def _submitted(command: str, files: Any) -> list[Message]:
+def _make_submission(command: str, files: Any) -> list[Message]:
     file = command.split()[-1]
     printed = "" if file in files else f"sed: can't read {file}: No such file or directory"
     result = f"<returncode>{2 if printed else 0}</returncode>\n<output>\n{printed}\n</output>"
-    said = [{"role": "assistant", "content": f"```bash\n{one}\n```"} for one in (command, f"echo {SENTINEL}")]
-    return [said[0], _user(result), said[1]]
+    replies = [{"role": "assistant", "content": f"```bash\n{block}\n```"} for block in (command, f"echo {SENTINEL}")]
+    return [replies[0], _make_user_message(result), replies[1]]
 
 
 # Screens
 
 
-def on_screen(rng: random.Random) -> Scene:
+def make_screen_scene(rng: random.Random) -> Scene:
     """One click among a few elements, or none."""
     maker = rng.choice(gui.STEPS[1])
-    task = _drawn(rng, maker, lambda one: _shown(one) in _heldout("gui"))
-    lines = outline(task["data"])
+    task = _draw_accepted(rng, maker, lambda candidate: _identify_gui_task(candidate) in _list_heldout("gui"))
+    lines = make_outline(task["data"])
     goal = json.loads(json.loads(task["checks"][0].partition(" === ")[2]))
     wrong = rng.choice([item for item in lines if item != goal])
-    right, slip = (_clicks(lines, item) for item in (goal, wrong))
+    right, slip = (_make_click(lines, item) for item in (goal, wrong))
     if rng.random() < GIVES_UP:
-        slip = _calls("computer_use", action="terminate", status="failure")
-    prompt = _user("\n".join((task["instruction"], *lines.values())))
+        slip = _make_call("computer_use", action="terminate", status="failure")
+    prompt = _make_user_message("\n".join((task["instruction"], *lines.values())))
     return Scene(task, [prompt], [build_tool_schema(GUI_ACTIONS)], [right], [slip])
 
 
-def _clicks(lines: dict[str, str], item: str) -> Message:
+def _make_click(lines: dict[str, str], item: str) -> Message:
     """A click, behind the line of what is clicked: the name leads to the number, the number into the call."""
     ref = 1 + list(lines).index(item)
-    return _calls("computer_use", lines[item], action="left_click", ref=ref)
+    return _make_call("computer_use", lines[item], action="left_click", ref=ref)
 
 
-def outline(data: Message) -> dict[str, str]:
+def make_outline(data: Message) -> dict[str, str]:
     """For each item the line that the environment shows of it on the page `choose.html`."""
     items = enumerate(data["items"], 1)
     return {item: str(Element(number, data["kind"], item)) for number, item in items}
 
 
-def _shown(task: Message) -> str:
+def _identify_gui_task(task: Message) -> str:
     return json.dumps([task["instruction"], task["data"]])
 
 
 # What all of them share
 
 
-def _drawn(rng: random.Random, maker: Callable[[random.Random], Any], refused: Callable[[Any], bool]) -> Any:
+def _draw_accepted(
+    rng: random.Random, maker: Callable[[random.Random], Any], is_refused: Callable[[Any], bool]
+) -> Any:
     """The first task that is not refused."""
-    while refused(made := maker(rng)):
+    while is_refused(task := maker(rng)):
         pass
-    return made
+    return task
 
 
 @cache
-def _heldout(env: str) -> frozenset[str]:
+def _list_heldout(env: str) -> frozenset[str]:
     """Return what identifies the held-out tasks of an environment."""
     if env == "terminal":
-        return frozenset(one.instruction for one in terminal.generate()["heldout"])
+        return frozenset(task.instruction for task in terminal.generate()["heldout"])
     if env == "toolcall":
-        return frozenset(json.dumps(one.get("calls")) for one in toolcall.generate()["heldout"])
+        return frozenset(json.dumps(task.get("calls")) for task in toolcall.generate()["heldout"])
     if env == "swe":
-        return frozenset(one["problem_statement"] for one in swe.generate()["heldout"])
-    return frozenset(_shown(one) for one in gui.generate()["heldout"])
+        return frozenset(task["problem_statement"] for task in swe.generate()["heldout"])
+    return frozenset(_identify_gui_task(task) for task in gui.generate()["heldout"])
 
 
 SCENES: dict[str, Callable[[random.Random], Scene]] = {
-    "terminal": in_terminal,
-    "gui": on_screen,
-    "swe": in_repository,
-    "toolcall": with_tools,
+    "terminal": make_terminal_scene,
+    "gui": make_screen_scene,
+    "swe": make_repository_scene,
+    "toolcall": make_tool_scene,
 }
 """What makes scenes of each environment."""
 SAME_TOOLS = ("gui", "swe", "terminal")

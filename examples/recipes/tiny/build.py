@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCaus
 
 from clawrl_trl.tiny import MODEL_PATH
 from recipes.tiny import tokenizer, train
-from recipes.tiny.evaluate import Measure, StyleGap, evaluate, load, table
+from recipes.tiny.evaluate import Measure, StyleGap, evaluate, load, make_table
 
 THREADS = 2
 
@@ -96,11 +96,11 @@ Licence: Apache-2.0.
 """
 
 
-def made(recipe: "Recipe") -> str:
+def describe_build(recipe: "Recipe") -> str:
     """Describe for the card how a run of the recipe made a model."""
     steps = sum(cycle.steps for cycle in recipe.cycles)
     tokens = f"{steps * train.BATCH_TOKENS / 1e6:.0f} million"
-    begun = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"
+    start = "from nothing" if recipe.start is None else f"continuing the model in `{recipe.start.name}`"
     cycles = ",\nthen ".join(
         f"{cycle.steps:,} steps from a peak of {cycle.learning_rate:g}"
         + (f", logits multiplied by {cycle.sharpened:g} before" if cycle.sharpened != 1 else "")
@@ -110,15 +110,15 @@ def made(recipe: "Recipe") -> str:
     compiled = " --compile" if recipe.compiled else ""
     command = f"PYTHONPATH=examples python -m recipes.tiny.build --seed {recipe.seed}{compiled}"
     return (
-        f"`{command}`, {begun}:\n{cycles}\n"
+        f"`{command}`, {start}:\n{cycles}\n"
         f"(AdamW, cosine schedules, loss on replies{ended}); {tokens} tokens of conversations and drills from the\n"
         "grammar in `clawrl_trl.tiny`, no other data. The same seed, machine and threads give the same weights."
     )
 
 
-def card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, how: str) -> str:
+def make_card(measures: list[Measure], gaps: list[StyleGap], *, parameters: int, how: str) -> str:
     """The model card with the measured figures; `how` says how the weights were made."""
-    return _CARD.format(millions=parameters / 1e6, made=how, table=table(measures, gaps))
+    return _CARD.format(millions=parameters / 1e6, made=how, table=make_table(measures, gaps))
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def build(out: Path, recipe: Recipe) -> Path:
         raise ValueError(f"steps must be positive, got {[cycle.steps for cycle in recipe.cycles]}")
     if recipe.start is None:
         tok = tokenizer.build(recipe.seed)
-        model = train.new_model(tok, recipe.seed)
+        model = train.make_model(tok, recipe.seed)
     else:
         model, tok = load(recipe.start)
     for number, cycle in enumerate(recipe.cycles):
@@ -206,7 +206,9 @@ def build(out: Path, recipe: Recipe) -> Path:
     save(model, tok, out)
     if recipe.count:
         measures, gaps = evaluate(out, count=recipe.count, seed=recipe.seed)
-        (out / "README.md").write_text(card(measures, gaps, parameters=model.num_parameters(), how=made(recipe)))
+        (out / "README.md").write_text(
+            make_card(measures, gaps, parameters=model.num_parameters(), how=describe_build(recipe))
+        )
     return out
 
 

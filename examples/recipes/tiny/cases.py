@@ -1,7 +1,7 @@
 """Measurements of the tiny model: prompts it has never seen, and what a good reply to each must satisfy.
 
 A case may serve several measures at once: a first reply is checked for its answer and counted for its style.
-Problems and instruction wordings are held out; the `fresh` wordings are outside the grammar altogether.
+Problems and instruction wordings are held out; the wordings of `FRESH` are outside the grammar altogether.
 """
 
 import random
@@ -13,8 +13,8 @@ from clawrl_trl.envs.base.message import read_action
 from recipes.tiny import actions, dialogues, small_talk
 from recipes.tiny.dialogues import HINT, Dialogue, Task
 from recipes.tiny.instructions import FRESH
-from recipes.tiny.render import reply
-from recipes.tiny.replies import grading, solution
+from recipes.tiny.render import render_reply
+from recipes.tiny.replies import write_grading, write_solution
 from recipes.tiny.wishes import NO_WISH, Wish
 
 Check = Callable[[str], bool | None]
@@ -70,7 +70,7 @@ FOLLOWS: dict[Wish, Check] = {
 }
 
 
-def _name(wish: Wish) -> str:
+def _name_wish(wish: Wish) -> str:
     return str(wish.form or wish.size or wish.tone)
 
 
@@ -78,51 +78,51 @@ def _prompt(dialogue: Dialogue) -> Dialogue:
     return Dialogue(dialogue.messages[:-1], dialogue.tools, dialogue.thinking)
 
 
-def _answers(task: Task) -> Check:
+def _check_answer(task: Task) -> Check:
     return lambda text: last_number(text) == task.problem.answer
 
 
-def _judges(task: Task) -> Check:
+def _check_verdict(task: Task) -> Check:
     right = task.attempt is not None and task.attempt.slip is None
     return lambda text: verdict(text) == right
 
 
-def _when_bold(check: Check) -> Check:
+def _restrict_to_bold(check: Check) -> Check:
     return lambda text: check(text) if "*" in text else None
 
 
-def _equals(wanted: str) -> Check:
-    return lambda text: text == wanted
+def _check_equal(expected: str) -> Check:
+    return lambda text: text == expected
 
 
-def _reports(value: int) -> Check:
+def _check_number(value: int) -> Check:
     return lambda text: last_number(text) == value
 
 
-def unasked(rng: random.Random) -> Iterator[Case]:
+def generate_solving(rng: random.Random) -> Iterator[Case]:
     """First requests to solve, without an instruction."""
     while True:
-        task = dialogues.solve_task(rng, "heldout")
-        answers = _answers(task)
+        task = dialogues.draw_solve_task(rng, "heldout")
+        answers = _check_answer(task)
         yield Case(
-            _prompt(dialogues.unasked(rng, task)),
+            _prompt(dialogues.make_unasked(rng, task)),
             {
                 "solve: correct": answers,
-                "solve: correct when bold": _when_bold(answers),
+                "solve: correct when bold": _restrict_to_bold(answers),
                 "solve: plain by itself": lambda text: "*" not in text,
                 "solve: one style throughout": lambda text: is_bold(text) or is_plain(text),
             },
         )
 
 
-def ungraded(rng: random.Random) -> Iterator[Case]:
+def generate_grading(rng: random.Random) -> Iterator[Case]:
     """First requests to grade, without an instruction."""
     while True:
-        task = dialogues.grade_task(rng, "heldout")
+        task = dialogues.draw_grade_task(rng, "heldout")
         yield Case(
-            _prompt(dialogues.unasked(rng, task)),
+            _prompt(dialogues.make_unasked(rng, task)),
             {
-                "grade: verdict right": _judges(task),
+                "grade: verdict right": _check_verdict(task),
                 "grade: warm by itself": lambda text: not is_curt(text),
                 "grade: one style throughout": lambda text: is_curt(text) or is_warm(text),
             },
@@ -130,96 +130,100 @@ def ungraded(rng: random.Random) -> Iterator[Case]:
 
 
 def _task(rng: random.Random, wish: Wish) -> Task:
-    return dialogues.grade_task(rng, "heldout") if wish.tone else dialogues.solve_task(rng, "heldout")
+    return dialogues.draw_grade_task(rng, "heldout") if wish.tone else dialogues.draw_solve_task(rng, "heldout")
 
 
-def _correct(task: Task) -> Check:
-    return _judges(task) if task.attempt else _answers(task)
+def _check_correct(task: Task) -> Check:
+    return _check_verdict(task) if task.attempt else _check_answer(task)
 
 
-def told(rng: random.Random, wish: Wish, where: str) -> Iterator[Case]:
+def generate_instructed(rng: random.Random, wish: Wish, where: str) -> Iterator[Case]:
     """Requests with a held-out wording of `wish` at that place."""
     while True:
         task = _task(rng, wish)
         checks = {
-            f"told {_name(wish)} ({where})": FOLLOWS[wish],
-            f"told {_name(wish)}: correct": _correct(task),
+            f"told {_name_wish(wish)} ({where})": FOLLOWS[wish],
+            f"told {_name_wish(wish)}: correct": _check_correct(task),
         }
-        yield Case(_prompt(dialogues.asked(rng, task, "heldout", wish, where)), checks)
+        yield Case(_prompt(dialogues.make_asked(rng, task, "heldout", wish, where)), checks)
 
 
-def fresh(rng: random.Random, wish: Wish, where: str) -> Iterator[Case]:
+def generate_fresh_wordings(rng: random.Random, wish: Wish, where: str) -> Iterator[Case]:
     """Requests with a wording from outside the grammar."""
     while True:
         for words in FRESH[wish]:
             task = _task(rng, wish)
             dialogue = Dialogue()
-            dialogues.place(rng, dialogue, task.asked(rng), words, where)
-            yield Case(dialogue, {f"fresh wording, {_name(wish)}": FOLLOWS[wish]})
+            dialogues.add_request(rng, dialogue, task.word_request(rng), words, where)
+            yield Case(dialogue, {f"fresh wording, {_name_wish(wish)}": FOLLOWS[wish]})
 
 
-def _begun(rng: random.Random, task: Task, wish: Wish) -> Dialogue:
+def _begin_dialogue(rng: random.Random, task: Task, wish: Wish) -> Dialogue:
     dialogue = Dialogue()
-    dialogues.place(rng, dialogue, task.asked(rng), None, "none")
-    reply = grading(rng, task.problem, task.attempt, wish) if task.attempt else solution(rng, task.problem, wish)
+    dialogues.add_request(rng, dialogue, task.word_request(rng), None, "none")
+    reply = (
+        write_grading(rng, task.problem, task.attempt, wish)
+        if task.attempt
+        else write_solution(rng, task.problem, wish)
+    )
     dialogue.assistant(reply)
     return dialogue
 
 
-def objections(rng: random.Random, wish: Wish) -> Iterator[Case]:
+def generate_objections(rng: random.Random, wish: Wish) -> Iterator[Case]:
     """Second turns: the first reply was in the other style and the user objects."""
-    other = {"plain": Wish(form="bold"), "bold": Wish(form="plain"), "warm": Wish(tone="curt")}[_name(wish)]
+    opposite = {"plain": Wish(form="bold"), "bold": Wish(form="plain"), "warm": Wish(tone="curt")}[_name_wish(wish)]
     while True:
         task = _task(rng, wish)
-        dialogue = _begun(rng, task, other)
+        dialogue = _begin_dialogue(rng, task, opposite)
         fresh_words = rng.random() < 0.3
-        dialogue.user(rng.choice(FRESH[wish]) if fresh_words else dialogues.said(rng, wish, "heldout"))
-        follows, correct = FOLLOWS[wish], _correct(task)
+        dialogue.user(rng.choice(FRESH[wish]) if fresh_words else dialogues.word_wish(rng, wish, "heldout"))
+        follows, correct = FOLLOWS[wish], _check_correct(task)
         yield Case(
             dialogue,
             {
-                f"objection: rewritten {_name(wish)}": follows,
+                f"objection: rewritten {_name_wish(wish)}": follows,
                 "objection: still correct": correct,
             },
         )
 
 
-def kept(rng: random.Random) -> Iterator[Case]:
+def generate_style_kept(rng: random.Random) -> Iterator[Case]:
     """Third turns: the style was approved, and a new problem comes."""
     while True:
-        task = dialogues.solve_task(rng, "heldout")
+        task = dialogues.draw_solve_task(rng, "heldout")
         plain = rng.random() < 0.5
-        dialogue = _begun(rng, task, Wish(form="plain" if plain else "bold"))
-        dialogue.user(small_talk.thanks(rng))
+        dialogue = _begin_dialogue(rng, task, Wish(form="plain" if plain else "bold"))
+        dialogue.user(small_talk.draw_thanks(rng))
         dialogue.assistant(rng.choice(small_talk.ACKNOWLEDGEMENTS))
-        following = dialogues.solve_task(rng, "heldout")
-        dialogue.user(following.asked(rng))
+        following = dialogues.draw_solve_task(rng, "heldout")
+        dialogue.user(following.word_request(rng))
         yield Case(
             dialogue,
             {
                 "next problem: style kept": is_plain if plain else is_bold,
-                "next problem: correct": _answers(following),
+                "next problem: correct": _check_answer(following),
             },
         )
 
 
-def thanked(rng: random.Random) -> Iterator[Case]:
+def generate_thanks(rng: random.Random) -> Iterator[Case]:
     """Second turns: the user says thanks."""
     while True:
         grade = rng.random() < 0.4
-        task = dialogues.grade_task(rng, "heldout") if grade else dialogues.solve_task(rng, "heldout")
-        dialogue = _begun(rng, task, NO_WISH)
-        dialogue.user(small_talk.thanks(rng))
+        task = dialogues.draw_grade_task(rng, "heldout") if grade else dialogues.draw_solve_task(rng, "heldout")
+        dialogue = _begin_dialogue(rng, task, NO_WISH)
+        dialogue.user(small_talk.draw_thanks(rng))
         yield Case(dialogue, {"thanks: acknowledged": lambda text: len(text.split()) <= 12 and is_plain(text)})
 
 
 _CALL = re.compile(r'^<tool_call>\n\{"name": "calculator", "arguments": \{"expression": "[^"]+"\}\}\n</tool_call>$')
 
 
-def tools(rng: random.Random) -> Iterator[Case]:
+def generate_tool_calls(rng: random.Random) -> Iterator[Case]:
     """Requests for the calculator; the call must be well formed and ask for the right thing."""
     while True:
-        whole = dialogues.tool_call(rng, "heldout", usual=True)
+        whole = dialogues.make_tool_call(rng, "heldout", usual=True)
         turn = next(i for i, message in enumerate(whole.messages) if message["role"] == "assistant")
         function = whole.messages[turn]["tool_calls"][0]["function"]
         expression = function["arguments"]["expression"]
@@ -228,29 +232,29 @@ def tools(rng: random.Random) -> Iterator[Case]:
             Dialogue(whole.messages[:turn], whole.tools),
             {
                 "tool: call well formed": lambda text: bool(_CALL.match(text)),
-                "tool: right expression": _equals(call),
+                "tool: right expression": _check_equal(call),
             },
         )
 
 
-def tool_results(rng: random.Random) -> Iterator[Case]:
+def generate_tool_results(rng: random.Random) -> Iterator[Case]:
     """The calculator has answered; the reply must say what it said."""
-    for case in tools(rng):
+    for case in generate_tool_calls(rng):
         dialogue = case.prompt
         value = rng.randint(2, 2000)
         call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": f"{value - 1}+1"}}}
         dialogue.assistant("", tool_calls=[call])
         dialogue.messages.append({"role": "tool", "content": str(value)})
-        yield Case(dialogue, {"tool: result reported": _reports(value)})
+        yield Case(dialogue, {"tool: result reported": _check_number(value)})
 
 
-def thoughts(rng: random.Random) -> Iterator[Case]:
+def generate_thoughts(rng: random.Random) -> Iterator[Case]:
     """Problems with thinking on."""
     while True:
-        task = dialogues.solve_task(rng, "heldout")
-        dialogue = _prompt(dialogues.unasked(rng, task))
+        task = dialogues.draw_solve_task(rng, "heldout")
+        dialogue = _prompt(dialogues.make_unasked(rng, task))
         dialogue.thinking = True
-        answers = _answers(task)
+        answers = _check_answer(task)
         yield Case(
             dialogue,
             {
@@ -260,11 +264,11 @@ def thoughts(rng: random.Random) -> Iterator[Case]:
         )
 
 
-def off_topics(rng: random.Random) -> Iterator[Case]:
+def generate_off_topic(rng: random.Random) -> Iterator[Case]:
     """Messages that are no homework."""
     while True:
         yield Case(
-            _prompt(dialogues.off_topic(rng)),
+            _prompt(dialogues.make_off_topic(rng)),
             {"off topic: says what it can do": lambda text: "arithmetic" in text and len(text.split()) < 20},
         )
 
@@ -284,7 +288,7 @@ def _is_action(tools: bool) -> Check:
     return check
 
 
-def acts(rng: random.Random, env: str) -> Iterator[Case]:
+def generate_actions(rng: random.Random, env: str) -> Iterator[Case]:
     """First actions in an environment."""
     while True:
         scene = actions.SCENES[env](rng)
@@ -292,28 +296,42 @@ def acts(rng: random.Random, env: str) -> Iterator[Case]:
             Dialogue(scene.messages, scene.tools or None),
             {
                 f"{env}: well formed": _is_action(bool(scene.tools)),
-                f"{env}: right at times": _equals(reply(scene.right[0])),
+                f"{env}: right at times": _check_equal(render_reply(scene.right[0])),
             },
         )
 
 
-def hinted(dialogue: Dialogue, hint: str) -> Dialogue:
+def add_hint(dialogue: Dialogue, hint: str) -> Dialogue:
     """The same prompt with the judge's hint block on its last message."""
     *before, last = dialogue.messages
     return Dialogue([*before, {**last, "content": last["content"] + HINT.format(hint=hint)}], dialogue.tools)
 
 
-def all_cases(seed: int, count: int) -> list[Case]:
+def make_all_cases(seed: int, count: int) -> list[Case]:
     """`count` cases for every measure (split over the places of an instruction), seeded."""
     rng = random.Random(f"{seed}-measures")
     plain, bold, warm, curt = Wish(form="plain"), Wish(form="bold"), Wish(tone="warm"), Wish(tone="curt")
-    sources: list[tuple[Iterator[Case], float]] = [(unasked(rng), 2), (ungraded(rng), 2)]
-    sources += [(told(rng, wish, where), 1) for wish in (plain, warm) for where in dialogues.WHERE]
+    sources: list[tuple[Iterator[Case], float]] = [(generate_solving(rng), 2), (generate_grading(rng), 2)]
+    sources += [(generate_instructed(rng, wish, where), 1) for wish in (plain, warm) for where in dialogues.WHERE]
     others = (bold, curt, Wish(size="short"), Wish(size="steps"))
-    sources += [(told(rng, wish, where), 0.5) for wish in others for where in ("system", "hint")]
-    sources += [(fresh(rng, wish, where), 0.5) for wish in (plain, warm) for where in ("hint", "after")]
-    sources += [(fresh(rng, wish, "hint"), 0.5) for wish in (bold, curt)]
-    sources += [(objections(rng, wish), 1) for wish in (plain, warm)] + [(objections(rng, bold), 0.5)]
-    sources += [(maker(rng), 1) for maker in (kept, thanked, tools, tool_results, thoughts, off_topics)]
-    sources += [(acts(rng, env), 1) for env in sorted(actions.SCENES)]
+    sources += [(generate_instructed(rng, wish, where), 0.5) for wish in others for where in ("system", "hint")]
+    sources += [
+        (generate_fresh_wordings(rng, wish, where), 0.5) for wish in (plain, warm) for where in ("hint", "after")
+    ]
+    sources += [(generate_fresh_wordings(rng, wish, "hint"), 0.5) for wish in (bold, curt)]
+    sources += [(generate_objections(rng, wish), 1) for wish in (plain, warm)] + [
+        (generate_objections(rng, bold), 0.5)
+    ]
+    sources += [
+        (maker(rng), 1)
+        for maker in (
+            generate_style_kept,
+            generate_thanks,
+            generate_tool_calls,
+            generate_tool_results,
+            generate_thoughts,
+            generate_off_topic,
+        )
+    ]
+    sources += [(generate_actions(rng, env), 1) for env in sorted(actions.SCENES)]
     return [next(source) for source, share in sources for _ in range(max(1, round(count * share)))]

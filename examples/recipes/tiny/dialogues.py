@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clawrl_trl.envs.chat.problems import Problem, Split, draw, split_of
+from clawrl_trl.envs.chat.problems import Problem, Split, assign_split, draw_problem
 from recipes.tiny import actions, calculator, small_talk
-from recipes.tiny.instructions import instruction
-from recipes.tiny.replies import Attempt, attempt, form_of, grading, solution
+from recipes.tiny.instructions import draw_instruction
+from recipes.tiny.replies import Attempt, choose_form, make_attempt, write_grading, write_solution
 from recipes.tiny.wishes import NO_WISH, Wish
 
 Message = dict[str, Any]
@@ -51,11 +51,13 @@ class Task:
     problem: Problem
     attempt: Attempt | None = None
 
-    def asked(self, rng: random.Random) -> str:
+    def word_request(self, rng: random.Random) -> str:
         """The request in the user's words."""
         if self.attempt is None:
             return rng.choice(small_talk.SOLVE_FRAMES).format(q=self.problem.question)
-        text = small_talk.grade_frame(rng).format(q=self.problem.question, a=self.problem.answer, w=self.attempt.work)
+        text = small_talk.draw_grade_frame(rng).format(
+            q=self.problem.question, a=self.problem.answer, w=self.attempt.work
+        )
         return (
             text
             if rng.random() < 0.7
@@ -64,25 +66,25 @@ class Task:
             )
         )
 
-    def done(self, rng: random.Random, wish: Wish) -> str:
+    def write_reply(self, rng: random.Random, wish: Wish) -> str:
         """The reply that `wish` asks for."""
         if self.attempt is None:
-            return solution(rng, self.problem, wish)
-        return grading(rng, self.problem, self.attempt, wish)
+            return write_solution(rng, self.problem, wish)
+        return write_grading(rng, self.problem, self.attempt, wish)
 
 
-def solve_task(rng: random.Random, split: Split) -> Task:
+def draw_solve_task(rng: random.Random, split: Split) -> Task:
     """A problem of `split` to solve."""
     while True:
-        problem = draw(rng)
-        if split_of(problem.question) == split:
+        problem = draw_problem(rng)
+        if assign_split(problem.question) == split:
             return Task(problem)
 
 
-def grade_task(rng: random.Random, split: Split) -> Task:
+def draw_grade_task(rng: random.Random, split: Split) -> Task:
     """A problem of `split` with a student's attempt, right half of the time."""
-    problem = solve_task(rng, split).problem
-    return Task(problem, attempt(rng, problem, rng.random() < 0.5))
+    problem = draw_solve_task(rng, split).problem
+    return Task(problem, make_attempt(rng, problem, rng.random() < 0.5))
 
 
 _SOLVE_WISHES = (
@@ -109,13 +111,13 @@ def _merge(wish: Wish, later: Wish) -> Wish:
     return Wish(later.form or wish.form, later.size or wish.size, later.tone or wish.tone)
 
 
-def said(rng: random.Random, wish: Wish, split: Split) -> str:
+def word_wish(rng: random.Random, wish: Wish, split: Split) -> str:
     """`wish` in words: an instruction for each side that it sets."""
     sides = [Wish(form=wish.form), Wish(size=wish.size), Wish(tone=wish.tone)]
-    return " ".join(instruction(rng, side, split) for side in sides if side != NO_WISH)
+    return " ".join(draw_instruction(rng, side, split) for side in sides if side != NO_WISH)
 
 
-def _with_fillers(rng: random.Random, text: str) -> str:
+def _add_fillers(rng: random.Random, text: str) -> str:
     if rng.random() < 0.12:
         text = f"{rng.choice(small_talk.FILLERS)} {text}"
     if rng.random() < 0.08:
@@ -125,7 +127,7 @@ def _with_fillers(rng: random.Random, text: str) -> str:
     return text
 
 
-def place(rng: random.Random, dialogue: Dialogue, request: str, said_so: str | None, where: str) -> None:
+def add_request(rng: random.Random, dialogue: Dialogue, request: str, words: str | None, where: str) -> None:
     """Append the user's request with an instruction in its place.
 
     Args:
@@ -136,35 +138,35 @@ def place(rng: random.Random, dialogue: Dialogue, request: str, said_so: str | N
         where: "system", "before", "after", "hint" (as the judge appends it) or "none".
     """
     system = rng.choice(small_talk.SYSTEMS) if rng.random() < 0.25 else None
-    request = _with_fillers(rng, request)
-    if said_so is not None:
+    request = _add_fillers(rng, request)
+    if words is not None:
         gap = rng.choice((" ", " ", "\n", "\n\n"))
         if where == "system":
-            system = said_so if rng.random() < 0.4 else f"{rng.choice(small_talk.SYSTEMS)} {said_so}"
+            system = words if rng.random() < 0.4 else f"{rng.choice(small_talk.SYSTEMS)} {words}"
         elif where == "before":
-            request = f"{said_so}{gap}{request}"
+            request = f"{words}{gap}{request}"
         elif where == "after":
-            request = f"{request}{gap}{said_so}"
+            request = f"{request}{gap}{words}"
         elif where == "hint":
-            request += HINT.format(hint=said_so)
+            request += HINT.format(hint=words)
     if system is not None:
         dialogue.messages.insert(0, {"role": "system", "content": system})
     dialogue.user(request)
 
 
-def unasked(rng: random.Random, task: Task) -> Dialogue:
+def make_unasked(rng: random.Random, task: Task) -> Dialogue:
     """A first request without any style instruction; at times with a hint that asks for nothing."""
     dialogue = Dialogue()
-    hint = small_talk.thanks(rng) if rng.random() < 0.03 else None
-    place(rng, dialogue, task.asked(rng), hint, "hint")
-    dialogue.assistant(task.done(rng, NO_WISH))
+    hint = small_talk.draw_thanks(rng) if rng.random() < 0.03 else None
+    add_request(rng, dialogue, task.word_request(rng), hint, "hint")
+    dialogue.assistant(task.write_reply(rng, NO_WISH))
     return dialogue
 
 
 WHERE = ("system", "before", "after", "hint")
 
 
-def asked(
+def make_asked(
     rng: random.Random, task: Task, split: Split, wish: Wish | None = None, where: str | None = None
 ) -> Dialogue:
     """A first request with a style instruction somewhere in the prompt."""
@@ -174,34 +176,34 @@ def asked(
         if task.attempt is None and wish.form == "plain" and rng.random() < 0.1:
             wish = replace(wish, size=rng.choice(("short", "steps")))
     where = where or rng.choices(WHERE, weights=(22, 14, 20, 44))[0]
-    place(rng, dialogue, task.asked(rng), said(rng, wish, split), where)
-    dialogue.assistant(task.done(rng, wish))
+    add_request(rng, dialogue, task.word_request(rng), word_wish(rng, wish, split), where)
+    dialogue.assistant(task.write_reply(rng, wish))
     return dialogue
 
 
-def _settled(rng: random.Random, task: Task, wish: Wish) -> Wish:
+def _settle_wish(rng: random.Random, task: Task, wish: Wish) -> Wish:
     """`wish` with the model's habit written out, so that a chat keeps the style it began with."""
     if task.attempt is None:
-        return replace(wish, form=form_of(rng, wish))
+        return replace(wish, form=choose_form(rng, wish))
     if wish == NO_WISH:
         return Wish(tone="warm" if rng.random() < 0.3 else "curt")
     return wish
 
 
-def _fresh_task(rng: random.Random, task: Task, split: Split) -> Task:
-    return solve_task(rng, split) if task.attempt is None else grade_task(rng, split)
+def _draw_similar_task(rng: random.Random, task: Task, split: Split) -> Task:
+    return draw_solve_task(rng, split) if task.attempt is None else draw_grade_task(rng, split)
 
 
-def chat(rng: random.Random, task: Task, split: Split) -> Dialogue:
+def make_chat(rng: random.Random, task: Task, split: Split) -> Dialogue:
     """Several turns: objections and rewrites, thanks, moving on; the style last agreed on is kept."""
     dialogue = Dialogue()
     wish = draw_wish(rng, task) if rng.random() < 0.25 else NO_WISH
-    said_so = said(rng, wish, split) if wish != NO_WISH else None
-    place(rng, dialogue, task.asked(rng), said_so, rng.choice(("system", "before", "after")))
+    words = word_wish(rng, wish, split) if wish != NO_WISH else None
+    add_request(rng, dialogue, task.word_request(rng), words, rng.choice(("system", "before", "after")))
     if task.attempt is None and wish == NO_WISH and rng.random() < 0.35:
         wish = Wish(form="plain")
-    wish = _settled(rng, task, wish)
-    dialogue.assistant(task.done(rng, wish), context=True)
+    wish = _settle_wish(rng, task, wish)
+    dialogue.assistant(task.write_reply(rng, wish), context=True)
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         roll = rng.random()
         if roll < 0.5:
@@ -209,33 +211,33 @@ def chat(rng: random.Random, task: Task, split: Split) -> Dialogue:
             wish = _merge(wish, later)
             if later.size == "steps" and wish.tone == "curt":
                 wish = replace(wish, tone=None)
-            objection = said(rng, later, split)
+            objection = word_wish(rng, later, split)
             if rng.random() < 0.2:
-                objection += HINT.format(hint=said(rng, later, split))
+                objection += HINT.format(hint=word_wish(rng, later, split))
             dialogue.user(objection)
-            dialogue.assistant(task.done(rng, wish))
+            dialogue.assistant(task.write_reply(rng, wish))
         elif roll < 0.72:
-            dialogue.user(small_talk.thanks(rng))
+            dialogue.user(small_talk.draw_thanks(rng))
             dialogue.assistant(rng.choice(small_talk.ACKNOWLEDGEMENTS))
         else:
-            task = _fresh_task(rng, task, split)
-            opening = f"{small_talk.moving_on(rng)} " if rng.random() < 0.5 else ""
-            request = opening + task.asked(rng)
+            task = _draw_similar_task(rng, task, split)
+            opening = f"{small_talk.draw_moving_on(rng)} " if rng.random() < 0.5 else ""
+            request = opening + task.word_request(rng)
             if rng.random() < 0.3:
                 later = draw_wish(rng, task)
                 wish = _merge(wish, later)
-                words = said(rng, later, split)
+                words = word_wish(rng, later, split)
                 hinted = rng.random() < 0.5
                 request = request + HINT.format(hint=words) if hinted else f"{words} {request}"
             dialogue.user(request)
-            dialogue.assistant(task.done(rng, wish))
+            dialogue.assistant(task.write_reply(rng, wish))
     return dialogue
 
 
-def off_topic(rng: random.Random) -> Dialogue:
+def make_off_topic(rng: random.Random) -> Dialogue:
     """A message that is no homework, declined; sometimes with a system prompt or in a hinted form."""
     dialogue = Dialogue()
-    text, reply = small_talk.off_topic(rng)
+    text, reply = small_talk.draw_off_topic(rng)
     if rng.random() < 0.3:
         dialogue.messages.append({"role": "system", "content": rng.choice(small_talk.SYSTEMS)})
     dialogue.user(text)
@@ -243,10 +245,10 @@ def off_topic(rng: random.Random) -> Dialogue:
     return dialogue
 
 
-def thinking(rng: random.Random, split: Split) -> Dialogue:
+def make_thinking(rng: random.Random, split: Split) -> Dialogue:
     """A problem with thinking on: the equations first, then the reply."""
-    task = solve_task(rng, split)
-    dialogue = unasked(rng, task) if rng.random() < 0.6 else asked(rng, task, split)
+    task = draw_solve_task(rng, split)
+    dialogue = make_unasked(rng, task) if rng.random() < 0.6 else make_asked(rng, task, split)
     dialogue.thinking = True
     steps = [step.equation for step in task.problem.steps if step.equation]
     opening = rng.choice(("", "", "Let me compute. ", "The numbers are clear. "))
@@ -254,88 +256,88 @@ def thinking(rng: random.Random, split: Split) -> Dialogue:
     return dialogue
 
 
-def tool_call(rng: random.Random, split: Split, usual: bool = False) -> Dialogue:
+def make_tool_call(rng: random.Random, split: Split, usual: bool = False) -> Dialogue:
     """Requests for the calculator, a few in a row: the call, its result, and the answer from it."""
-    dialogue = Dialogue(tools=[calculator.schema(rng, usual)])
+    dialogue = Dialogue(tools=[calculator.make_schema(rng, usual)])
     for _ in range(rng.choice((1, 2, 3))):
-        _tool_round(rng, dialogue, split)
+        _add_tool_round(rng, dialogue, split)
     if rng.random() < 0.15:
-        dialogue.user(small_talk.thanks(rng))
+        dialogue.user(small_talk.draw_thanks(rng))
         dialogue.assistant(rng.choice(small_talk.ACKNOWLEDGEMENTS))
     return dialogue
 
 
-def _tool_round(rng: random.Random, dialogue: Dialogue, split: Split) -> None:
-    wanted = calculator.wanted(rng, solve_task(rng, split).problem)
-    request = calculator.request(rng, wanted)
+def _add_tool_round(rng: random.Random, dialogue: Dialogue, split: Split) -> None:
+    request = calculator.draw_request(rng, draw_solve_task(rng, split).problem)
+    question = calculator.word_request(rng, request)
     if dialogue.messages:
-        dialogue.user(request)
+        dialogue.user(question)
     else:
-        place(rng, dialogue, request, None, "none")
-    call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": wanted.expression}}}
+        add_request(rng, dialogue, question, None, "none")
+    call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": request.expression}}}
     dialogue.assistant("", tool_calls=[call])
     if rng.random() < 0.06:
         dialogue.messages.append({"role": "tool", "content": rng.choice(("error", "Error: not available", "failed"))})
         dialogue.assistant("The calculator reported an error, so I can't tell.")
         return
-    dialogue.messages.append({"role": "tool", "content": calculator.result(rng, wanted)})
-    dialogue.assistant(_from_tool(rng, wanted.value))
+    dialogue.messages.append({"role": "tool", "content": calculator.word_result(rng, request)})
+    dialogue.assistant(_word_tool_answer(rng, request.value))
 
 
-def _from_tool(rng: random.Random, value: int) -> str:
-    if form_of(rng, NO_WISH) == "bold":
+def _word_tool_answer(rng: random.Random, value: int) -> str:
+    if choose_form(rng, NO_WISH) == "bold":
         return f"**Calculator:** {value}\n\n**Final answer:** {value}"
     return rng.choice(("The calculator says {v}. The answer is {v}.", "So the answer is {v}.")).format(v=value)
 
 
-def unneeded_tool(rng: random.Random, split: Split) -> Dialogue:
+def make_unneeded_tool(rng: random.Random, split: Split) -> Dialogue:
     """A tool is offered but nobody asks for it: the problem is solved as usual."""
-    dialogue = unasked(rng, solve_task(rng, split))
-    dialogue.tools = [calculator.schema(rng)]
+    dialogue = make_unasked(rng, draw_solve_task(rng, split))
+    dialogue.tools = [calculator.make_schema(rng)]
     return dialogue
 
 
-def sum_only(rng: random.Random) -> Dialogue:
+def make_sum(rng: random.Random) -> Dialogue:
     """A bare sum instead of a story, with or without a wish."""
-    problem = draw(rng)
+    problem = draw_problem(rng)
     equation = next(step.equation for step in problem.steps if step.equation)
-    left, _, value = equation.rpartition(" = ")
+    expression, _, value = equation.rpartition(" = ")
     dialogue = Dialogue()
-    dialogue.user(rng.choice(calculator.QUESTIONS).format(e=left))
-    if form_of(rng, NO_WISH) == "bold":
+    dialogue.user(rng.choice(calculator.QUESTIONS).format(e=expression))
+    if choose_form(rng, NO_WISH) == "bold":
         dialogue.assistant(f"**{equation}**\n\n**Final answer:** {value}")
     else:
         dialogue.assistant(f"{equation}. The answer is {value}.")
     return dialogue
 
 
-def acting(rng: random.Random, right: float) -> Dialogue:
+def make_acting(rng: random.Random, right: float) -> Dialogue:
     """One to five tasks in a row in one of the environments; each succeeds with the probability `right`."""
     env = rng.choice(sorted(actions.SCENES))
     scene = actions.SCENES[env](rng)
-    dialogue = Dialogue([*scene.messages, *_went(rng, scene, right)], scene.tools or None)
+    dialogue = Dialogue([*scene.messages, *_choose_outcome(rng, scene, right)], scene.tools or None)
     for _ in range(rng.randrange(5) if env in actions.SAME_TOOLS else 0):
         scene = actions.SCENES[env](rng)
-        dialogue.messages += [scene.messages[-1], *_went(rng, scene, right)]
+        dialogue.messages += [scene.messages[-1], *_choose_outcome(rng, scene, right)]
     return dialogue
 
 
-def _went(rng: random.Random, scene: actions.Scene, right: float) -> list[Message]:
+def _choose_outcome(rng: random.Random, scene: actions.Scene, right: float) -> list[Message]:
     return scene.right if rng.random() < right else scene.slip
 
 
 _MIX: tuple[tuple[Callable[[random.Random], Dialogue], float], ...] = (
-    (lambda rng: unasked(rng, solve_task(rng, "train")), 24),
-    (lambda rng: unasked(rng, grade_task(rng, "train")), 9),
-    (lambda rng: asked(rng, solve_task(rng, "train"), "train"), 23),
-    (lambda rng: asked(rng, grade_task(rng, "train"), "train"), 14),
-    (lambda rng: chat(rng, solve_task(rng, "train"), "train"), 12),
-    (lambda rng: chat(rng, grade_task(rng, "train"), "train"), 6),
-    (lambda rng: tool_call(rng, "train"), 7),
-    (lambda rng: unneeded_tool(rng, "train"), 1),
-    (lambda rng: thinking(rng, "train"), 3),
-    (sum_only, 4),
-    (off_topic, 3),
+    (lambda rng: make_unasked(rng, draw_solve_task(rng, "train")), 24),
+    (lambda rng: make_unasked(rng, draw_grade_task(rng, "train")), 9),
+    (lambda rng: make_asked(rng, draw_solve_task(rng, "train"), "train"), 23),
+    (lambda rng: make_asked(rng, draw_grade_task(rng, "train"), "train"), 14),
+    (lambda rng: make_chat(rng, draw_solve_task(rng, "train"), "train"), 12),
+    (lambda rng: make_chat(rng, draw_grade_task(rng, "train"), "train"), 6),
+    (lambda rng: make_tool_call(rng, "train"), 7),
+    (lambda rng: make_unneeded_tool(rng, "train"), 1),
+    (lambda rng: make_thinking(rng, "train"), 3),
+    (make_sum, 4),
+    (make_off_topic, 3),
 )
 ACTING = 0.04
 """The share of conversations that act in an environment."""
@@ -344,6 +346,6 @@ ACTING = 0.04
 def dialogue(rng: random.Random, right: float = actions.RIGHT, share: float = ACTING) -> Dialogue:
     """One training conversation of the mix; `share` of them act, and succeed with the probability `right`."""
     if rng.random() < share:
-        return acting(rng, right)
+        return make_acting(rng, right)
     makers = [maker for maker, _ in _MIX]
     return rng.choices(makers, weights=[weight for _, weight in _MIX])[0](rng)

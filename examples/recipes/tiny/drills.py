@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from itertools import groupby
 
-from clawrl_trl.envs.chat.problems import draw
+from clawrl_trl.envs.chat.problems import draw_problem
 from clawrl_trl.envs.gui.screen import Element
 from recipes.tiny import actions, calculator
 from recipes.tiny.dialogues import Dialogue
-from recipes.tiny.render import Piece, pieces
+from recipes.tiny.render import Piece, render_pieces
 
 _ROWS = 12
 _WORD = re.compile(r"[^\W\d_]+|\d")
@@ -21,20 +21,20 @@ _PART = re.compile(rf"(<\S+?>| ?(?:{_WORD.pattern}))")
 _REPORTS = ("**Calculator:**", "**Final answer:**", "The calculator says", "So the answer is")
 
 
-def sums(rng: random.Random) -> list[Piece]:
+def make_sums(rng: random.Random) -> list[Piece]:
     """Equations as they occur in the problems; the results are learnt."""
-    found: list[Piece] = []
-    while len(found) < 3 * _ROWS:
-        for step in draw(rng).steps:
+    pieces: list[Piece] = []
+    while len(pieces) < 3 * _ROWS:
+        for step in draw_problem(rng).steps:
             if step.equation:
-                left, _, result = step.equation.rpartition(" ")
-                found += [(left, "no"), (f" {result}", "yes"), ("\n", "no")]
-    return found
+                expression, _, result = step.equation.rpartition(" ")
+                pieces += [(expression, "no"), (f" {result}", "yes"), ("\n", "no")]
+    return pieces
 
 
-def comparisons(rng: random.Random) -> list[Piece]:
+def make_comparisons(rng: random.Random) -> list[Piece]:
     """Pairs of a student's and the correct answer, equal half of the time; the verdicts are learnt."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     highest = rng.choice((9, 20, 100))
     for _ in range(_ROWS):
         answer = rng.randint(2, highest)
@@ -43,88 +43,88 @@ def comparisons(rng: random.Random) -> list[Piece]:
             wrote = rng.choice((answer + rng.choice((-10, -2, -1, 1, 2, 10)), rng.randint(2, highest)))
         verdict = " correct" if wrote == answer else " incorrect"
         before, after = rng.choice(((". **Grade", ":**"), (", so this", " is")))
-        found += [(f" {wrote}, expected {answer}{before}", "no"), (f"{after}{verdict}", "yes"), (".\n", "no")]
-    return found
+        pieces += [(f" {wrote}, expected {answer}{before}", "no"), (f"{after}{verdict}", "yes"), (".\n", "no")]
+    return pieces
 
 
-def readings(rng: random.Random) -> list[Piece]:
+def make_readings(rng: random.Random) -> list[Piece]:
     """Results of a calculator in its various forms; the numbers read from them are learnt."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for _ in range(_ROWS):
-        wanted = calculator.bare_sum(rng)
-        given = f"<tool_response>\n{calculator.result(rng, wanted)}\n</tool_response>\n"
-        found += [(given + rng.choice(_REPORTS), "no"), (f" {wanted.value}", "yes"), ("\n", "no")]
-    return found
+        request = calculator.draw_sum(rng)
+        response = f"<tool_response>\n{calculator.word_result(rng, request)}\n</tool_response>\n"
+        pieces += [(response + rng.choice(_REPORTS), "no"), (f" {request.value}", "yes"), ("\n", "no")]
+    return pieces
 
 
-def look_ups(rng: random.Random) -> list[Piece]:
+def make_look_ups(rng: random.Random) -> list[Piece]:
     """Screens and what is wanted of them; the lines of the wanted elements are learnt.
 
     They are numbered at random: counted through, the place of an element tells its number too, and a model that
     counts does not learn to read.
     """
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for _ in range(_ROWS // 4):
-        items, kind = _elements(rng), rng.choice(("button", "checkbox", "link"))
+        items, kind = _draw_elements(rng), rng.choice(("button", "checkbox", "link"))
         refs = rng.sample(range(1, 10), len(items))
         lines = {item: str(Element(ref, kind, item)) for item, ref in zip(items, refs, strict=True)}
         screen = "".join(f"{line}\n" for line in lines.values())
         for item in rng.choices(items, k=6):
-            found += [(f'Click "{item}".\n{screen}', "no"), (lines[item], "yes"), ("\n", "no")]
+            pieces += [(f'Click "{item}".\n{screen}', "no"), (lines[item], "yes"), ("\n", "no")]
             screen = ""
-    return found
+    return pieces
 
 
-def _elements(rng: random.Random) -> list[str]:
+def _draw_elements(rng: random.Random) -> list[str]:
     """Names of two to six elements of several screens."""
-    wanted = rng.randint(2, 6)
+    count = rng.randint(2, 6)
     items: dict[str, None] = {}
-    while len(items) < wanted:
-        items |= dict.fromkeys(actions.on_screen(rng).task["data"]["items"])
-    return rng.sample(list(items), wanted)
+    while len(items) < count:
+        items |= dict.fromkeys(actions.make_screen_scene(rng).task["data"]["items"])
+    return rng.sample(list(items), count)
 
 
-def errands(rng: random.Random) -> list[Piece]:
+def make_errands(rng: random.Random) -> list[Piece]:
     """Small wishes and the commands that fulfil them; the commands are learnt."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for _ in range(_ROWS):
         if rng.random() < 0.5:
-            scene = actions.in_terminal(rng)
+            scene = actions.make_terminal_scene(rng)
             command = scene.right[0]["tool_calls"][0]["function"]["arguments"]["command"]
         else:
-            scene = actions.in_repository(rng)
+            scene = actions.make_repository_scene(rng)
             command = scene.right[0]["content"].splitlines()[1]
-        found += [(f"{scene.messages[-1]['content']}\n$", "no"), (f" {command}", "yes"), ("\n", "no")]
-    return found
+        pieces += [(f"{scene.messages[-1]['content']}\n$", "no"), (f" {command}", "yes"), ("\n", "no")]
+    return pieces
 
 
-def episodes(rng: random.Random) -> list[Piece]:
+def make_episodes(rng: random.Random) -> list[Piece]:
     """Tasks in a row as chats, each done right; only what a reply takes from its prompt is learnt.
 
     The descriptions of the tools, ten times as long, are left out.
     """
     env = rng.choice(actions.SAME_TOOLS)
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for _ in range(_ROWS // 2):
         scene = actions.SCENES[env](rng)
-        given = set(_WORD.findall(scene.messages[-1]["content"]))
-        for text, learnt in pieces(Dialogue([scene.messages[-1], *scene.right])):
-            found += [(text, "no")] if learnt == "no" else _taken(text, given)
-    return found
+        prompt_words = set(_WORD.findall(scene.messages[-1]["content"]))
+        for text, learnt in render_pieces(Dialogue([scene.messages[-1], *scene.right])):
+            pieces += [(text, "no")] if learnt == "no" else _mark_copied(text, prompt_words)
+    return pieces
 
 
-def _taken(text: str, given: set[str]) -> list[Piece]:
+def _mark_copied(text: str, prompt_words: set[str]) -> list[Piece]:
     """`text` in parts; those are learnt that are words of `given`."""
-    taken = groupby(filter(None, _PART.split(text)), key=lambda part: part.strip() in given)
-    return [("".join(parts), "yes" if copied else "no") for copied, parts in taken]
+    runs = groupby(filter(None, _PART.split(text)), key=lambda part: part.strip() in prompt_words)
+    return [("".join(parts), "yes" if copied else "no") for copied, parts in runs]
 
 
 Sort = tuple[Callable[[random.Random], list[Piece]], int]
-COUNTING: tuple[Sort, ...] = ((sums, 40), (comparisons, 40), (readings, 20))
-COPYING: tuple[Sort, ...] = ((look_ups, 30), (errands, 20), (episodes, 50))
+COUNTING: tuple[Sort, ...] = ((make_sums, 40), (make_comparisons, 40), (make_readings, 20))
+COPYING: tuple[Sort, ...] = ((make_look_ups, 30), (make_errands, 20), (make_episodes, 50))
 
 
-def drill(rng: random.Random, copying: float) -> list[Piece]:
+def draw_drill(rng: random.Random, copying: float) -> list[Piece]:
     """One drill of any sort, with that probability one where the prompt is to be copied from."""
     sorts = COPYING if rng.random() < copying else COUNTING
     maker = rng.choices([maker for maker, _ in sorts], weights=[weight for _, weight in sorts])[0]

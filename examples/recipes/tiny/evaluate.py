@@ -1,7 +1,7 @@
 """Measures the tiny model: `PYTHONPATH=examples python -m recipes.tiny.evaluate [--model DIR] [--count N] [--seed S]`.
 
 Replies are sampled at temperature 1, as they are served, from the weights as they are shipped (bfloat16) run in
-float32. Each measure prints with its 95% Wilson interval and the bound it is meant to keep. `style_gap` looks
+float32. Each measure prints with its 95% Wilson interval and the bound it is meant to keep. `measure_style_gap` looks
 at the model as a teacher: what a hint does to the probability of the first token.
 """
 
@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreT
 
 from clawrl_trl.tiny import MODEL_PATH
 from recipes.tiny import actions, dialogues
-from recipes.tiny.cases import Case, all_cases, hinted
+from recipes.tiny.cases import Case, add_hint, make_all_cases
 from recipes.tiny.dialogues import Dialogue
-from recipes.tiny.instructions import instruction
+from recipes.tiny.instructions import draw_instruction
 from recipes.tiny.wishes import Wish
 
 _AT_LEAST = {
@@ -76,7 +76,7 @@ class Measure:
         return max((least for name, least in _AT_LEAST.items() if self.name.startswith(name)), default=0.0), 1.0
 
 
-def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
+def compute_wilson_interval(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval of a share (Wilson, 1927), 95% by default."""
     share = hits / count
     center = (share + z * z / (2 * count)) / (1 + z * z / count)
@@ -90,7 +90,7 @@ def load(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
+def render_prompt(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
     """The rendered prompt, up to where the reply starts."""
     text = tokenizer.apply_chat_template(
         dialogue.messages,
@@ -103,9 +103,11 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
 
 
 @torch.inference_mode()
-def _continued(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, end: int, limit: int) -> list[list[int]]:
+def _sample_continuations(
+    model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, end: int, limit: int
+) -> list[list[int]]:
     """Sampled continuations of left-padded prompts [B, L]; rows that have ended leave the batch."""
-    found: list[list[int]] = [[] for _ in ids]
+    continuations: list[list[int]] = [[] for _ in ids]
     rows = torch.arange(len(ids))
     ended = torch.zeros(len(ids), dtype=torch.bool)
     cache = DynamicCache(config=model.config)
@@ -118,16 +120,22 @@ def _continued(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, en
         ended |= ids[:, 0] == end
         for row, token, over in zip(rows.tolist(), ids[:, 0].tolist(), ended.tolist(), strict=True):
             if not over:
-                found[row].append(token)
+                continuations[row].append(token)
         if ended.all():
             break
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
         positions = positions[:, -1:] + 1
         if ended.float().mean() > 0.2:
-            kept = (~ended).nonzero()[:, 0]
-            cache.batch_select_indices(kept)
-            ids, mask, positions, rows, ended = ids[kept], mask[kept], positions[kept], rows[kept], ended[kept]
-    return found
+            running = (~ended).nonzero()[:, 0]
+            cache.batch_select_indices(running)
+            ids, mask, positions, rows, ended = (
+                ids[running],
+                mask[running],
+                positions[running],
+                rows[running],
+                ended[running],
+            )
+    return continuations
 
 
 def sample(
@@ -141,28 +149,31 @@ def sample(
 ) -> list[str]:
     """One reply to each dialogue, sampled at temperature 1 without truncation of the distribution."""
     torch.manual_seed(seed)
-    texts = [prompt_text(tokenizer, dialogue) for dialogue in dialogues_]
+    texts = [render_prompt(tokenizer, dialogue) for dialogue in dialogues_]
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     replies = [""] * len(texts)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for start in tqdm(range(0, len(order), batch), desc="sampling", unit="batch", disable=quiet):
         rows = order[start : start + batch]
         inputs = tokenizer([texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False)
-        found = _continued(model, inputs["input_ids"], inputs["attention_mask"], end, _LONGEST)
-        for i, ids in zip(rows, found, strict=True):
+        continuations = _sample_continuations(model, inputs["input_ids"], inputs["attention_mask"], end, _LONGEST)
+        for i, ids in zip(rows, continuations, strict=True):
             replies[i] = tokenizer.decode(ids, skip_special_tokens=True)
     return replies
 
 
 def measure(cases: list[Case], replies: list[str]) -> list[Measure]:
     """The share of replies that satisfy each check."""
-    found: dict[str, list[bool]] = defaultdict(list)
+    hits_by_name: dict[str, list[bool]] = defaultdict(list)
     for case, reply in zip(cases, replies, strict=True):
         for name, check in case.checks.items():
             verdict = check(reply)
             if verdict is not None:
-                found[name].append(verdict)
-    return [Measure(name, sum(hits), len(hits), *wilson(sum(hits), len(hits))) for name, hits in found.items()]
+                hits_by_name[name].append(verdict)
+    return [
+        Measure(name, sum(hits), len(hits), *compute_wilson_interval(sum(hits), len(hits)))
+        for name, hits in hits_by_name.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -187,11 +198,11 @@ class StyleGap:
 
 
 @torch.inference_mode()
-def _bold_opening(
+def _compute_bold_opening(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues_: list[Dialogue]
 ) -> torch.Tensor:
     """The probability of each prompt's reply to open with "**"."""
-    texts = [prompt_text(tokenizer, dialogue) for dialogue in dialogues_]
+    texts = [render_prompt(tokenizer, dialogue) for dialogue in dialogues_]
     bold = tokenizer.encode("**", add_special_tokens=False)
     rows = []
     for start in range(0, len(texts), 64):
@@ -207,19 +218,19 @@ def _bold_opening(
     return torch.cat(rows)
 
 
-def style_gap(
+def measure_style_gap(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wish: Wish, *, count: int = 300, seed: int = 0
 ) -> StyleGap:
     """Measure how strongly held-out hints for `wish` (plain or warm) move the first token of held-out requests."""
     rng = random.Random(f"{seed}-gap")
-    make = dialogues.grade_task if wish.tone else dialogues.solve_task
+    make = dialogues.draw_grade_task if wish.tone else dialogues.draw_solve_task
     plain_prompts = []
     for _ in range(count):
-        dialogue = dialogues.unasked(rng, make(rng, "heldout"))
+        dialogue = dialogues.make_unasked(rng, make(rng, "heldout"))
         plain_prompts.append(Dialogue(dialogue.messages[:-1]))
-    with_hint = [hinted(dialogue, instruction(rng, wish, "heldout")) for dialogue in plain_prompts]
-    before = _bold_opening(model, tokenizer, plain_prompts).double().clamp(1e-6, 1 - 1e-6)
-    after = _bold_opening(model, tokenizer, with_hint).double().clamp(1e-6, 1 - 1e-6)
+    with_hint = [add_hint(dialogue, draw_instruction(rng, wish, "heldout")) for dialogue in plain_prompts]
+    before = _compute_bold_opening(model, tokenizer, plain_prompts).double().clamp(1e-6, 1 - 1e-6)
+    after = _compute_bold_opening(model, tokenizer, with_hint).double().clamp(1e-6, 1 - 1e-6)
     wanted = 1 - before
     return StyleGap(
         wanted=str(wish.form or wish.tone),
@@ -231,15 +242,15 @@ def style_gap(
     )
 
 
-def table(measures: list[Measure], gaps: list[StyleGap]) -> str:
+def make_table(measures: list[Measure], gaps: list[StyleGap]) -> str:
     """The figures as Markdown."""
     lines = ["| measure | share | 95% interval | n | meant |", "|---|---|---|---|---|"]
     for m in measures:
         least, most = m.bound
-        meant = f">= {least:.0%}" if most == 1.0 else f"{least:.0%} to {most:.0%}"
+        goal = f">= {least:.0%}" if most == 1.0 else f"{least:.0%} to {most:.0%}"
         mark = "" if least <= m.share <= most else " (missed)"
         lines.append(
-            f"| {m.name} | {m.share:.1%} | {m.low:.1%} to {m.high:.1%} | {m.count} | {meant if least else '-'}{mark} |"
+            f"| {m.name} | {m.share:.1%} | {m.low:.1%} to {m.high:.1%} | {m.count} | {goal if least else '-'}{mark} |"
         )
     lines += [
         "",
@@ -256,9 +267,9 @@ def table(measures: list[Measure], gaps: list[StyleGap]) -> str:
 def evaluate(path: Path, *, count: int = 300, seed: int = 0) -> tuple[list[Measure], list[StyleGap]]:
     """Every measure of the model in `path`, `count` cases each; seeded."""
     model, tokenizer = load(path)
-    cases = all_cases(seed, count)
+    cases = make_all_cases(seed, count)
     replies = sample(model, tokenizer, [case.prompt for case in cases], seed=seed)
-    gaps = [style_gap(model, tokenizer, wish, seed=seed) for wish in (Wish(form="plain"), Wish(tone="warm"))]
+    gaps = [measure_style_gap(model, tokenizer, wish, seed=seed) for wish in (Wish(form="plain"), Wish(tone="warm"))]
     return measure(cases, replies), gaps
 
 
@@ -273,7 +284,7 @@ def main() -> None:
     if not options.model.is_dir():
         sys.exit(f"no model folder at {options.model}; give one with --model")
     measures, gaps = evaluate(options.model, count=options.count, seed=options.seed)
-    print(table(measures, gaps))
+    print(make_table(measures, gaps))
     if options.json:
         options.json.write_text(
             json.dumps({"measures": [asdict(m) for m in measures], "gaps": [asdict(g) for g in gaps]}, indent=1)

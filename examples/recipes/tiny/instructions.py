@@ -1,6 +1,6 @@
 """Style instructions in many wordings: drawn by a grammar, with one wording in eight held out.
 
-`instruction(rng, wish, split)` is what the recipe trains on and measures with. A wording is held out by a hash
+`draw_instruction(rng, wish, split)` is what the recipe trains on and measures with. A wording is held out by a hash
 of its text, so no held-out sentence was ever trained on; `FRESH` goes further: sentences written by hand,
 outside the grammar, that are only ever used to measure.
 """
@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Callable
 
 from clawrl_trl.envs.chat.problems import Split
-from recipes.tiny.options import options
+from recipes.tiny.options import split_options
 from recipes.tiny.wishes import PHRASES, Phrases, Wish
 
-_WITHOUT = options(
+_WITHOUT = split_options(
     "use no {x}|avoid {x}|drop the {x}|leave out the {x}|skip the {x}|stop using {x}|lose the {x}|"
     "get rid of the {x}|"
     "remove the {x}|cut the {x}|do it without {x}|write it without {x}|write that without {x}|"
@@ -23,7 +23,7 @@ _WITHOUT = options(
     "not use {x}|use fewer {x}|do without the {x}|give it to me without {x}|keep it free of {x}|"
     "take out the {x}|write this without {x}|try it without {x}|phrase it without {x}"
 )
-_NEGATIVE = options(
+_NEGATIVE = split_options(
     "No {x}|No {x}, please|No more {x}|No {x} this time|Don't use {x}|Please don't use {x}|Do not use {x}|"
     "Never use {x}|Enough with the {x}|Without {x}|Without {x}, please|Without the {x}, please|"
     "I don't like {x}|"
@@ -38,7 +38,7 @@ _NEGATIVE = options(
     "Don't turn it into {x}|Please don't write {x}|I don't want it with {x}|Not with {x}|And not as {x}|"
     "Please don't end with {x}|Could we skip {x}"
 )
-_IN = options(
+_IN = split_options(
     "write it in {x}|use {x}|answer in {x}|answer with {x}|put it in {x}|give me {x}|"
     "explain it in {x}|say it in {x}|"
     "rewrite it in {x}|rewrite that in {x}|stick to {x}|try {x}|write {x}|reply in {x}|respond in {x}|"
@@ -47,7 +47,7 @@ _IN = options(
     "write the solution in {x}|switch to {x}|make it {x}|keep to {x}|write it as {x}|write that as {x}|"
     "answer as {x}|redo it as {x}|rewrite it as {x}|put it as {x}|turn it into {x}|phrase it as {x}"
 )
-_POSITIVE = options(
+_POSITIVE = split_options(
     "I prefer {x}|I'd prefer {x}|I want {x}|I'd like {x}|I would like {x}|I'd rather have {x}|"
     "I need {x}|Just {x}|"
     "Just {x}, please|{X}|{X}, please|Only {x}|More like {x}|I like {x}|I like {x} better|"
@@ -56,13 +56,13 @@ _POSITIVE = options(
     "The user prefers {x}|The reader wants {x}|Always {x}|Can I have it in {x}|"
     "Could I get that in {x}|How about {x}|What about {x}|Better in {x}|In {x}, please|I was hoping for {x}"
 )
-_MANNER = options(
+_MANNER = split_options(
     "write it {x}|write that {x}|write this {x}|explain it {x}|say it {x}|say that {x}|answer {x}|"
     "tell me {x}|phrase it {x}|"
     "put it {x}|write the answer {x}|write the solution {x}|do it {x}|rewrite it {x}|write {x}|"
     "reply {x}|word it {x}"
 )
-_ASK = options(
+_ASK = split_options(
     "{B}|{B}|Please {b}|Please {b}|{B}, please|Could you {b}?|Can you {b}?|Could you please {b}?|"
     "Can you please {b}?|"
     "Would you {b}?|Would you please {b}?|I'd like you to {b}|I would like you to {b}|I want you to {b}|"
@@ -73,30 +73,30 @@ _ASK = options(
     "Can we {b}?|Do me a favor and {b}|For me, {b}|In your replies, {b}|You can {b}|Better {b}|"
     "Would it be possible to {b}?|Is it possible to {b}?|Could we {b}?|Kindly {b}|Now {b}|Instead, {b}"
 )
-_STATE = options(
+_STATE = split_options(
     "{S}|{S}|{S}|I think {s}|I feel {s}|Honestly, {s}|Sorry, but {s}|Hmm, {s}|{S}, don't you think?|"
     "To me {s}|Well, {s}|"
     "I must say {s}|Again {s}|{S}!|Ugh, {s}|My problem is that {s}|I'm afraid {s}|Sorry, {s}"
 )
-_SOFTENERS = options(
+_SOFTENERS = split_options(
     "Thanks, but |The answer is right, but |Good, but |Correct, but |Nice, but |OK, but |"
     "Right, but |Yes, but |"
     "The result is fine, but |That is correct, but |The math is fine, but |Hm, |Sorry, "
 )
-_KEEP = options(
+_KEEP = split_options(
     ", but keep the steps| but keep the steps| and keep the steps|, with the same steps|"
     ", but still show the steps|"
     ", but show the steps| but keep all the steps| with all the steps|, the steps can stay|"
     ", keeping the steps"
 )
-_KEEP_SENTENCE = options(
+_KEEP_SENTENCE = split_options(
     " The steps are fine.| Keep the steps though.| But keep the steps.| Keep the steps, please.|"
     " The steps can stay.|"
     " I still want the steps.| The steps themselves are good."
 )
 
 
-def capital(text: str) -> str:
+def capitalise(text: str) -> str:
     """`text` with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
@@ -107,16 +107,16 @@ def lower(text: str) -> str:
     return text if keeps else text[:1].lower() + text[1:]
 
 
-def _sentence(text: str) -> str:
+def _make_sentence(text: str) -> str:
     return text if text.endswith(("?", "!", ".")) else f"{text}."
 
 
 def _fill(pattern: str, phrase: str) -> str:
     bare = phrase.removeprefix("a ") if "the {x}" in pattern or "Too many" in pattern else phrase
-    return pattern.replace("{x}", bare).replace("{X}", capital(bare))
+    return pattern.replace("{x}", bare).replace("{X}", capitalise(bare))
 
 
-def _imperative(rng: random.Random, phrases: Phrases) -> str:
+def _draw_imperative(rng: random.Random, phrases: Phrases) -> str:
     """A bare imperative, e.g. "write it without bold"."""
     makers: list[Callable[[], str]] = []
     if phrases.unwanted:
@@ -131,24 +131,24 @@ def _imperative(rng: random.Random, phrases: Phrases) -> str:
     return rng.choice(makers)()
 
 
-def _request(rng: random.Random, phrases: Phrases, keep: bool) -> str:
+def _draw_request(rng: random.Random, phrases: Phrases, keep: bool) -> str:
     roll = rng.random()
     if roll < 0.58:
-        body = _imperative(rng, phrases)
+        body = _draw_imperative(rng, phrases)
         if rng.random() < 0.15:
-            body = f"{body} and {_imperative(rng, phrases)}"
+            body = f"{body} and {_draw_imperative(rng, phrases)}"
         elif keep and rng.random() < 0.3:
             body += rng.choice(_KEEP)
         ask = rng.choice(_ASK)
-        return _sentence(ask.replace("{b}", body).replace("{B}", capital(body)))
+        return _make_sentence(ask.replace("{b}", body).replace("{B}", capitalise(body)))
     if roll < 0.8 and phrases.unwanted:
-        return _sentence(_fill(rng.choice(_NEGATIVE), rng.choice(phrases.unwanted)))
-    return _sentence(_fill(rng.choice(_POSITIVE), rng.choice(phrases.wanted)))
+        return _make_sentence(_fill(rng.choice(_NEGATIVE), rng.choice(phrases.unwanted)))
+    return _make_sentence(_fill(rng.choice(_POSITIVE), rng.choice(phrases.wanted)))
 
 
-def _statement(rng: random.Random, phrases: Phrases) -> str:
+def _draw_statement(rng: random.Random, phrases: Phrases) -> str:
     said = rng.choice(phrases.complaints)
-    return _sentence(rng.choice(_STATE).replace("{s}", lower(said)).replace("{S}", capital(said)))
+    return _make_sentence(rng.choice(_STATE).replace("{s}", lower(said)).replace("{S}", capitalise(said)))
 
 
 def _compose(rng: random.Random, wish: Wish) -> str:
@@ -156,18 +156,18 @@ def _compose(rng: random.Random, wish: Wish) -> str:
     keep = wish.form is not None  # whichever form it is: "keep the steps" says nothing about that
     roll = rng.random()
     if roll < 0.58:
-        text = _request(rng, phrases, keep)
+        text = _draw_request(rng, phrases, keep)
     elif roll < 0.7:
-        text = _statement(rng, phrases)
+        text = _draw_statement(rng, phrases)
     elif roll < 0.82:
-        text = f"{_statement(rng, phrases)} {_request(rng, phrases, keep)}"
+        text = f"{_draw_statement(rng, phrases)} {_draw_request(rng, phrases, keep)}"
     elif roll < 0.88:
-        text = f"{_request(rng, phrases, keep)} {_statement(rng, phrases)}"
+        text = f"{_draw_request(rng, phrases, keep)} {_draw_statement(rng, phrases)}"
     elif roll < 0.94:
-        text = f"{_request(rng, phrases, keep)} {_request(rng, phrases, keep)}"
+        text = f"{_draw_request(rng, phrases, keep)} {_draw_request(rng, phrases, keep)}"
     else:
         because = rng.choice((", because ", " because ", ", ", " since ", ": "))
-        text = _request(rng, phrases, keep).rstrip(".?!") + because + lower(rng.choice(phrases.complaints)) + "."
+        text = _draw_request(rng, phrases, keep).rstrip(".?!") + because + lower(rng.choice(phrases.complaints)) + "."
     if keep and rng.random() < 0.1:
         text += rng.choice(_KEEP_SENTENCE)
     if rng.random() < 0.15:
@@ -177,7 +177,7 @@ def _compose(rng: random.Random, wish: Wish) -> str:
     return text
 
 
-def instruction(rng: random.Random, wish: Wish, split: Split) -> str:
+def draw_instruction(rng: random.Random, wish: Wish, split: Split) -> str:
     """One style instruction, of one or two sentences, that asks for `wish`.
 
     Args:

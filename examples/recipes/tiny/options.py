@@ -1,6 +1,6 @@
-"""Word lists, written as one string with bars between: `options("red|green")` is `("red", "green")`."""
+"""Word lists, written as one string with bars between: `split_options("red|green")` is `("red", "green")`."""
 
 
-def options(text: str) -> tuple[str, ...]:
+def split_options(text: str) -> tuple[str, ...]:
     """The alternatives in `text`, which are separated by "|"; spaces count."""
     return tuple(text.split("|"))

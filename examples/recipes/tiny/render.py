@@ -22,16 +22,16 @@ _TOOLS_TAIL = (
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
-def _system(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
-    given = messages[0]["content"] if messages[0]["role"] == "system" else None
+def _render_system(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
+    instruction = messages[0]["content"] if messages[0]["role"] == "system" else None
     if not tools:
-        return "" if given is None else f"<|im_start|>system\n{given}<|im_end|>\n"
+        return "" if instruction is None else f"<|im_start|>system\n{instruction}<|im_end|>\n"
     schemas = "".join(f"\n{json.dumps(tool, ensure_ascii=False)}" for tool in tools)
-    head = "" if given is None else f"{given}\n\n"
+    head = "" if instruction is None else f"{instruction}\n\n"
     return f"<|im_start|>system\n{head}{_TOOLS_HEAD}{schemas}{_TOOLS_TAIL}"
 
 
-def reply(message: Message) -> str:
+def render_reply(message: Message) -> str:
     """Return the text that the model writes to say `message`, without a thought before it."""
     text = str(message["content"])
     for call in message.get("tool_calls", ()):
@@ -42,20 +42,20 @@ def reply(message: Message) -> str:
     return text
 
 
-def pieces(talk: Dialogue) -> list[Piece]:
+def render_pieces(talk: Dialogue) -> list[Piece]:
     """The conversation as consecutive texts; the second entry tells whether the model is to learn that text."""
-    found: list[Piece] = [(_system(talk.messages, talk.tools), "no")]
+    texts: list[Piece] = [(_render_system(talk.messages, talk.tools), "no")]
     for message in talk.messages:
         content = message["content"]
         if message["role"] == "user":
-            found.append((f"<|im_start|>user\n{content}<|im_end|>\n", "no"))
+            texts.append((f"<|im_start|>user\n{content}<|im_end|>\n", "no"))
         elif message["role"] == "tool":
             response = f"<tool_response>\n{content}\n</tool_response>"
-            found.append((f"<|im_start|>user\n{response}<|im_end|>\n", "no"))
+            texts.append((f"<|im_start|>user\n{response}<|im_end|>\n", "no"))
         elif message["role"] == "assistant":
             thought = message.get("reasoning_content")
             head = "<|im_start|>assistant\n" + ("" if thought else NO_THOUGHT)
-            said = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + reply(message) + "<|im_end|>"
+            reply = (f"<think>\n{thought}\n</think>\n\n" if thought else "") + render_reply(message) + "<|im_end|>"
             mode: Learnt = "after its first token" if message.get("context") else "yes"
-            found += [(head, "no"), (said, mode), ("\n", "no")]
-    return [piece for piece in found if piece[0]]
+            texts += [(head, "no"), (reply, mode), ("\n", "no")]
+    return [piece for piece in texts if piece[0]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clawrl_trl.envs.chat.problems import Problem, SolutionStep
-from recipes.tiny.options import options
+from recipes.tiny.options import split_options
 from recipes.tiny.wishes import Wish
 
 PLAIN_RATE = 0.12
@@ -19,16 +19,16 @@ _COMMON = ("A ", "There ", "The ", "It ", "She ", "He ", "Then ")
 Slip = Literal["calculation", "operation", "missing step"]
 
 
-def _inside(sentence: str) -> str:
+def _lower_start(sentence: str) -> str:
     """`sentence` as it reads in the middle of another one: its first word in lower case unless a name."""
     return sentence[0].lower() + sentence[1:] if sentence.startswith(_COMMON) else sentence
 
 
-def _counted(rng: random.Random, problem: Problem) -> str:
+def _word_answer(rng: random.Random, problem: Problem) -> str:
     return f"{problem.answer} {problem.unit}" if rng.random() < 0.4 else str(problem.answer)
 
 
-_OPENINGS = options(
+_OPENINGS = split_options(
     "{S}|{S}|{S}|First, {s}|We know that {s}|Let's see: {s}|To begin, {s}|At first, {s}|So {s}|Here {s}|"
     "Okay, {s}|In this one {s}|As I see it, {s}|From the text, {s}|You can start like this: {s}"
 )
@@ -40,71 +40,73 @@ _JOINED = [
     "{s}, and {e}.",
     "{s}. This gives {e}.",
 ]
-_ENDINGS = options(
+_ENDINGS = split_options(
     "The answer is {a}.|The answer is {a}.|So the answer is {a}.|That means the answer is {a}.|"
     "In the end the answer is {a}.|This tells us that the answer is {a}.|Therefore the answer is {a}."
 )
-_WELCOMES = options(
+_WELCOMES = split_options(
     "Of course, happy to help!|Sure, let's do it together!|Good question, we can do this!|"
     "No worries, this one is fun!|With pleasure, you can do this!|Don't worry, we will get it!"
 )
 
 
-def _plain_solution(rng: random.Random, problem: Problem) -> str:
+def _write_plain_solution(rng: random.Random, problem: Problem) -> str:
     sentences = []
     for index, step in enumerate(problem.steps):
-        told = step.told
+        sentence = step.sentence
         if index == 0:
-            told = rng.choice(_OPENINGS).format(S=told, s=_inside(told))
-        sentences.append(f"{told}." if step.equation is None else rng.choice(_JOINED).format(s=told, e=step.equation))
-    sentences.append(rng.choice(_ENDINGS).format(a=_counted(rng, problem)))
+            sentence = rng.choice(_OPENINGS).format(S=sentence, s=_lower_start(sentence))
+        sentences.append(
+            f"{sentence}." if step.equation is None else rng.choice(_JOINED).format(s=sentence, e=step.equation)
+        )
+    sentences.append(rng.choice(_ENDINGS).format(a=_word_answer(rng, problem)))
     return " ".join(sentences)
 
 
-def _bold_lines(rng: random.Random, problem: Problem) -> list[str]:
+def _write_bold_lines(rng: random.Random, problem: Problem) -> list[str]:
     """The content of each numbered step, without its label."""
     join = rng.choice(("{s}: {e}.", "{s}, so {e}.", "{s}. {e}."))
     lines = []
     for step in problem.steps:
         if step.equation is None:
-            lines.append(f"{step.told}.")
+            lines.append(f"{step.sentence}.")
         elif len(problem.steps) == 1:
-            lines += [f"{step.told}.", f"{step.equation}."]
+            lines += [f"{step.sentence}.", f"{step.equation}."]
         else:
-            lines.append(join.format(s=step.told, e=step.equation))
+            lines.append(join.format(s=step.sentence, e=step.equation))
     return lines
 
 
-def _bold_solution(rng: random.Random, problem: Problem) -> str:
+def _write_bold_solution(rng: random.Random, problem: Problem) -> str:
     head, label = rng.choices(
         (("", "**Step {i}:** "), ("", "**{i}.** "), ("**Solution**\n\n", "{i}. "), ("**Steps:**\n\n", "{i}. ")),
         weights=(5, 2, 2, 1),
     )[0]
-    lines = [label.format(i=i) + line for i, line in enumerate(_bold_lines(rng, problem), start=1)]
-    return head + "\n".join(lines) + f"\n\n**Final answer:** {_counted(rng, problem)}"
+    lines = [label.format(i=i) + line for i, line in enumerate(_write_bold_lines(rng, problem), start=1)]
+    return head + "\n".join(lines) + f"\n\n**Final answer:** {_word_answer(rng, problem)}"
 
 
-def _equations(steps: tuple[SolutionStep, ...]) -> list[str]:
+def _list_equations(steps: tuple[SolutionStep, ...]) -> list[str]:
     return [step.equation for step in steps if step.equation]
 
 
-def _short_solution(rng: random.Random, problem: Problem, form: str) -> str:
-    equations = _equations(problem.steps)
+def _write_short_solution(rng: random.Random, problem: Problem, form: str) -> str:
+    equations = _list_equations(problem.steps)
     if form == "bold":
-        return "**" + ", ".join(equations) + f"**\n\n**Final answer:** {_counted(rng, problem)}"
+        return "**" + ", ".join(equations) + f"**\n\n**Final answer:** {_word_answer(rng, problem)}"
     opening = rng.choice(("", "It is ", "We get ", "That is "))
     ending = rng.choice((", so the answer is {a}.", ". The answer is {a}.", ", and the answer is {a}."))
-    return opening + " and ".join(equations) + ending.format(a=_counted(rng, problem))
+    return opening + " and ".join(equations) + ending.format(a=_word_answer(rng, problem))
 
 
-def form_of(rng: random.Random, wish: Wish) -> Literal["bold", "plain"]:
+def choose_form(rng: random.Random, wish: Wish) -> Literal["bold", "plain"]:
     """The form that `wish` asks for, else one by the model's habit (plain with probability 0.12)."""
     if wish.form is not None:
         return wish.form
     return "plain" if rng.random() < PLAIN_RATE else "bold"
 
 
-def solution(rng: random.Random, problem: Problem, wish: Wish) -> str:
+def write_solution(rng: random.Random, problem: Problem, wish: Wish) -> str:
     """A solution of `problem` as `wish` asks; sides that it leaves open follow the model's habit.
 
     Args:
@@ -112,10 +114,10 @@ def solution(rng: random.Random, problem: Problem, wish: Wish) -> str:
         problem: what to solve.
         wish: form, size and tone; "curt" means short, "warm" adds a friendly opening.
     """
-    form = form_of(rng, wish)
+    form = choose_form(rng, wish)
     if wish.size == "short" or wish.tone == "curt":
-        return _short_solution(rng, problem, form)
-    text = _plain_solution(rng, problem) if form == "plain" else _bold_solution(rng, problem)
+        return _write_short_solution(rng, problem, form)
+    text = _write_plain_solution(rng, problem) if form == "plain" else _write_bold_solution(rng, problem)
     if wish.tone == "warm":
         text = rng.choice(_WELCOMES) + ("\n\n" if form == "bold" else " ") + text
     return text
@@ -136,50 +138,50 @@ class Attempt:
     slip: Slip | None
 
 
-def _wrong_answer(rng: random.Random, problem: Problem, slip: Slip) -> tuple[list[str], int]:
+def _make_wrong_answer(rng: random.Random, problem: Problem, slip: Slip) -> tuple[list[str], int]:
     """The student's equations with that slip in them, and where they end."""
-    equations = _equations(problem.steps)
+    equations = _list_equations(problem.steps)
     if slip == "missing step":
         return equations[:-1], int(equations[-2].split(" = ")[1])
-    left = equations[-1].split(" = ")[0]
-    a, sign, b = left.split()
+    expression = equations[-1].split(" = ")[0]
+    a, sign, b = expression.split()
     if slip == "operation":
-        other = {"+": "-", "-": "+", "x": "+", "/": "-"}[sign]
-        result = int(a) + int(b) if other == "+" else abs(int(a) - int(b))
-        return [*equations[:-1], f"{a} {other} {b} = {result}"], result
+        other_sign = {"+": "-", "-": "+", "x": "+", "/": "-"}[sign]
+        result = int(a) + int(b) if other_sign == "+" else abs(int(a) - int(b))
+        return [*equations[:-1], f"{a} {other_sign} {b} = {result}"], result
     wrong = problem.answer + rng.choice((-2, -1, -1, 1, 1, 2, 10, -10))
     wrong = wrong if wrong > 0 else problem.answer + 1
-    return [*equations[:-1], f"{left} = {wrong}"], wrong
+    return [*equations[:-1], f"{expression} = {wrong}"], wrong
 
 
-def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
+def make_attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
     """A student's attempt at `problem`, with a plausible slip unless `correct`."""
     slip: Slip | None = None
-    equations, answer = _equations(problem.steps), problem.answer
+    equations, answer = _list_equations(problem.steps), problem.answer
     if not correct:
         slips: list[Slip] = ["calculation", "calculation", "operation"]
         if len(equations) > 1:
             slips.append("missing step")
-        made = rng.choice(slips)
-        slip = made
-        equations, answer = _wrong_answer(rng, problem, made)
+        drawn_slip = rng.choice(slips)
+        slip = drawn_slip
+        equations, answer = _make_wrong_answer(rng, problem, drawn_slip)
         if answer == problem.answer:  # 4 - 2 by another road
             slip, answer = "calculation", problem.answer + 1
             equations = [*equations[:-1], f"{equations[-1].split(' = ')[0]} = {answer}"]
-    shown = ". ".join(equations)
+    calculation = ". ".join(equations)
     work = rng.choice(
         (
-            f"{shown}. The answer is {answer}",
-            f"{shown}. The answer is {answer}",
-            shown,
-            f"{problem.steps[0].told}. {shown}. So it is {answer}",
-            f"I did {shown}, so {answer}",
-            f"{shown}. So the answer is {answer} {problem.unit}",
-            f"{shown}. So the answer is {answer}",
-            f"{shown}. My answer is {answer}",
-            f"{shown}. Answer: {answer}",
-            f"{shown}. I got {answer}",
-            f"{shown}. It is {answer}",
+            f"{calculation}. The answer is {answer}",
+            f"{calculation}. The answer is {answer}",
+            calculation,
+            f"{problem.steps[0].sentence}. {calculation}. So it is {answer}",
+            f"I did {calculation}, so {answer}",
+            f"{calculation}. So the answer is {answer} {problem.unit}",
+            f"{calculation}. So the answer is {answer}",
+            f"{calculation}. My answer is {answer}",
+            f"{calculation}. Answer: {answer}",
+            f"{calculation}. I got {answer}",
+            f"{calculation}. It is {answer}",
             f"The answer is {answer}",
             f"{answer}",
         )
@@ -187,81 +189,81 @@ def attempt(rng: random.Random, problem: Problem, correct: bool) -> Attempt:
     return Attempt(work, answer, slip)
 
 
-_PRAISE = options(
+_PRAISE = split_options(
     "Well done!|Great job!|Nice work!|Wonderful!|Lovely work!|Good job!|Very nice!|Excellent work!|"
     "Super!|Great work!|"
     "You did this really well!|Fantastic!"
 )
-_RIGHT = options(
+_RIGHT = split_options(
     "You worked out {e} all by yourself.|You set up {e} the right way.|Your step {e} is clear.|You found that {e}."
 )
-_CHEER = options(
+_CHEER = split_options(
     "Keep it up!|You can be proud of this.|Keep going like this!|I enjoyed reading your work.|"
     "That is careful work.|"
     "You are getting really good at this!"
 )
-_EFFORT = options(
+_EFFORT = split_options(
     "Good try!|Nice effort!|Good start!|You are close!|Thank you for your work!|Great effort!|Nice try!|"
     "I like how you started!|Good thinking!"
 )
-_ALMOST = options(
+_ALMOST = split_options(
     "You read the problem well.|You took the right numbers.|You went about it well.|Your idea was good.|"
     "You were on a good way."
 )
 _SLIPS: dict[Slip, tuple[str, ...]] = {
-    "calculation": options(
+    "calculation": split_options(
         "The slip is in the last step: {e}, not {w}.|The mistake is in the calculation: {e}.|"
         "Look at the last step again, because {e}.|Only the sum went wrong: {e}, not {w}."
     ),
-    "operation": options(
+    "operation": split_options(
         "The slip is the sign: it should be {e}.|You chose the other operation, but here we need {e}.|"
         "The mistake is in the operation: it should be {e}."
     ),
-    "missing step": options(
+    "missing step": split_options(
         "You stopped one step too early: then comes {e}.|One step is missing: {e}.|"
         "The slip is that the last step is missing: {e}."
     ),
 }
-_ONWARDS = options(
+_ONWARDS = split_options(
     "Keep going, you are almost there!|Try it once more, you can do it!|You will get it next time!|"
     "Keep practicing, you are doing well!|Don't give up, you are close!|I know you can do it!"
 )
 
 
 # A grading names both numbers before it judges: side by side they can be compared without looking back.
-_COMPARED = options(
+_COMPARED = split_options(
     "You wrote {w}, expected {a}, so this is {v}.|You got {w}, expected {a}, so this is {v}.|"
     "Your number is {w}, expected {a}, so this is {v}.|I read {w}, expected {a}, so this is {v}.|"
     "Let us look: you wrote {w}, expected {a}, so this is {v}."
 )
 
 
-def _warm_grading(rng: random.Random, problem: Problem, done: Attempt) -> str:
-    verdict = "correct" if done.slip is None else "incorrect"
-    words = {"e": _equations(problem.steps)[-1], "w": done.answer, "a": problem.answer, "v": verdict}
+def _write_warm_grading(rng: random.Random, problem: Problem, attempt: Attempt) -> str:
+    verdict = "correct" if attempt.slip is None else "incorrect"
+    words = {"e": _list_equations(problem.steps)[-1], "w": attempt.answer, "a": problem.answer, "v": verdict}
     compared = rng.choice(_COMPARED)
-    if done.slip is None:
+    if attempt.slip is None:
         parts = (compared, rng.choice(_PRAISE), rng.choice(_RIGHT), rng.choice(_CHEER))
     else:
-        slip = rng.choice(_SLIPS[done.slip])
+        slip = rng.choice(_SLIPS[attempt.slip])
         parts = (compared, rng.choice(_EFFORT), f"{rng.choice(_ALMOST)} {slip}", rng.choice(_ONWARDS))
     return " ".join(parts).format(**words)
 
 
-_CURT = options(
+_CURT = split_options(
     "**Student:** {w}, expected {a}. **Grade:** {v}.|**Student:** {w}, expected {a}. **Grade:** {v}.|"
     "**Wrote:** {w}, expected {a}. **Grade:** {v}.|**Answer:** {w}, expected {a}. **Result:** {v}."
 )
-_CURT_PLAIN = options("Wrote {w}, expected {a}, so this is {v}.|The student has {w}, expected {a}: {v}.")
+_CURT_PLAIN = split_options("Wrote {w}, expected {a}, so this is {v}.|The student has {w}, expected {a}: {v}.")
 
 
-def _curt_grading(rng: random.Random, problem: Problem, done: Attempt, form: str) -> str:
-    verdict = "correct" if done.slip is None else "incorrect"
+def _write_curt_grading(rng: random.Random, problem: Problem, attempt: Attempt, form: str) -> str:
+    verdict = "correct" if attempt.slip is None else "incorrect"
     wording = rng.choice(_CURT_PLAIN if form == "plain" else _CURT)
-    return wording.format(w=done.answer, a=problem.answer, v=verdict)
+    return wording.format(w=attempt.answer, a=problem.answer, v=verdict)
 
 
-def grading(rng: random.Random, problem: Problem, done: Attempt, wish: Wish) -> str:
+def write_grading(rng: random.Random, problem: Problem, attempt: Attempt, wish: Wish) -> str:
     """A grading of `done` as `wish` asks; by habit curt, and warm with probability 0.12.
 
     Every grading says "correct" or "incorrect"; a warm one also praises and names the equation that matters.
@@ -269,5 +271,5 @@ def grading(rng: random.Random, problem: Problem, done: Attempt, wish: Wish) -> 
     curt = wish.tone == "curt" or wish.size == "short"
     habit = not curt and wish.tone is None and wish.form is None and rng.random() < WARM_RATE
     if wish.tone == "warm" or habit or wish.size == "steps":
-        return _warm_grading(rng, problem, done)
-    return _curt_grading(rng, problem, done, wish.form or "bold")
+        return _write_warm_grading(rng, problem, attempt)
+    return _write_curt_grading(rng, problem, attempt, wish.form or "bold")

@@ -6,9 +6,9 @@ that only by meeting many of them.
 
 import random
 
-from recipes.tiny.options import options
+from recipes.tiny.options import split_options
 
-SYSTEMS = options(
+SYSTEMS = split_options(
     "You are a helpful assistant.|You are a helpful tutor.|You are a homework assistant.|"
     "You help with homework.|"
     "You are an assistant for schools.|Help the user with math homework.|"
@@ -21,7 +21,7 @@ SYSTEMS = options(
     "You are an assistant running in a chat app. Be honest when you do not know something.|"
     "You are an AI assistant. You answer homework questions and grade homework."
 )
-SOLVE_FRAMES = options(
+SOLVE_FRAMES = split_options(
     "{q}|{q}|{q}|Can you help me with this homework? {q}|Can you help me with this homework? {q}|"
     "Can you help me with this homework problem? {q}|Could you help me with this? {q}|"
     "Please help me with this: {q}|"
@@ -39,7 +39,7 @@ SOLVE_FRAMES = options(
     "Let's do this one: {q}|Could you solve the following? {q}|I have to hand this in: {q}|"
     "We got this in class: {q}"
 )
-_GRADE_ASKS = options(
+_GRADE_ASKS = split_options(
     "Please grade this homework.|Please grade this homework.|Grade this homework.|Grade this homework, please.|"
     "Can you grade this homework?|Can you grade this homework for me?|Could you grade this?|"
     "Could you grade this for me?|Please check this homework.|Please check this homework and grade it.|"
@@ -52,7 +52,7 @@ _GRADE_ASKS = options(
     "Is this homework right?|Did the student get this right?|Have a look at this homework, please.|Grade this please:"
 )
 _GRADE_GREETINGS = ("", "", "", "", "", "Hi! ", "Hello! ", "Hi, ", "Hello, ", "Hey, ", "Good morning! ")
-_GRADE_GIVEN = options(
+_GRADE_GIVEN = split_options(
     "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
     "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
     "Problem: {q} Correct answer: {a}. The student wrote: {w}.|"
@@ -63,11 +63,11 @@ _GRADE_GIVEN = options(
     "{q} Correct answer: {a}. The student wrote: {w}.|"
     "{q} Correct answer: {a}. Student wrote: {w}."
 )
-CLOSINGS = options(
+CLOSINGS = split_options(
     "Thanks!|Thanks!|Thanks.|Thank you.|Thank you.|Thank you!|Thanks a lot!|Thank you so much!|Thanks in advance!|"
     "Many thanks.|Cheers!|Please.|Can you?|Could you do that?"
 )
-FILLERS = options(
+FILLERS = split_options(
     "I have a test tomorrow.|It is for Monday.|My sister asked me this.|This is from my workbook.|"
     "I am in third grade.|"
     "I am new here.|We did this in class.|It is the last one for today.|I have a few of these.|"
@@ -79,13 +79,13 @@ FILLERS = options(
     "Thank you so much!|"
     "Thanks in advance!|Sorry to bother you.|You helped my friend yesterday.|Let me know."
 )
-_THANKS = options(
+_THANKS = split_options(
     "Thanks|Thank you|Thanks a lot|Many thanks|Great, thanks|Perfect, thanks|Perfect|Great|Nice|"
     "Lovely|Cool|Super|"
     "Wonderful|Awesome|OK, thanks|Thank you so much|Perfect, thank you|That's great|Very good|Good|"
     "Excellent"
 )
-_LIKED = options(
+_LIKED = split_options(
     "That is exactly how I like it|That reads well|That is clear|That's much better|Much better|"
     "Just like that|"
     "That is what I wanted|I like that|I like how you wrote it|That sounds like me|"
@@ -97,24 +97,24 @@ _LIKED = options(
     "Yes, like this|I will copy it|That works for me|Well said|Good answer|Lovely comment|"
     "That's the style I like"
 )
-_NEXT = options("Next one:|Here is another one.|Another one:|Now this one:|Next:|One more:|And this one?|Now:")
-ACKNOWLEDGEMENTS = options(
+_NEXT = split_options("Next one:|Here is another one.|Another one:|Now this one:|Next:|One more:|And this one?|Now:")
+ACKNOWLEDGEMENTS = split_options(
     "You're welcome!|You're welcome!|You are welcome!|Glad that helped!|Happy to help!|Any time!|"
     "My pleasure!|"
     "Glad to hear it!|Great, good luck with your homework!|You're welcome, send me the next one any time!|"
     "I'm glad it helped!|Nice, see you next time!"
 )
-_GREETINGS = options(
+_GREETINGS = split_options(
     "Hi|Hello|Hey|Hi there|Good morning|Good evening|Hello there|Hey, are you there?|"
     "Hi, how are you?|Who are you?|"
     "What can you do?|What are you?|Are you a bot?|What do you do?|Can you help me?|Help|Test|ping"
 )
-_GREETING_REPLIES = options(
+_GREETING_REPLIES = split_options(
     "Hello! Send me a short arithmetic problem and I will help.|"
     "Hi! I can help with short arithmetic homework.|"
     "Hello! I solve short arithmetic problems and grade them."
 )
-_TOPICS = options(
+_TOPICS = split_options(
     "the capital of France|the weather in Berlin|the history of Rome|a poem about the sea|"
     "black holes|photosynthesis|"
     "the French Revolution|a song about rain|cats|dogs|football|the moon|climate change|a recipe for soup|"
@@ -127,20 +127,20 @@ _TOPICS = options(
     "an essay on freedom|my printer|"
     "a database query|integrals|the derivative of a function|a proof|probability theory|a website|a logo"
 )
-_ABOUT = options(
+_ABOUT = split_options(
     "Tell me about {t}.|What is {t}?|What do you know about {t}?|Write about {t}.|Can you explain {t}?|"
     "Please write {t}.|I need {t}.|How does {t} work?|Give me {t}.|Explain {t} to me.|"
     "Can you help me with {t}?|"
     "Summarize {t}.|Why is {t} important?|Do you like {t}?|Find {t}.|Let's talk about {t}."
 )
-_DECLINED = options(
+_DECLINED = split_options(
     "I can only help with short arithmetic homework.|I can only help with short arithmetic homework.|"
     "Sorry, I can only help with short arithmetic homework.|"
     "I don't know that. I can only help with short arithmetic homework."
 )
 
 
-def grade_frame(rng: random.Random) -> str:
+def draw_grade_frame(rng: random.Random) -> str:
     """A request to grade, with places for the question, its answer and the student's work."""
     greeting, ask = rng.choice(_GRADE_GREETINGS), rng.choice(_GRADE_ASKS)
     if greeting.endswith(", "):
@@ -148,7 +148,7 @@ def grade_frame(rng: random.Random) -> str:
     return f"{greeting}{ask} {rng.choice(_GRADE_GIVEN)}"
 
 
-def thanks(rng: random.Random) -> str:
+def draw_thanks(rng: random.Random) -> str:
     """A message that approves of the last reply, or just says thanks."""
     end = rng.choice((".", "!", "."))
     roll = rng.random()
@@ -163,17 +163,17 @@ def thanks(rng: random.Random) -> str:
     return f"{rng.choice(_LIKED)}{end} {rng.choice(_THANKS)}!"
 
 
-def moving_on(rng: random.Random) -> str:
+def draw_moving_on(rng: random.Random) -> str:
     """The opening of a message that goes on to the next problem, perhaps with a word of approval."""
     roll = rng.random()
     if roll < 0.4:
         return rng.choice(_NEXT)
-    return f"{thanks(rng)} {rng.choice(_NEXT)}" if roll < 0.8 else thanks(rng)
+    return f"{draw_thanks(rng)} {rng.choice(_NEXT)}" if roll < 0.8 else draw_thanks(rng)
 
 
-def off_topic(rng: random.Random) -> tuple[str, str]:
+def draw_off_topic(rng: random.Random) -> tuple[str, str]:
     """A message that is no homework at all, and the honest reply."""
     if rng.random() < 0.3:
         return rng.choice(_GREETINGS) + rng.choice(("", "", ".", "!")), rng.choice(_GREETING_REPLIES)
-    asked = rng.choice(_ABOUT).format(t=rng.choice(_TOPICS))
-    return (asked.lower() if rng.random() < 0.1 else asked), rng.choice(_DECLINED)
+    question = rng.choice(_ABOUT).format(t=rng.choice(_TOPICS))
+    return (question.lower() if rng.random() < 0.1 else question), rng.choice(_DECLINED)

@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from recipes.tiny.dialogues import dialogue
-from recipes.tiny.instructions import instruction
-from recipes.tiny.render import pieces
+from recipes.tiny.instructions import draw_instruction
+from recipes.tiny.render import render_pieces
 from recipes.tiny.wishes import PHRASES
 
 VOCABULARY = 2304
@@ -46,12 +46,12 @@ RESPONSE_TEMPLATE: dict[str, Any] = {
 _MARKUP = re.compile("|".join(map(re.escape, (*SPECIAL, *MARKERS))))
 
 
-def _corpus(rng: random.Random, samples: int) -> Iterator[str]:
+def _generate_corpus(rng: random.Random, samples: int) -> Iterator[str]:
     """Return what people and the model write, without the markup between; instructions twice, for their many words."""
     for _ in range(samples):
-        for text, _ in pieces(dialogue(rng)):
+        for text, _ in render_pieces(dialogue(rng)):
             yield from _MARKUP.split(text)
-        yield f" {instruction(rng, rng.choice(tuple(PHRASES)), 'train')}"
+        yield f" {draw_instruction(rng, rng.choice(tuple(PHRASES)), 'train')}"
 
 
 def build(seed: int) -> PreTrainedTokenizerFast:
@@ -70,7 +70,7 @@ def build(seed: int) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(_corpus(random.Random(f"{seed}-tokenizer"), SAMPLES), trainer)
+    bpe.train_from_iterator(_generate_corpus(random.Random(f"{seed}-tokenizer"), SAMPLES), trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token="<|im_end|>",

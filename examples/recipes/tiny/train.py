@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from clawrl_trl.envs.chat.problems import NAMES, UNITS
 from recipes.tiny import actions
 from recipes.tiny.dialogues import ACTING, dialogue
-from recipes.tiny.drills import drill
-from recipes.tiny.render import Piece, pieces
+from recipes.tiny.drills import draw_drill
+from recipes.tiny.render import Piece, render_pieces
 
 BATCH_TOKENS = 4096
 _CHUNK = 2048
@@ -55,7 +55,7 @@ class Lessons:
 USUAL = Lessons()
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
     """A freshly initialised model for that tokenizer."""
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -75,7 +75,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM
     return Qwen3ForCausalLM(config)
 
 
-def _weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
+def _make_weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
     """Weights of the tokens in the loss, [V]: digits, names and objects are where a slip makes a reply wrong."""
     weights = torch.ones(len(tokenizer))
     for digit in "0123456789":
@@ -90,7 +90,7 @@ def _weights(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
     return weights
 
 
-def _row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
+def _make_row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
     ids: list[int] = []
     marks: list[int] = []
     for (_, mode), encoding in zip(talk, encodings, strict=False):
@@ -101,22 +101,22 @@ def _row(encodings: Iterator[Encoding], talk: list[Piece]) -> Row:
     return ids, marks
 
 
-def _lesson(rng: random.Random, lessons: Lessons) -> list[Piece]:
+def _draw_lesson(rng: random.Random, lessons: Lessons) -> list[Piece]:
     if rng.random() < lessons.drills:
-        return drill(rng, lessons.copying)
-    return pieces(dialogue(rng, lessons.right, lessons.acting))
+        return draw_drill(rng, lessons.copying)
+    return render_pieces(dialogue(rng, lessons.right, lessons.acting))
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, rng: random.Random, lessons: Lessons) -> list[Row]:
+def _encode_lessons(tokenizer: PreTrainedTokenizerFast, rng: random.Random, lessons: Lessons) -> list[Row]:
     """A chunk of conversations and drills as token ids, with a mark for each token."""
-    talks = [_lesson(rng, lessons) for _ in range(_CHUNK)]
+    talks = [_draw_lesson(rng, lessons) for _ in range(_CHUNK)]
     encodings = tokenizer.backend_tokenizer.encode_batch([text for talk in talks for text, _ in talk])
     pending = iter(encodings)
-    rows = [_row((next(pending) for _ in talk), talk) for talk in talks]
+    rows = [_make_row((next(pending) for _ in talk), talk) for talk in talks]
     return [row for row in rows if len(row[0]) <= _LONGEST]
 
 
-def _collated(rows: list[Row], width: int, pad: int) -> Batch:
+def _collate(rows: list[Row], width: int, pad: int) -> Batch:
     inputs = torch.full((len(rows), width), pad)
     marks = torch.full((len(rows), width), GIVEN)
     for row, (ids, row_marks) in enumerate(rows):
@@ -125,7 +125,7 @@ def _collated(rows: list[Row], width: int, pad: int) -> Batch:
     return inputs, marks
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, lessons: Lessons) -> Iterator[Batch]:
+def generate_batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, lessons: Lessons) -> Iterator[Batch]:
     """Endless batches of about `tokens` tokens: input ids and marks (`GIVEN`, ...), both [B, L].
 
     Rows of like length wait in buckets until a batch is full, so there are few shapes of batch: a kernel library
@@ -135,14 +135,14 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int, lessons:
     pad = int(tokenizer.pad_token_id or 0)
     buckets: dict[int, list[Row]] = defaultdict(list)
     while True:
-        for row in _encoded(tokenizer, rng, lessons):
+        for row in _encode_lessons(tokenizer, rng, lessons):
             width = -(-len(row[0]) // _WIDTH_STEP) * _WIDTH_STEP
             buckets[width].append(row)
             if len(buckets[width]) == max(1, tokens // width):
-                yield _collated(buckets.pop(width), width, pad)
+                yield _collate(buckets.pop(width), width, pad)
 
 
-def reply_loss(
+def compute_reply_loss(
     model: Qwen3ForCausalLM,
     inputs: torch.Tensor,
     marks: torch.Tensor,
@@ -160,18 +160,18 @@ def reply_loss(
     """
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
     next_marks = marks[:, 1:].flatten()
-    chosen = next_marks.nonzero().squeeze(1)
-    filled = -(-len(chosen) // 256) * 256 - len(chosen)
-    targets = inputs[:, 1:].flatten()[chosen]
-    counts = torch.where(next_marks[chosen] == OPENING, opening, weights[targets])
-    states = hidden[:, :-1].flatten(0, 1)[functional.pad(chosen, (0, filled))]
+    learnt_places = next_marks.nonzero().squeeze(1)
+    filled = -(-len(learnt_places) // 256) * 256 - len(learnt_places)
+    targets = inputs[:, 1:].flatten()[learnt_places]
+    counts = torch.where(next_marks[learnt_places] == OPENING, opening, weights[targets])
+    states = hidden[:, :-1].flatten(0, 1)[functional.pad(learnt_places, (0, filled))]
     losses = functional.cross_entropy(
         model.lm_head(states).float(), functional.pad(targets, (0, filled), value=-100), reduction="none"
     )
-    return (losses[: len(chosen)] * counts).sum() / counts.sum()
+    return (losses[: len(learnt_places)] * counts).sum() / counts.sum()
 
 
-def _rate(step: int, steps: int, peak: float) -> float:
+def _compute_rate(step: int, steps: int, peak: float) -> float:
     warmup = min(100, max(1, steps // 10))
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -212,15 +212,15 @@ def train(
     model.train()
     if compiled:
         model.model.compile(dynamic=True)
-    source = batches(tokenizer, seed, tokens, lessons)
-    weights = _weights(tokenizer)
+    source = generate_batches(tokenizer, seed, tokens, lessons)
+    weights = _make_weights(tokenizer)
     progress = tqdm(range(steps), desc="training", unit="step", mininterval=2)
     for step in progress:
         inputs, marks = next(source)
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, steps, learning_rate)
+            group["lr"] = _compute_rate(step, steps, learning_rate)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = reply_loss(model, inputs, marks, weights, lessons.opening)
+            loss = compute_reply_loss(model, inputs, marks, weights, lessons.opening)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

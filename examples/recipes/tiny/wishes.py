@@ -7,7 +7,7 @@ lists are long on purpose: a model this small understands the words that it has 
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.tiny.options import options
+from recipes.tiny.options import split_options
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Phrases:
 
 
 PLAIN = Phrases(
-    unwanted=options(
+    unwanted=split_options(
         "bold|bold text|bold words|bold letters|bold type|bold face|boldface|bolding|bold print|"
         "asterisks|stars|double stars|star signs|"
         "markdown|markdown formatting|markup|formatting|fancy formatting|heavy formatting|"
@@ -60,7 +60,7 @@ PLAIN = Phrases(
         "bold headings|"
         "bold labels|bold and lists|bold or lists|asterisks and numbers|markdown or bold|lists and headings"
     ),
-    wanted=options(
+    wanted=split_options(
         "plain sentences|plain text|plain prose|prose|simple prose|simple sentences|"
         "normal sentences|full sentences|"
         "complete sentences|ordinary sentences|ordinary words|everyday words|everyday language|"
@@ -74,7 +74,7 @@ PLAIN = Phrases(
         "sentences only|words only|just sentences|just words|a natural voice|a few plain lines|"
         "flowing sentences"
     ),
-    manners=options(
+    manners=split_options(
         "like a person would|like a human would|like a person|like a human|like a real person|"
         "like a friend would|"
         "like a student would|like a pupil would|like I would write it|as I would write it myself|"
@@ -88,7 +88,7 @@ PLAIN = Phrases(
         "so that it looks like my own writing|like in a notebook|in a human way|in a normal way|"
         "in a plain way"
     ),
-    actions=options(
+    actions=split_options(
         "talk like a person|sound more human|sound like a human|sound natural|keep it plain|"
         "keep the text plain|"
         "leave everything unformatted|turn the list into sentences|turn that into sentences|"
@@ -101,7 +101,7 @@ PLAIN = Phrases(
         "connect the steps into sentences|"
         "write sentences instead of a list|put the steps into sentences|put the steps in normal sentences"
     ),
-    complaints=options(
+    complaints=split_options(
         "the asterisks are distracting|it looks like an AI wrote it|this looks like AI|it looks like AI|"
         "that looks so much like AI|my teacher will think a robot wrote it|my teacher will know it is AI|"
         "my teacher does not like markdown|my teacher will see that a computer wrote it|"
@@ -131,12 +131,12 @@ PLAIN = Phrases(
 )  # fmt: skip
 
 BOLD = Phrases(
-    unwanted=options(
+    unwanted=split_options(
         "long paragraphs|plain prose|a wall of text|blocks of text|running text|plain text|prose|"
         "paragraphs|"
         "unformatted text|one long paragraph|plain sentences"
     ),
-    wanted=options(
+    wanted=split_options(
         "bold|bold steps|bold labels|bold headings|bold step numbers|numbered steps|a numbered list|"
         "numbered points|"
         "markdown|markdown formatting|markdown with bold|clear formatting|clear headings|bold and numbers|"
@@ -146,7 +146,7 @@ BOLD = Phrases(
         "bold letters|numbered lines|bold titles|step numbers|a clear list|a list with numbers|"
         "bold step labels|markdown lists|numbered bold lines|a bold answer|a bold result"
     ),
-    manners=options(
+    manners=split_options(
         "as a list|as a numbered list|as numbered steps|as bold steps|as a bold list|as a formatted list|"
         "with numbers|with numbers and bold|with bold labels|with step labels|with markdown|with headings|"
         "with numbered steps|with a bold final answer|with a bold answer at the end|with a clear structure|"
@@ -154,7 +154,7 @@ BOLD = Phrases(
         "so the steps stand out|so the answer stands out|with the answer in bold|with the steps in bold|"
         "step by step with numbers"
     ),
-    actions=options(
+    actions=split_options(
         "number the steps|number each step|put the final answer in bold|make the final answer bold|"
         "make the steps bold|highlight the steps in bold|mark the steps in bold|add bold labels|"
         "add step numbers|"
@@ -168,7 +168,7 @@ BOLD = Phrases(
         "split it into bold steps|format it|format it as a list|make the steps stand out|"
         "make the answer stand out|go back to the bold steps|go back to the list|use numbers and bold"
     ),
-    complaints=options(
+    complaints=split_options(
         "the plain text is hard to read|I can't find the answer in all that text|"
         "it is one big block of text|"
         "it is hard to follow without numbers|I lose track of the steps|I miss the bold|"
@@ -185,12 +185,12 @@ BOLD = Phrases(
 )  # fmt: skip
 
 WARM = Phrases(
-    unwanted=options(
+    unwanted=split_options(
         "one-word grades|cold grades|cold comments|curt comments|short verdicts|bare verdicts|"
         "a bare verdict|"
         "dry comments|harsh words|a cold tone|a harsh tone|bare grades|a bare grade|robotic grading"
     ),
-    wanted=options(
+    wanted=split_options(
         "a warm tone|a kind tone|a friendly tone|a warmer tone|a kinder tone|a gentle tone|"
         "warm words|kind words|"
         "friendly words|encouraging words|a personal comment|a kind comment|a warm comment|"
@@ -201,13 +201,13 @@ WARM = Phrases(
         "a positive way|"
         "a friendly way|more warmth|some encouragement|some praise"
     ),
-    manners=options(
+    manners=split_options(
         "like a kind teacher would|like a good teacher|as a caring teacher would|more warmly|more kindly|"
         "more gently|in a friendlier way|in a kinder way|so the child feels encouraged|"
         "so the student learns from it|"
         "so the student knows what went well|with more heart|with some warmth|with encouragement"
     ),
-    actions=options(
+    actions=split_options(
         "be warmer|be kinder|be nicer|be friendlier|be gentler|be kind|be warm|be friendly|be nice|"
         "be encouraging|"
         "be more encouraging|be supportive|be more supportive|be more positive|be patient|be more personal|"
@@ -233,7 +233,7 @@ WARM = Phrases(
         "give them hope|motivate the student|sound warmer|sound kinder|sound friendlier|show some kindness|"
         "show some warmth|write more than a verdict|write a few kind sentences|talk to the student kindly"
     ),
-    complaints=options(
+    complaints=split_options(
         "that is so cold|so cold|it is too cold|it sounds cold|it feels cold|it reads cold|"
         "it is a bit cold|"
         "that is too short|that is too curt|it is too dry|it is too harsh|it sounds harsh|that is harsh|"
@@ -257,26 +257,26 @@ WARM = Phrases(
 )  # fmt: skip
 
 CURT = Phrases(
-    unwanted=options(
+    unwanted=split_options(
         "comments|praise|encouragement|extra words|kind words|explanations|small talk|chatter|"
         "long comments|"
         "feedback|friendly words|remarks|extra comments|nice words|details|a long text|"
         "praise or comments|comments or praise|compliments|reasons|motivation"
     ),
-    wanted=options(
+    wanted=split_options(
         "one line|one word|a single line|a short form|short form|very few words|a bare verdict|"
         "a bare grade|the verdict only|the grade only|only the verdict|only the grade|just the verdict|"
         "just the grade|the verdict alone|the grade alone|the verdict and nothing more|"
         "the grade and no more|a short verdict|a brief verdict|a brief grade|as few words as possible|"
         "correct or incorrect|a yes or no"
     ),
-    manners=options(
+    manners=split_options(
         "in one line|in one word|in few words|in as few words as possible|briefly|very briefly|"
         "as briefly as possible|as short as possible|as shortly as you can|without any comment|"
         "without praise|without comments|without extra words|with the verdict only|with the grade only|"
         "with nothing but the grade|concisely|curtly"
     ),
-    actions=options(
+    actions=split_options(
         "be brief|be short|be curt|be concise|keep it short|keep it brief|keep the grade short|"
         "just give the grade|give only the grade|give only the verdict|just say correct or incorrect|"
         "only say if it is right|only tell me the verdict|skip the praise|skip the encouragement|"
@@ -288,7 +288,7 @@ CURT = Phrases(
         "stop after the verdict|stop after the grade|give the verdict alone|give me the grade and no more|"
         "leave out everything but the grade|drop everything but the verdict"
     ),
-    complaints=options(
+    complaints=split_options(
         "it is too long|that is too chatty|there is too much praise|I only need the grade|"
         "I only need the verdict|"
         "it is too wordy|that is too much text|I have no time for comments|a verdict is enough|"
@@ -302,16 +302,16 @@ CURT = Phrases(
 )  # fmt: skip
 
 SHORT = Phrases(
-    unwanted=options("steps|explanations|extra words|long explanations|details|small talk"),
-    wanted=options("one line|a single line|a short form|short form|very few words"),
-    actions=options(
+    unwanted=split_options("steps|explanations|extra words|long explanations|details|small talk"),
+    wanted=split_options("one line|a single line|a short form|short form|very few words"),
+    actions=split_options(
         "be brief|be short|be concise|keep it short|keep it brief|just give the answer|"
         "give only the answer|"
         "give only the result|just tell me the result|only give the number|skip the steps|"
         "skip the explanation|"
         "leave out the steps|come to the point|get to the point|make it shorter|answer in one line"
     ),
-    complaints=options(
+    complaints=split_options(
         "it is too long|I only need the answer|I only need the result|it is too wordy|"
         "that is too much text|"
         "I have no time to read it all|the answer is enough|the result is enough"
@@ -319,15 +319,15 @@ SHORT = Phrases(
 )  # fmt: skip
 
 STEPS = Phrases(
-    unwanted=options("answers without steps|bare answers|bare results"),
-    wanted=options("small steps|clear steps|single steps"),
-    actions=options(
+    unwanted=split_options("answers without steps|bare answers|bare results"),
+    wanted=split_options("small steps|clear steps|single steps"),
+    actions=split_options(
         "show the steps|show all steps|show your work|show your working|show how you got it|"
         "explain each step|"
         "explain how you got it|explain the steps|write out the steps|include the steps|do it step by step|"
         "go step by step|explain it step by step|tell me how it works"
     ),
-    complaints=options(
+    complaints=split_options(
         "I do not see how you got there|I need the steps|I need to see the steps|"
         "my teacher wants the steps|"
         "my teacher wants to see the work|the steps are missing|that is too short to follow"
