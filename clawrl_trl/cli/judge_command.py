@@ -84,7 +84,7 @@ def _parse(argv: Sequence[str]) -> tuple[ServeSettings, argparse.Namespace]:
 
 def _evaluate(settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
     needs_engine = settings.judge == "llm" and not settings.custom_rm_path
-    if needs_engine and not (settings.judge_url or RunFolder(settings.run).announced("engine")):
+    if needs_engine and not (settings.judge_url or RunFolder(settings.run).read_announced("engine")):
         raise UserError("The llm judge has no server: name one with --judge_url, or --run the folder of a served run.")
     name = settings.custom_rm_path or settings.judge
     return JudgedSet(name, asyncio.run(_judge(settings, cases)))
