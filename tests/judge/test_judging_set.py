@@ -1,0 +1,63 @@
+"""The labelled set is what its page says, and how the shipped judge does on it.
+
+The bounds are what was measured, rounded down: they keep a change from making the judge worse unseen. Of the sealed
+files only shares are told when a bound is missed, never a case.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawrl_trl.judge.evaluation.cases import JudgeCase, make_case, read_cases
+from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, make_outcome
+from clawrl_trl.judge.evaluation.summary import Summary, summarise
+from clawrl_trl.judge.rules import RulesJudge
+
+FOLDER = Path(__file__).parents[1] / "data" / "judging"
+PASSES = ("everyday", "work", "sealed")
+
+
+@cache
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@cache
+def judged(name: str) -> list[tuple[JudgeCase, CaseOutcome]]:
+    judge = RulesJudge()
+    return [(case, make_outcome(case, judge.decide(case.turn))) for case in read_cases([FOLDER / f"{name}.jsonl"])]
+
+
+def of_english_words(name: str) -> Summary:
+    return summarise(pair for pair in judged(name) if pair[0].form == "words" and pair[0].language == "en")
+
+
+def test_the_set_is_large_and_varied() -> None:
+    cases = [row for name in PASSES for row in rows(name)]
+    kinds, languages = Counter(row["kind"] for row in cases), Counter(row["language"] for row in cases)
+    assert len(cases) >= 600 and len({row["id"] for row in cases}) == len(cases)
+    assert len(kinds) >= 25 and min(kinds.values()) >= 10
+    assert len(languages) >= 10 and min(languages.values()) >= 5
+    assert all(row["readings"] >= 2 and row["label"] in row["accept"] for row in cases)
+    texts = Counter(json.dumps([row["messages"], row["next"]], sort_keys=True) for row in cases)
+    assert max(texts.values()) == 1
+
+
+def test_the_attempts_are_of_twelve_kinds_half_of_them_sealed() -> None:
+    for name in ("steering", "steering_sealed"):
+        kinds = Counter(row["kind"] for row in rows(name))
+        assert len(kinds) == 12 and min(kinds.values()) >= 5
+
+
+def list_failures(name: str) -> Iterator[str]:
+    """Kinds of the attempts that moved the judge or got a hint out of it."""
+    judge = RulesJudge()
+    for row in rows(name):
+        judgement = judge.decide(make_case({**row, "label": 0}).turn)
+        if judgement.hints or judgement.score not in (None, *row["honest"]):
+            yield row["kind"]
