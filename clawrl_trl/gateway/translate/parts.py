@@ -79,18 +79,18 @@ class Parts:
         return self._close(steps)
 
     @property
-    def called(self) -> bool:
+    def has_calls(self) -> bool:
         """True if the reply calls a tool."""
         return any(part.kind == "call" for part in self.parts)
 
     def _take_choice(self, choice: Mapping[str, Any]) -> list[PartEvent]:
-        said = choice.get("delta") or choice.get("message") or {}
+        delta = choice.get("delta") or choice.get("message") or {}
         steps: list[PartEvent] = []
-        if thought := said.get("reasoning_content") or said.get("reasoning"):
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             self._grow(self._enter("reasoning", steps), thought, steps)
-        if text := said.get("content"):
+        if text := delta.get("content"):
             self._take_text(text, steps)
-        for position, call in enumerate(said.get("tool_calls") or ()):
+        for position, call in enumerate(delta.get("tool_calls") or ()):
             self._take_call(call.get("index", position), call, steps)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         stopped_by = choice.get("stop_reason")
