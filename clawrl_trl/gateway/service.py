@@ -18,7 +18,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.policies import PolicyRouter
+from clawrl_trl.gateway.policies.router import PolicyRouter
 from clawrl_trl.gateway.sessions.sessions import Sessions
 from clawrl_trl.http.body import LARGE_BYTES
 from clawrl_trl.ledger import Ledger, LedgerWriter, turns

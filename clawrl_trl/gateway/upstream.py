@@ -23,7 +23,8 @@ from clawrl_trl.engines.client import (
     error_of,
     unavailable,
 )
-from clawrl_trl.gateway.policies import PolicyRouter, Version
+from clawrl_trl.gateway.policies.router import PolicyRouter
+from clawrl_trl.gateway.policies.version import Version
 from clawrl_trl.http import sse
 from clawrl_trl.messages import Json
 

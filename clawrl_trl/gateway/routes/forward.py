@@ -19,7 +19,7 @@ from clawrl_trl.engines.client import EngineError, error_of
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.policies import Version
+from clawrl_trl.gateway.policies.version import Version
 from clawrl_trl.gateway.requests import ForwardedRequest, check_schema
 from clawrl_trl.gateway.service import Gateway
 
