@@ -125,6 +125,7 @@ def _read_key(headers: Mapping[str, str]) -> str | None:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and value.strip():
         return value.strip()
+    # Anthropic's clients send it so.
     return headers.get("x-api-key") or None
 
 

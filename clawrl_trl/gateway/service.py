@@ -98,6 +98,7 @@ class Gateway:
             end()
         if self._exchanges:
             await asyncio.wait(self._exchanges, timeout=LAST_WRITES_S)
+        # After the exchanges: each writes what was sampled when it ends.
         await asyncio.to_thread(self.writer.close)
         await self.engine.aclose()
         await asyncio.to_thread(self.ledger.close)

@@ -143,6 +143,7 @@ class PolicyRouter:
         async with self._loading:
             engine = await self._get_serving()
             if engine.in_place == 0:
+                # A request placed under an older whole model must not take back the one that the follower exchanges.
                 taken_back = engine.exchanges(version.kind) and version.number != self._target.number
                 version = self._target if taken_back else version
                 await self._load(version)
@@ -150,6 +151,7 @@ class PolicyRouter:
 
     async def reload(self, version: Version) -> str:
         """Load a version again: the engine said it doesn't know it."""
+        # An engine that forgot a version was started again: what it said of itself may no longer be true.
         self._loaded.discard(version.number)
         self._engine_serves = None
         return await self.ensure(version)
@@ -161,6 +163,7 @@ class PolicyRouter:
         engine = await self._get_serving()
         exchanges = engine.exchanges(version.kind)
         if engine.in_place and not exchanges:
+            # An adapter belongs on the base, and another whole model is in its place.
             await self._engine.restore_base()
             self._engine_serves, self._loaded = replace(engine, in_place=0), {0}
         if version.number:
@@ -244,6 +247,7 @@ class PolicyRouter:
         with contextlib.suppress(DamagedPolicy):
             if serving.number:
                 self._reject_damaged(serving)
+        # Read again: where a damaged version was rejected, the ledger now names another.
         rows = read_versions(self._ledger)
         self._adopt(rows, find_serving(rows))
 
@@ -254,6 +258,7 @@ class PolicyRouter:
             EngineError: If the engine can't be reached.
             LedgerError: If the ledger can't be read.
         """
+        # Another process is an engine that was started again, without its adapters.
         state = (await asyncio.to_thread(read_serving_number, self._ledger), self._engine.address.pid)
         if self._followed is None or state[1] != self._followed[1]:
             async with self._loading:
@@ -295,6 +300,7 @@ class PolicyRouter:
             async with self._loading:
                 await self._load(version)
         except EngineUnavailable:
+            # An engine that is down says nothing about the version.
             raise
         except DamagedPolicy:
             self._target = self.serving
@@ -320,6 +326,7 @@ class PolicyRouter:
     async def _unload_idle(self) -> None:
         for number in (self._loaded & self._retired) - self.kept.keys():
             if not self.leases[number]:
+                # Before the call: requests look here without the lock, and must not find what is being unloaded.
                 self._loaded.discard(number)
                 await self._engine.unload_adapter(name_policy(number))
 

@@ -80,6 +80,7 @@ class AnthropicReply:
 
     def _describe_usage(self) -> Json:
         parts = self._parts
+        # In this API cached tokens are counted beside the input's, not among them.
         return {
             "input_tokens": parts.prompt_tokens - parts.cached_tokens,
             "cache_creation_input_tokens": 0,

@@ -75,6 +75,7 @@ def to_chat(body: Mapping[str, Any]) -> Json:
     if not messages:
         raise invalid("messages: there is nothing to reply to", param="messages", code="invalid_value")
     request["messages"] = chat_messages.merge_leading_system(messages)
+    # The prompt's ids tell its length, which `message_start` states before any `usage` comes.
     request["return_token_ids"] = True
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
         request |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -113,6 +113,7 @@ class Parts:
         part.call_id = call.get("id") or part.call_id
         if part.index < 0:
             part.name += function.get("name") or ""
+            # The other APIs state a call's name when they open it.
             if part.name:
                 self._begin(part, steps)
         if arguments := function.get("arguments"):
@@ -151,6 +152,7 @@ class Parts:
         return steps
 
     def _count(self, reply: Mapping[str, Any]) -> None:
+        # They come with the first event, `usage` only with the last.
         if prompt_ids := reply.get("prompt_token_ids"):
             self.prompt_tokens = len(prompt_ids)
         usage = reply.get("usage")
