@@ -74,6 +74,7 @@ class Parts:
         """Nothing more will come."""
         steps: list[PartEvent] = []
         blank = self._blank
+        # White space alone separates nothing where there is no part: it is the reply.
         if blank and not self.parts:
             self._grow(self._enter("text", steps), blank, steps)
         return self._close(steps)

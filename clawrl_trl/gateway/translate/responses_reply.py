@@ -50,6 +50,7 @@ def split_instructions(api: Mapping[str, Any], messages: list[Json]) -> tuple[st
     if not length or not messages:
         return None, messages
     head, rest = messages[0]["content"], messages[1:]
+    # `merge_leading_system` put them in front, with an empty line between.
     others = head[length:].removeprefix("\n\n")
     return head[:length], [{"role": "system", "content": others}, *rest] if others else rest
 

@@ -126,6 +126,7 @@ class _Items:
     def finish(self) -> list[Json]:
         """The messages, when nothing more will come."""
         for message in self.messages:
+            # A chat message may do without content only beside calls.
             if message["content"] is None and not message.get("tool_calls"):
                 message["content"] = ""
         return self.messages
@@ -134,6 +135,7 @@ class _Items:
         role = require_text(item.get("role"), f"{where}.role")
         parts = _read_parts(item.get("content"), f"{where}.content")
         if role == "assistant":
+            # A reply has one text: the next text of the assistant is another reply.
             reply = self._continue_reply(after_text=False)
             reply["content"] = (reply["content"] or "") + "".join(
                 part["text"] for part in _require_texts(parts, where)
@@ -284,4 +286,5 @@ def _add_reasoning(request: Json, body: Mapping[str, Any]) -> None:
     effort = read_optional_text((body.get("reasoning") or {}).get("effort"), "reasoning.effort")
     if effort is not None:
         request["reasoning_effort"] = effort
+        # Templates know thinking on or off, no degrees.
         chat_messages.set_thinking(request, effort not in ("none", "minimal"))
