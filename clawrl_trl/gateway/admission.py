@@ -3,6 +3,8 @@
 Everything that is cheap to refuse is refused here, before a long request costs anybody anything.
 """
 
+from typing import TypeVar
+
 from fastapi import Request
 from pydantic import BaseModel
 
@@ -12,6 +14,8 @@ from clawrl_trl.gateway.requests import check_schema
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.sessions.incoming import IncomingRequest
 from clawrl_trl.gateway.wire import Wire
+
+S = TypeVar("S", bound=BaseModel)
 
 
 async def admit_request(http: Request, schema: type[BaseModel], wire: Wire) -> IncomingRequest:
@@ -35,3 +39,23 @@ async def admit_request(http: Request, schema: type[BaseModel], wire: Wire) -> I
     check_schema(schema, content)
     check_media(content, gateway.settings.media_domains)
     return IncomingRequest(wire, owner, headers, content, http.scope.get("path_session"), len(raw))
+
+
+async def admit_report(http: Request, schema: type[S]) -> tuple[S, str | None]:
+    """Read and check what is reported on turns: feedback, or the outcomes of episodes.
+
+    Args:
+        http (`Request`): As it came over HTTP.
+        schema (`type[S]`): What its body must look like.
+
+    Returns:
+        The report, and the owner whose turns it may be about; `None` for everybody's.
+
+    Raises:
+        ApiError: As `admit_request`.
+    """
+    gateway: Gateway = http.app.state.gateway
+    owner = gateway.keys.feedback_owner(dict(http.headers))
+    # No prompt: the bound is that of the settings, whatever the engine can read.
+    content = await body.read_json(http, gateway.settings.max_body_mb * 2**20)
+    return check_schema(schema, content), owner

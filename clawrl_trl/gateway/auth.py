@@ -71,19 +71,19 @@ class Keys:
         """The owner a chat request acts for."""
         if not self.chat:
             return LOCAL
-        return fingerprint(_match(_presented(headers), self.chat))
+        return fingerprint(_match_key(_read_key(headers), self.chat))
 
     def feedback_owner(self, headers: Mapping[str, str]) -> str | None:
         """The owner whose turns may be rated; `None` for a feedback key, which may rate anybody's."""
         if not self.feedback:
             return self.chat_owner(headers)
-        _match(_presented(headers), self.feedback)
+        _match_key(_read_key(headers), self.feedback)
         return None
 
     def check_admin(self, headers: Mapping[str, str], client: str | None) -> None:
         """Let an administrator pass: by key, or on this machine when no keys exist at all."""
         if self.admin:
-            _match(_presented(headers), self.admin)
+            _match_key(_read_key(headers), self.admin)
         elif self.chat or self.feedback or not is_loopback(client):
             raise ApiError(403, "This needs the admin scope: set CLAWRL_ADMIN_KEY and use it as the bearer key.")
 
@@ -109,7 +109,7 @@ class Keys:
             foreign = headers.get("sec-fetch-site", "none").lower() not in ("none", "same-origin")
         else:
             allowed = {f"{scheme}://{headers.get('host', '')}", *origins}
-            foreign = origin.lower() not in {one.lower() for one in allowed}
+            foreign = origin.lower() not in {page.lower() for page in allowed}
         if foreign:
             raise ApiError(403, "Web pages of other origins may not use this gateway: allow one by --allowed_origins.")
 
@@ -121,20 +121,21 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-def _presented(headers: Mapping[str, str]) -> str | None:
+def _read_key(headers: Mapping[str, str]) -> str | None:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and value.strip():
         return value.strip()
+    # Anthropic's clients send it so.
     return headers.get("x-api-key") or None
 
 
-def _match(presented: str | None, keys: Iterable[str]) -> str:
+def _match_key(presented: str | None, keys: Iterable[str]) -> str:
     """The key that was presented, compared with every key so that time tells nothing."""
-    found = None
+    matched = None
     for key in keys:
         if presented is not None and hmac.compare_digest(presented.encode("utf-8", "replace"), key.encode()):
-            found = key
-    if found is None:
+            matched = key
+    if matched is None:
         message = (
             "Incorrect API key provided." if presented else "No API key provided: send Authorization: Bearer <key>."
         )
@@ -145,4 +146,4 @@ def _match(presented: str | None, keys: Iterable[str]) -> str:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    return found
+    return matched

@@ -62,28 +62,28 @@ class ReplyCollector:
             if choice.get("stop_reason") is not None:
                 self._stop_reasons[index] = choice["stop_reason"]
             if self._shows_logprobs:
-                known = self._logprobs.setdefault(index, {})
+                logprobs_so_far = self._logprobs.setdefault(index, {})
                 for name, values in (choice.get("logprobs") or {}).items():
-                    known.setdefault(name, []).extend(values or ())
+                    logprobs_so_far.setdefault(name, []).extend(values or ())
 
     def reply(self, capture: Capture) -> Json:
         """The whole reply, when everything has been captured."""
         is_chat = str(self._head.get("object")).startswith("chat.")
-        choices = [self._choice(choice, is_chat) for _, choice in sorted(capture.choices.items())]
+        choices = [self._make_choice(choice, is_chat) for _, choice in sorted(capture.choices.items())]
         head = self._head | {"object": "chat.completion" if is_chat else "text_completion"}
         reply = head | {"choices": choices, "usage": capture.usage} | self._passed_on
         if capture.prompt_ids is not None:
             reply["prompt_token_ids"] = capture.prompt_ids
         return reply
 
-    def _choice(self, choice: Choice, is_chat: bool) -> Json:
-        written: Json = {"index": choice.index}
+    def _make_choice(self, choice: Choice, is_chat: bool) -> Json:
+        fields: Json = {"index": choice.index}
         if is_chat:
-            written["message"] = _message(choice)
+            fields["message"] = _make_message(choice)
         else:
-            written["text"] = "".join(choice.content)
-            written["prompt_token_ids"] = choice.prompt_ids
-        return written | {
+            fields["text"] = "".join(choice.content)
+            fields["prompt_token_ids"] = choice.prompt_ids
+        return fields | {
             "logprobs": self._logprobs.get(choice.index) or None,
             "finish_reason": choice.finish_reason,
             "stop_reason": self._stop_reasons.get(choice.index),
@@ -91,7 +91,7 @@ class ReplyCollector:
         }
 
 
-def _message(choice: Choice) -> Json:
+def _make_message(choice: Choice) -> Json:
     message = dict(choice.message)
     if choice.reasoning:
         message["reasoning"] = message["reasoning_content"]

@@ -51,35 +51,35 @@ def check_media(body: Mapping[str, Any], allowed: Collection[str]) -> None:
         ApiError: 400 that names the place and the remedy.
     """
     for field in _CONVERSATIONS:
-        for where, address in _addresses(body.get(field), field):
+        for where, address in _find_addresses(body.get(field), field):
             if not _may_fetch(address, allowed):
-                raise _refusal(where, address)
+                raise _make_refusal(where, address)
 
 
-def _addresses(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _find_addresses(value: Any, where: str) -> Iterator[tuple[str, str]]:
     """Every address in messages or parts, with its place."""
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _addresses(item, f"{where}.{index}")
+            yield from _find_addresses(item, f"{where}.{index}")
     elif isinstance(value, dict):
         for name, item in value.items():
             if name in _NESTED:
-                yield from _addresses(item, f"{where}.{name}")
+                yield from _find_addresses(item, f"{where}.{name}")
             elif name in _ADDRESSES:
-                yield from _named(item, f"{where}.{name}")
+                yield from _find_part_addresses(item, f"{where}.{name}")
 
 
-def _named(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _find_part_addresses(value: Any, where: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         if where.endswith("url") or _SCHEME.match(value):
             yield where, value
     elif isinstance(value, dict):
         for name, item in value.items():
             if name == "url" or name in _ADDRESSES or name in _NESTED:
-                yield from _named(item, f"{where}.{name}")
+                yield from _find_part_addresses(item, f"{where}.{name}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _named(item, f"{where}.{index}")
+            yield from _find_part_addresses(item, f"{where}.{index}")
 
 
 def _may_fetch(address: str, allowed: Collection[str]) -> bool:
@@ -90,7 +90,7 @@ def _may_fetch(address: str, allowed: Collection[str]) -> bool:
     return web is not None and web["host"].lower() in allowed
 
 
-def _refusal(where: str, address: str) -> ApiError:
+def _make_refusal(where: str, address: str) -> ApiError:
     if _WEB.match(address):
         remedy = "send it as a data: URL, or name its domain in --allowed_media_domains"
     else:

@@ -55,16 +55,16 @@ class GatewayMiddleware:
         headers = Headers(scope=scope)
         try:
             self._keys.guard(headers, scope["scheme"], self._host, self._origins)
-            await self._app(_checked(scope), receive, watched)
+            await self._app(_check_url(scope), receive, watched)
         except ApiError as error:
             refusal = error.response(anthropic=speaks_anthropic(scope["path"], headers))
             await refusal(scope, receive, watched)
         finally:
             elapsed_ms = (time.monotonic() - started) * 1000
-            logger.info("%s %s %d %.0fms", scope["method"], _printable(scope["path"]), status, elapsed_ms)
+            logger.info("%s %s %d %.0fms", scope["method"], _hide_session(scope["path"]), status, elapsed_ms)
 
 
-def _with_session(scope: Scope) -> Scope:
+def _read_session(scope: Scope) -> Scope:
     match = _SESSION_PATH.fullmatch(scope.get("raw_path") or b"")
     if match is None:
         return scope
@@ -77,15 +77,15 @@ def _with_session(scope: Scope) -> Scope:
     return {**scope, "path": path, "raw_path": rest, "path_session": name.replace("\0", "\ufffd")}
 
 
-def _checked(scope: Scope) -> Scope:
+def _check_url(scope: Scope) -> Scope:
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_URL:
         raise invalid(f"The URL is longer than {MAX_URL:,} bytes.", status=414, code="url_too_long")
-    scope = _with_session(scope)
+    scope = _read_session(scope)
     if "\0" in scope["path"]:
         raise invalid("The URL holds a NUL character (%00).")
     return scope
 
 
-def _printable(path: str) -> str:
+def _hide_session(path: str) -> str:
     """A path that can't forge a log line, and does not name a session."""
     return re.sub(r"^/s/[^/]+", "/s/*", path).encode("unicode_escape").decode("ascii")[:200]

@@ -27,7 +27,7 @@ async def reports_sampled_logprobs(engine: EngineClient, model: str) -> bool:
     Raises:
         EngineError: If it can't be asked.
     """
-    warm, cool = [await _top(engine, model, temperature) for temperature in (WARM, COOL)]
+    warm, cool = [await _request_top_logprobs(engine, model, temperature) for temperature in (WARM, COOL)]
     common = sorted(warm.keys() & cool.keys(), key=lambda token: warm[token])
     if len(common) < 2 or warm[common[-1]] - warm[common[0]] < 1e-3:
         return True
@@ -35,10 +35,10 @@ async def reports_sampled_logprobs(engine: EngineClient, model: str) -> bool:
     return (cool[high] - cool[low]) / (warm[high] - warm[low]) > RAW_BELOW
 
 
-async def _top(engine: EngineClient, model: str, temperature: float) -> dict[str, float]:
-    asked: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": 1, "logprobs": TOP}
+async def _request_top_logprobs(engine: EngineClient, model: str, temperature: float) -> dict[str, float]:
+    request: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": 1, "logprobs": TOP}
     plain = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    reply = await engine.completions(asked | plain)
+    reply = await engine.completions(request | plain)
     choices = reply.get("choices") or [{}]
     rows = (choices[0].get("logprobs") or {}).get("top_logprobs") or [{}]
     return {str(token): float(value) for token, value in (rows[0] or {}).items()}

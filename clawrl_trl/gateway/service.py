@@ -18,7 +18,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.gateway.auth import Keys
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.policies import PolicyRouter
+from clawrl_trl.gateway.policies.router import PolicyRouter
 from clawrl_trl.gateway.sessions.sessions import Sessions
 from clawrl_trl.http.body import LARGE_BYTES
 from clawrl_trl.ledger import Ledger, LedgerWriter, turns
@@ -98,6 +98,7 @@ class Gateway:
             end()
         if self._exchanges:
             await asyncio.wait(self._exchanges, timeout=LAST_WRITES_S)
+        # After the exchanges: each writes what was sampled when it ends.
         await asyncio.to_thread(self.writer.close)
         await self.engine.aclose()
         await asyncio.to_thread(self.ledger.close)

@@ -23,7 +23,8 @@ from clawrl_trl.engines.client import (
     error_of,
     unavailable,
 )
-from clawrl_trl.gateway.policies import PolicyRouter, Version
+from clawrl_trl.gateway.policies.router import PolicyRouter
+from clawrl_trl.gateway.policies.version import Version
 from clawrl_trl.http import sse
 from clawrl_trl.messages import Json
 
@@ -113,9 +114,9 @@ class Upstream:
             EngineError: If there are none, or the engine fails in between.
         """
         opening = self.try_patiently(lambda: self._open(content)) if patient else self._open(content)
-        response, source, begun = await opening
+        response, source, first_events = await opening
         try:
-            for event in begun:
+            for event in first_events:
                 yield event
             while (later := await _next(source)) is not None:
                 yield later
@@ -135,22 +136,23 @@ class Upstream:
     async def _open(self, content: bytes) -> tuple[httpx.Response, AsyncIterator[bytes], list[Event]]:
         """A stream, and its events up to the first that a client sees; notes on versions come before it."""
         response = await self._send(content)
-        begun: list[Event] = []
+        first_events: list[Event] = []
         try:
             source = sse.events(response.aiter_bytes())
-            while not begun or "policy_versions" in begun[-1]:
+            while not first_events or "policy_versions" in first_events[-1]:
                 event = await _next(source)
                 if event is None:
                     raise EngineUnavailable("the engine's stream ended before it began")
-                begun.append(event)
+                first_events.append(event)
         except BaseException:
             await response.aclose()
             raise
-        return response, source, begun
+        return response, source, first_events
 
     async def _send(self, content: bytes) -> httpx.Response:
         model = await self._load(self.policies.ensure)
         response = await self.engine.send("POST", self.path, _for_model(content, model), _HEADERS)
+        # The engine was started again and forgot the version; the base is never forgotten.
         if response.status_code == 404 and self.version.number:
             await response.aclose()
             model = await self._load(self.policies.reload)
@@ -198,6 +200,7 @@ async def _next(source: AsyncIterator[bytes]) -> Event | None:
 
 def _for_model(content: bytes, model: str) -> bytes:
     """A request that names no model, for a model."""
+    # A long conversation is encoded once, though a second attempt may go to another name.
     return b'{"model":' + json.dumps(model).encode() + b"," + content.removeprefix(b"{")
 
 

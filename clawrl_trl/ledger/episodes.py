@@ -157,6 +157,7 @@ def settle(
             events.log(tx, "episode_dropped", session.id, group=group, reason=episode.reason)
             continue
         waiting = _list_waiting(tx, session.id)
+        # A rollout with nothing left to reward was settled before, or left no main turn: nothing is compared with it.
         outcomes += [episode.outcome] * bool(waiting)
         for turn in waiting:
             step = step_of(turn) if stepwise else None
@@ -200,6 +201,7 @@ def _find_rollout(tx: Transaction, group: str, name: str, owner: str | None) -> 
 
 def _list_waiting(tx: Transaction, session_id: str) -> list[Turn]:
     """The main turns of a rollout that have no verdict yet, in order."""
+    # The turns of a long rollout may have expired meanwhile; the outcome is theirs all the same.
     states = ("awaiting_next_state", "expired")
     waiting = select(Turn).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
     return list(tx.scalars(waiting.order_by(Turn.seq).with_for_update()))

@@ -154,6 +154,7 @@ def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> li
 
     A claim lasts `lease_s` seconds unless it is renewed; the claims of a judge that died come back after that.
     """
+    # Rows that another judge claims at this moment are skipped: neither waits for the other.
     due = (
         select(Turn)
         .where(Turn.state == "judging", Turn.judge_after <= now)

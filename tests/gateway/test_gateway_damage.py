@@ -8,7 +8,7 @@ import httpx
 import pytest
 from gateway_rig import Rig, ScriptedEngine, running, wait_until
 
-from clawrl_trl.gateway import policies as gateway_policies
+from clawrl_trl.gateway.policies import router
 from clawrl_trl.ledger import Ledger, events, policies, schema
 from clawrl_trl.policies import PolicyStore
 
@@ -100,7 +100,7 @@ def test_a_version_damaged_before_it_is_loaded_never_serves(tmp_path: Path) -> N
 
 def test_until_the_last_good_one_is_loaded_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has lost its adapters, the serving one is damaged, and the one before can't be loaded yet."""
-    monkeypatch.setattr(gateway_policies, "RETRY_LOAD_S", 0.05)
+    monkeypatch.setattr(router, "RETRY_LOAD_S", 0.05)
     with running(tmp_path, keep_policies=0) as rig:
         publish(rig.ledger, tmp_path, 1)
         serves(rig, 1)

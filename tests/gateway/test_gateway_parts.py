@@ -103,7 +103,7 @@ def test_a_streamed_response_adds_up_to_the_whole_one(sample: tuple[Json, list[J
         RESPONSE_EVENTS.validate_python(event)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     finish = chunks[-2]["choices"][0]["finish_reason"]
-    whole = response_reply().whole(completion_of(message, finish))
+    whole = response_reply().convert(completion_of(message, finish))
     Response.model_validate(whole)
     last = events[-1]
     assert last["type"] == ("response.completed" if finish == "stop" else "response.incomplete")
@@ -122,7 +122,7 @@ def test_a_streamed_message_adds_up_to_the_whole_one(sample: tuple[Json, list[Js
     for event in events:
         if event["type"] != "ping":
             MESSAGE_EVENTS.validate_python(event)
-    whole = anthropic_reply.AnthropicReply().whole(completion_of(message, chunks[-2]["choices"][0]["finish_reason"]))
+    whole = anthropic_reply.AnthropicReply().convert(completion_of(message, chunks[-2]["choices"][0]["finish_reason"]))
     Message.model_validate(whole)
     assert events[0]["message"]["usage"]["input_tokens"] == 5
     assert events[-2]["delta"] == {name: whole[name] for name in ("stop_reason", "stop_sequence")}
@@ -159,7 +159,7 @@ def same(back: Json, message: Json) -> None:
 @given(messages)
 def test_a_response_sent_back_is_the_reply_again(spoken: Json) -> None:
     message = chat_message(spoken)
-    output = response_reply().whole(completion_of(message))["output"]
+    output = response_reply().convert(completion_of(message))["output"]
     chat = responses_request.to_chat({"input": [*USER, *output, {"role": "user", "content": "go on"}]})
     assert [one["role"] for one in chat["messages"]] == ["user", "assistant", "user"]
     same(chat["messages"][1], message)
@@ -169,7 +169,7 @@ def test_a_response_sent_back_is_the_reply_again(spoken: Json) -> None:
 @given(messages)
 def test_a_message_sent_back_is_the_reply_again(spoken: Json) -> None:
     message = chat_message(spoken)
-    content = anthropic_reply.AnthropicReply().whole(completion_of(message))["content"]
+    content = anthropic_reply.AnthropicReply().convert(completion_of(message))["content"]
     history = [*USER, {"role": "assistant", "content": content}, {"role": "user", "content": "go on"}]
     chat = anthropic_request.to_chat({"messages": history, "max_tokens": 5})
     assert [one["role"] for one in chat["messages"]] == ["user", "assistant", "user"]
@@ -201,6 +201,6 @@ def test_arguments_that_come_before_their_name_are_kept() -> None:
 
 def test_a_call_cut_by_its_length_is_shown_as_it_is() -> None:
     cut_call = {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": '{"a": "b'}}]}
-    whole = anthropic_reply.AnthropicReply().whole(completion_of({"content": None, **cut_call}, "length"))
+    whole = anthropic_reply.AnthropicReply().convert(completion_of({"content": None, **cut_call}, "length"))
     assert whole["content"][0]["input"] == {anthropic_reply.UNREADABLE: '{"a": "b'}
     assert whole["stop_reason"] == "max_tokens"

@@ -12,7 +12,7 @@ from gateway_rig import ENGINE_KEY, Rig, ScriptedEngine, ServerThread, pauses, p
 from starlette.responses import Response
 
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.gateway.policies import PolicyRouter
+from clawrl_trl.gateway.policies.router import PolicyRouter
 from clawrl_trl.ledger import Ledger, events, policies
 
 HELLO = [{"role": "user", "content": "hello"}]

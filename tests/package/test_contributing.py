@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
+from gateway_rig import running, wait_until
 from made_up import make_samples, save_tiny_model
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.launch import free_port
 from clawrl_trl.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -137,3 +140,48 @@ def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(preset)
     values = load_preset(str(tmp_path / "mine.yaml")).select_values("opd", with_env=True)
     assert values == {"learning_rate": 1e-5, "opd_top_k": 64, "max_grad_norm": 1.0}
+
+
+@pytest.fixture
+def engine_url(installed: Path) -> Iterator[str]:
+    """The page's engine, which listens."""
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    process = subprocess.Popen([sys.executable, "-m", "guessing.engine", str(port)], env=environment)
+    url = f"http://127.0.0.1:{port}"
+
+    def is_healthy() -> bool:
+        assert process.poll() is None
+        try:
+            return httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success
+        except httpx.TransportError:
+            return False
+
+    try:
+        wait_until(is_healthy)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_doctor_misses_only_tokenize_in_an_engine_of_another_package(engine_url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clawrl_trl.cli.main", "doctor", "--engine", engine_url, "--json"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    findings = {finding["name"]: finding for finding in json.loads(process.stdout)}
+    assert [name for name, finding in findings.items() if finding["status"] == "fail"] == ["prefix, as served"]
+    assert {findings[name]["status"] for name in ("answers", "token ids", "log-prob mode")} == {"ok"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_turns_of_an_engine_of_another_package_can_be_trained_on(
+    engine_url: str, tmp_path: Path, stream: bool
+) -> None:
+    with running(tmp_path / "run", engine_url=engine_url) as rig, rig.client() as client:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": stream}
+        reply = client.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 200 and "hello" in reply.text
+        turn = rig.turn()
+    assert turn.response["content"] == "hello"
+    assert list(turn.completion_ids) == [*b"hello", 0] and list(turn.logprobs) == [0.0] * 6
+    assert turn.prompt_ids is not None and turn.trainable

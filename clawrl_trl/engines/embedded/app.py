@@ -1,26 +1,23 @@
 """The engine over HTTP, in vLLM's dialect.
 
-Routes translate; the engine decides. A request whose client has gone is cancelled within a step, streamed or not.
+Routes translate; the engine decides.
 Errors have OpenAI's shape. Everything but `/health` needs the bearer key.
 """
 
 import asyncio
 import hmac
-import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from fastapi.responses import PlainTextResponse
 
 from clawrl_trl.engines.calls import EMBEDDED
 from clawrl_trl.engines.embedded import errors
 from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.engine import Engine, UpdateQueue
-from clawrl_trl.engines.embedded.errors import RequestError, error_object
-from clawrl_trl.engines.embedded.generation import Generation, Update
+from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.protocol import (
     ChatBody,
     CompletionBody,
@@ -29,8 +26,9 @@ from clawrl_trl.engines.embedded.protocol import (
     TokenizeBody,
     UnloadBody,
 )
-from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Piece, ReplyFailed
+from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter
 from clawrl_trl.engines.embedded.request_body import body_reader
+from clawrl_trl.engines.embedded.responses import encode_json, respond
 from clawrl_trl.http.body import run_beside
 from clawrl_trl.messages import Json
 
@@ -59,12 +57,12 @@ def create_app(engine: Engine, key: str | None) -> FastAPI:
     app.state.engine = engine
     app.state.key = key
     app.include_router(router, dependencies=[Depends(_check_key)])
-    app.add_api_route("/health", _health)
+    app.add_api_route("/health", _report_health)
     errors.register(app)
     return app
 
 
-def _engine(request: Request) -> Engine:
+def _get_engine(request: Request) -> Engine:
     engine: Engine = request.app.state.engine
     return engine
 
@@ -76,14 +74,14 @@ async def _check_key(request: Request) -> None:
         raise RequestError("Missing or wrong API key.", status=401)
 
 
-async def _health(request: Request) -> Response:
-    return Response(status_code=200 if _engine(request).scheduler.alive else 503)
+async def _report_health(request: Request) -> Response:
+    return Response(status_code=200 if _get_engine(request).scheduler.alive else 503)
 
 
 @router.get("/v1/models")
 async def models(request: Request) -> Json:
     """The base model and every loaded policy."""
-    engine = _engine(request)
+    engine = _get_engine(request)
     return {"object": "list", "data": [_describe_model(policy, engine) for policy in engine.policies.all()]}
 
 
@@ -104,7 +102,7 @@ def _describe_model(policy: LoadedPolicy, engine: Engine) -> Json:
 @router.get("/metrics")
 async def metrics(request: Request) -> PlainTextResponse:
     """Number of requests that run and that wait, under vLLM's names."""
-    scheduler = _engine(request).scheduler
+    scheduler = _get_engine(request).scheduler
     lines = [
         f"vllm:num_requests_running {scheduler.running}",
         f"vllm:num_requests_waiting {scheduler.waiting}",
@@ -117,7 +115,7 @@ async def load_lora_adapter(
     request: Request, body: Annotated[LoadBody, Depends(body_reader(LoadBody))]
 ) -> PlainTextResponse:
     """Load a policy folder under a name."""
-    await _engine(request).load_policy(body.lora_name, body.lora_path)
+    await _get_engine(request).load_policy(body.lora_name, body.lora_path)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
@@ -126,14 +124,14 @@ async def unload_lora_adapter(
     request: Request, body: Annotated[UnloadBody, Depends(body_reader(UnloadBody))]
 ) -> PlainTextResponse:
     """Forget a policy; requests that run on it finish."""
-    await _engine(request).unload_policy(body.lora_name)
+    await _get_engine(request).unload_policy(body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
 @router.post("/tokenize")
 async def tokenize(request: Request, body: Annotated[TokenizeBody, Depends(body_reader(TokenizeBody))]) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
-    engine = _engine(request)
+    engine = _get_engine(request)
     engine.find_policy(body.model)
     return await run_beside(_count_characters(body), lambda: _tokenize_body(engine, body))
 
@@ -147,13 +145,13 @@ def _tokenize_body(engine: Engine, body: TokenizeBody) -> Response:
         text = _render(engine, body, body.messages, add_generation_prompt, times=MAX_CONTEXTS)
         tokens = engine.vocabulary.encode(text, special=bool(body.add_special_tokens))
     answer = {"count": len(tokens), "max_model_len": engine.max_model_len, "tokens": tokens, "token_strs": None}
-    return Response(_encode(answer), media_type="application/json")
+    return Response(encode_json(answer), media_type="application/json")
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, body: Annotated[DetokenizeBody, Depends(body_reader(DetokenizeBody))]) -> Json:
     """The text of token ids."""
-    engine = _engine(request)
+    engine = _get_engine(request)
     engine.find_policy(body.model)
     if len(body.tokens) > MAX_CONTEXTS * engine.max_model_len:
         raise RequestError(f"{len(body.tokens)} tokens are too many.", param="tokens")
@@ -163,14 +161,14 @@ async def detokenize(request: Request, body: Annotated[DetokenizeBody, Depends(b
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, body: Annotated[ChatBody, Depends(body_reader(ChatBody))]) -> Response:
     """Continue a conversation."""
-    engine = _engine(request)
+    engine = _get_engine(request)
     policy = engine.find_policy(body.model)
     queue = UpdateQueue(eager=body.stream)
-    writer = await run_beside(_count_characters(body), lambda: _chat_writer(engine, policy, body, queue))
-    return await _run_request(request, writer, queue)
+    writer = await run_beside(_count_characters(body), lambda: _make_chat_writer(engine, policy, body, queue))
+    return await respond(request, engine.scheduler, writer, queue)
 
 
-def _chat_writer(engine: Engine, policy: LoadedPolicy, body: ChatBody, queue: UpdateQueue) -> ChatWriter:
+def _make_chat_writer(engine: Engine, policy: LoadedPolicy, body: ChatBody, queue: UpdateQueue) -> ChatWriter:
     prompt = _render(engine, body, body.messages, body.add_generation_prompt)
     generation = engine.make_generation(
         policy,
@@ -226,20 +224,20 @@ async def completions(
     request: Request, body: Annotated[CompletionBody, Depends(body_reader(CompletionBody))]
 ) -> Response:
     """Continue one or several prompts, given as text or token ids."""
-    engine = _engine(request)
+    engine = _get_engine(request)
     policy = engine.find_policy(body.model)
     queue = UpdateQueue(eager=body.stream)
-    writer = await run_beside(_count_characters(body), lambda: _completion_writer(engine, policy, body, queue))
-    return await _run_request(request, writer, queue)
+    writer = await run_beside(_count_characters(body), lambda: _make_completion_writer(engine, policy, body, queue))
+    return await respond(request, engine.scheduler, writer, queue)
 
 
-def _completion_writer(
+def _make_completion_writer(
     engine: Engine, policy: LoadedPolicy, body: CompletionBody, queue: UpdateQueue
 ) -> CompletionWriter:
     generations = [
         engine.make_generation(
             policy,
-            _prompt_ids(engine, body, prompt),
+            _encode_prompt(engine, body, prompt),
             body,
             max_tokens=body.max_tokens,
             top_logprobs=body.logprobs,
@@ -251,112 +249,8 @@ def _completion_writer(
     return CompletionWriter(body, body.model or policy.name, engine.vocabulary, generations)
 
 
-def _prompt_ids(engine: Engine, body: CompletionBody, prompt: str | list[int]) -> list[int]:
+def _encode_prompt(engine: Engine, body: CompletionBody, prompt: str | list[int]) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
     engine.check_characters(len(prompt))
     return engine.vocabulary.encode(prompt, special=body.add_special_tokens)
-
-
-async def _run_request(request: Request, writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> Response:
-    scheduler = _engine(request).scheduler
-    if not scheduler.alive:
-        raise RequestError("The engine has stopped decoding.", status=503)
-    scheduler.submit(writer.generations)
-    if writer.body.stream:
-        return EventStream(writer, queue)
-    try:
-        return await _run_unless_gone(request, _collect_reply(writer, queue))
-    finally:
-        # Rows whose client has gone would keep their places in the batch.
-        _release(writer.generations)
-
-
-class EventStream(StreamingResponse):
-    """Streams a request's chunks as server-sent events; however it ends, its generations are released."""
-
-    def __init__(self, writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> None:
-        super().__init__(_stream_events(writer, queue), media_type="text/event-stream")
-        self._generations = writer.generations
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            _release(self._generations)
-
-
-async def _read_pieces(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[dict[int, Piece]]:
-    remaining = len(writer.generations) * writer.body.n
-    while remaining:
-        pieces = writer.read(await queue.take())
-        remaining -= sum(piece.finish_reason is not None for piece in pieces.values())
-        yield pieces
-
-
-async def _collect_reply(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> Response:
-    updates: list[Update] = []
-    remaining = len(writer.generations) * writer.body.n
-    while remaining:
-        new = await queue.take()
-        updates += new
-        remaining -= sum(update.finish_reason is not None for update in new)
-    # In a thread: writing a long reply with log-probs would hold up the tokens of all others.
-    return await asyncio.to_thread(_write_reply, writer, updates)
-
-
-def _write_reply(writer: ChatWriter | CompletionWriter, updates: list[Update]) -> Response:
-    pieces = writer.read(updates)
-    return Response(
-        _encode(writer.write_reply([pieces[index] for index in sorted(pieces)])), media_type="application/json"
-    )
-
-
-async def _stream_events(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[bytes]:
-    has_begun = False
-    try:
-        async for pieces in _read_pieces(writer, queue):
-            chunks = [writer.write_chunk(index, piece) for index, piece in pieces.items()]
-            if isinstance(writer, ChatWriter) and not has_begun:
-                chunks.insert(0, writer.write_first_chunk())
-            has_begun = True
-            yield b"".join(_encode_event(chunk) for chunk in chunks if chunk is not None)
-        options = writer.body.stream_options
-        if options is not None and options.include_usage:
-            yield _encode_event(writer.write_usage_chunk())
-    except ReplyFailed as failure:
-        yield _encode_event(error_object(str(failure), 500))
-    yield b"data: [DONE]\n\n"
-
-
-def _release(generations: list[Generation]) -> None:
-    for generation in generations:
-        generation.cancelled = True
-
-
-async def _run_unless_gone(request: Request, work: Coroutine[object, None, Response]) -> Response:
-    """Return the result of the work, or an empty answer when the client hangs up first."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        # Nobody reads it: 499 is nginx's status for a client that closed the connection.
-        return working.result() if working.done() else Response(status_code=499)
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _encode(content: Json) -> bytes:
-    # "replace": what a client sent comes back in it, and may hold half a surrogate pair.
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def _encode_event(content: Json) -> bytes:
-    return b"data: " + _encode(content) + b"\n\n"

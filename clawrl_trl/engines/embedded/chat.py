@@ -178,6 +178,7 @@ def _join_content(content: str | list[Json] | None) -> str:
 def _call_for_template(call: Json) -> Json:
     function = dict(call.get("function") or {})
     arguments = function.get("arguments")
+    # Clients send arguments as JSON text; templates write them out themselves, from an object.
     if isinstance(arguments, str):
         try:
             function["arguments"] = json.loads(arguments or "{}")

@@ -189,6 +189,7 @@ class ChatWriter(Writer):
             return None
         before = self._calls[index] - len(piece.delta.tool_calls)
         delta: Json = {}
+        # Under vLLM's name and that of most clients.
         if piece.delta.reasoning:
             delta["reasoning_content"] = delta["reasoning"] = piece.delta.reasoning
         if piece.delta.content:

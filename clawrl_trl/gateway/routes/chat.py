@@ -46,7 +46,7 @@ class ReplyTranslation(Protocol):
         """The events that end the stream, when the reply broke off."""
         ...
 
-    def whole(self, completion: Json) -> Json:
+    def convert(self, completion: Json) -> Json:
         """The whole reply, from a whole chat completion."""
         ...
 
@@ -91,7 +91,7 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
         raise error
     if request.is_streamed:
         return _Stream(exchange, exchange.events() if reply is None else _translate(exchange.events(), reply))
-    return JSONResponse(exchange.reply if reply is None else reply.whole(exchange.reply), headers=exchange.headers)
+    return JSONResponse(exchange.reply if reply is None else reply.convert(exchange.reply), headers=exchange.headers)
 
 
 async def _translate(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:

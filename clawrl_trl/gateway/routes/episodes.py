@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.gateway import body
+from clawrl_trl.gateway.admission import admit_report
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.requests import check_schema
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import episodes
 from clawrl_trl.messages import Json
@@ -54,9 +53,7 @@ class EpisodesRequest(BaseModel):
 async def settle(request: Request) -> Response:
     """Give the turns of a group's rollouts their rewards."""
     gateway: Gateway = request.app.state.gateway
-    owner = gateway.keys.feedback_owner(dict(request.headers))
-    content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
-    report = check_schema(EpisodesRequest, content)
+    report, owner = await admit_report(request, EpisodesRequest)
     outcomes = [
         episodes.EpisodeOutcome(episode.session_id, episode.outcome, episode.reason, episode.signals, episode.hints)
         for episode in report.episodes

@@ -7,9 +7,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.gateway import body
+from clawrl_trl.gateway.admission import admit_report
 from clawrl_trl.gateway.errors import invalid
-from clawrl_trl.gateway.requests import check_schema
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.ledger import schema, turns
 from clawrl_trl.messages import Json
@@ -48,9 +47,7 @@ class FeedbackRequest(BaseModel):
 async def feedback(request: Request) -> Response:
     """Store feedback on a turn; a main turn then goes to the judge."""
     gateway: Gateway = request.app.state.gateway
-    owner = gateway.keys.feedback_owner(dict(request.headers))
-    content = await body.read_json(request, gateway.settings.max_body_mb * 2**20)
-    rating = check_schema(FeedbackRequest, content)
+    rating, owner = await admit_report(request, FeedbackRequest)
     names = [name for name in (rating.turn_id, rating.completion_id, rating.id) if name is not None]
     if len(names) != 1:
         raise invalid("Name the reply by one of turn_id, completion_id or id.", param="turn_id")

@@ -19,7 +19,7 @@ from clawrl_trl.engines.client import EngineError, error_of
 from clawrl_trl.gateway import body
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.media import check_media
-from clawrl_trl.gateway.policies import Version
+from clawrl_trl.gateway.policies.version import Version
 from clawrl_trl.gateway.requests import ForwardedRequest, check_schema
 from clawrl_trl.gateway.service import Gateway
 
@@ -103,6 +103,7 @@ async def forward(request: Request) -> Response:
     path = request.url.path
     if path in OURS:
         raise invalid(f"{request.method} is not allowed on {path}", status=405)
+    # Clients resolve dot segments, so a path with them could reach one that is refused here.
     if path.startswith(OURS_BELOW) or any(part in ("", ".", "..") for part in path.split("/")[1:]):
         raise invalid(f"Unknown route {request.method} {path}", status=404, code="unknown_url")
     if ADMINISTRATIVE.intersection(path.split("/")):
@@ -112,29 +113,29 @@ async def forward(request: Request) -> Response:
     content = await body.read(request, await gateway.body_limit(request.headers.get("content-length", "0")))
     version = None
     if _is_json(request.headers.get("content-type", "")):
-        content, version = await _checked(gateway, content)
-    with ExitStack() as held:
+        content, version = await _check_body(gateway, content)
+    with ExitStack() as lease:
         if version is not None:
-            held.enter_context(gateway.policies.lease(version))
+            lease.enter_context(gateway.policies.lease(version))
             await gateway.policies.ensure(version)
         query = f"?{request.url.query}" if request.url.query else ""
         passed = {name: value for name, value in headers.items() if name not in _NOT_FORWARDED}
         response = await gateway.engine.send(request.method, quote(path) + query, content or None, passed)
         if response.is_error:
-            raise await _refusal(response)
-        return _Passed(response, held.pop_all())
+            raise await _read_refusal(response)
+        return _ForwardedResponse(response, lease.pop_all())
 
 
-class _Passed(StreamingResponse):
+class _ForwardedResponse(StreamingResponse):
     """The engine's answer on its way to the client; holds the lease until it is over, however it ends."""
 
-    def __init__(self, response: httpx.Response, held: ExitStack) -> None:
+    def __init__(self, response: httpx.Response, lease: ExitStack) -> None:
         returned = {name: value for name, value in response.headers.items() if name not in _NOT_RETURNED}
         super().__init__(response.aiter_raw(), response.status_code, headers=returned)
-        self._response, self._held = response, held
+        self._response, self._lease = response, lease
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._held:
+        with self._lease:
             try:
                 await super().__call__(scope, receive, send)
             finally:
@@ -147,7 +148,7 @@ def _is_json(content_type: str) -> bool:
     return kind in ("", "application/json") or kind.endswith("+json")
 
 
-async def _checked(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
+async def _check_body(gateway: Gateway, content: bytes) -> tuple[bytes, Version | None]:
     """Check a body, and put the engine's name for a policy version in the place of ours where it names a model."""
     if not content:
         return content, None
@@ -162,7 +163,7 @@ async def _checked(gateway: Gateway, content: bytes) -> tuple[bytes, Version | N
     return json.dumps(parsed).encode(), version
 
 
-async def _refusal(response: httpx.Response) -> EngineError:
+async def _read_refusal(response: httpx.Response) -> EngineError:
     try:
         await response.aread()
     finally:

@@ -45,7 +45,7 @@ async def create(http: Request) -> Response:
         # What was allowed when the earlier request came may not be any more: the run's settings can have changed.
         check_media({"messages": history}, gateway.settings.media_domains)
     chat = responses_request.to_chat(content, history)
-    api = responses_reply.remembered_fields(content)
+    api = responses_reply.select_remembered_fields(content)
     translated = replace(request, body=chat, api=api, follows=session_id)
     reply = responses_reply.ResponsesReply(api, content.get("instructions"), chat.get("tools"), request.at)
     return await answer(http, translated, reply)
@@ -85,7 +85,7 @@ def _read_history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Mes
                 param="previous_response_id",
                 code="previous_response_not_found",
             ) from None
-        _, messages = responses_reply.instructions_of(turn.sampling["api"], turn.messages)
+        _, messages = responses_reply.split_instructions(turn.sampling["api"], turn.messages)
         response = {name: value for name, value in turn.response.items() if name != "reasoning_content"}
         if turn.response.get("reasoning_content"):
             response["reasoning"] = turn.response["reasoning_content"]
@@ -96,11 +96,11 @@ def _describe_response(gateway: Gateway, owner: str, response_id: str) -> Json:
     with gateway.ledger.reader() as tx:
         turn = _stored_turn(tx, owner, response_id)
         api = turn.sampling["api"]
-        instructions, _ = responses_reply.instructions_of(api, turn.messages)
+        instructions, _ = responses_reply.split_instructions(api, turn.messages)
         choice = {"message": turn.response, "finish_reason": turn.finish_reason}
         model = turn.sampling["model"] or gateway.policies.alias
         completion = {"id": turn.completion_id, "model": model, "choices": [choice], "usage": turn.usage}
-        return responses_reply.ResponsesReply(api, instructions, turn.tools, turn.created_at).whole(completion)
+        return responses_reply.ResponsesReply(api, instructions, turn.tools, turn.created_at).convert(completion)
 
 
 def _stored_turn(tx: Transaction, owner: str, response_id: str) -> schema.Turn:

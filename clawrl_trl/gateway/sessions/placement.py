@@ -3,9 +3,16 @@
 Plain values, so that what places requests and what writes them to the ledger need to agree on nothing else.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from clawrl_trl.gateway.sessions.incoming import Prompt
+from clawrl_trl.gateway.sessions.index import Conversation, Outcome, PendingRequest
+from clawrl_trl.gateway.sessions.match import ReplyMatch
 from clawrl_trl.messages import Message
+
+RETRIED = "the same request again, after no whole reply"
+"""Kind reason of a main request that repeats one whose reply was cut or never came."""
 
 
 @dataclass(frozen=True)
@@ -49,3 +56,41 @@ class Placement:
     answered: list[Answer] = field(default_factory=list)
     owner: str = field(default="local", repr=False)
     request_key: bytes = field(default=b"", repr=False)
+
+
+def explain_main(
+    earlier: PendingRequest | None, followed: ReplyMatch | None, answers: list[Answer], conversation: Conversation
+) -> str:
+    """Explain why a main request has its place, in a short sentence."""
+    if earlier is not None and earlier.outcome is not Outcome.DONE:
+        return RETRIED
+    if earlier is not None and not answers:
+        return "the same messages again: another reply to them"
+    if followed is not None:
+        return "it follows a reply of this session"
+    if conversation.requests:
+        return "it goes on with this session; the reply before is not in its history"
+    return "the first request of a conversation"
+
+
+def make_placement(
+    prompt: Prompt,
+    conversation: Conversation,
+    kind: str,
+    reason: str,
+    followed: ReplyMatch | None,
+    answers: Sequence[Answer] = (),
+) -> Placement:
+    """Make the placement of a prompt in a conversation."""
+    return Placement(
+        session_id=conversation.id,
+        external_id=conversation.external_id,
+        identity_source=prompt.identity.source,
+        kind=kind,
+        kind_reason=reason,
+        parent_id=followed.reply.turn_id if followed else None,
+        provenance=prompt.reading.provenance,
+        answered=list(answers),
+        owner=prompt.owner,
+        request_key=prompt.key,
+    )

@@ -67,7 +67,7 @@ def read_sender(message: Mapping[str, Any], text: str) -> Sender | None:
     name = message.get("name")
     if isinstance(name, str) and name.strip():
         return Sender(fold([name]))
-    return _in_metadata(text) or _in_envelope(text)
+    return _read_metadata(text) or _read_envelope(text)
 
 
 def fold(names: Collection[str]) -> Names:
@@ -100,17 +100,21 @@ def choose_owner(senders: Sequence[Sender | None], *, whole: bool) -> Names:
         whole: The messages begin with the conversation's first; else the first sender is only taken if there is no
             other.
     """
-    direct = next((one.names for one in senders if one and one.chat is Chat.DIRECT), None)
+    direct = next((sender.names for sender in senders if sender and sender.chat is Chat.DIRECT), None)
     if direct is not None:
         return direct
-    named = [one for one in senders if one is not None]
-    if len(named) < len(senders) or not named or any(one.chat is Chat.GROUP for one in named):
+    known_senders = [sender for sender in senders if sender is not None]
+    if (
+        len(known_senders) < len(senders)
+        or not known_senders
+        or any(sender.chat is Chat.GROUP for sender in known_senders)
+    ):
         return frozenset()
-    first = named[0].names
-    return first if whole or all(one.names & first for one in named) else frozenset()
+    first = known_senders[0].names
+    return first if whole or all(sender.names & first for sender in known_senders) else frozenset()
 
 
-def _in_metadata(text: str) -> Sender | None:
+def _read_metadata(text: str) -> Sender | None:
     """The sender in JSON blocks that the client put in front of the text."""
     names: set[str] = set()
     group, begin = False, 0
@@ -142,13 +146,13 @@ def _parse(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _in_envelope(text: str) -> Sender | None:
+def _read_envelope(text: str) -> Sender | None:
     """The sender in an envelope: in a direct chat it is the one that the chat is named after."""
     envelope = clients.ENVELOPE.match(text)
     if envelope is None:
         return None
     if trailer := _TRAILER.search(text, max(0, len(text) - 200)):
-        return Sender(fold(_written_names(trailer[1])), Chat.GROUP)
+        return Sender(fold(_split_names(trailer[1])), Chat.GROUP)
     name, label = envelope["name"], envelope["label"]
     if name is None:
         return None
@@ -156,10 +160,10 @@ def _in_envelope(text: str) -> Sender | None:
         return Sender(fold([name]), Chat.DIRECT, label)
     display = name.partition(" (")[0]
     direct = f" {display} id:" in envelope["chat"] + " id:"
-    return Sender(fold(_written_names(name)), Chat.DIRECT if direct else Chat.GROUP, label)
+    return Sender(fold(_split_names(name)), Chat.DIRECT if direct else Chat.GROUP, label)
 
 
-def _written_names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     """The names in a sender as envelopes write it: "name (id)"."""
     name, _, identity = text.partition(" (")
     return [text, name, identity.removesuffix(")")]

@@ -19,7 +19,7 @@ What it promises where clients leave room for doubt:
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from typing import Any
 
@@ -34,16 +34,13 @@ from clawrl_trl.gateway.sessions.incoming import IncomingRequest, Prompt
 from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
 from clawrl_trl.gateway.sessions.kinds import kind_of, setting_of, why_side_beside
 from clawrl_trl.gateway.sessions.match import ReplyMatch
-from clawrl_trl.gateway.sessions.placement import Answer, Placement
+from clawrl_trl.gateway.sessions.placement import RETRIED, Answer, Placement, explain_main, make_placement
 from clawrl_trl.gateway.sessions.reading import read
 from clawrl_trl.gateway.sessions.senders import fold
 from clawrl_trl.ledger import schema
 from clawrl_trl.messages import Message
 
-__all__ = ["Answer", "IncomingRequest", "Placement", "Sessions"]
-
-RETRIED = "the same request again, after no whole reply"
-"""Kind reason of a main request that repeats one whose reply was cut or never came."""
+__all__ = ["RETRIED", "Answer", "IncomingRequest", "Placement", "Sessions"]
 
 
 class Sessions:
@@ -102,7 +99,7 @@ class Sessions:
         conversation.owner_names = prompt.reading.name_owner(self._owner_names, conversation.owner_names)
         followed = match.match_followed_reply(self._index, prompt, conversation)
         if kind == "side":
-            return _placement(prompt, conversation, kind, reason, followed)
+            return make_placement(prompt, conversation, kind, reason, followed)
         return self._place_main(prompt, conversation, reason, followed)
 
     def _find(self, prompt: Prompt, follows: str | None, *, is_plain: bool) -> Conversation | None:
@@ -134,9 +131,9 @@ class Sessions:
         earlier = conversation.requests.get(prompt.key)
         answers = self._answers(prompt, conversation, followed)
         conversation.sends_news_only = followed.is_unseen if followed else conversation.sends_news_only
-        reason = reason or _main_reason(earlier, followed, answers, conversation)
+        reason = reason or explain_main(earlier, followed, answers, conversation)
         self._add_request(prompt, conversation)
-        return _placement(prompt, conversation, "main", reason, followed, answers)
+        return make_placement(prompt, conversation, "main", reason, followed, answers)
 
     def _add_request(self, prompt: Prompt, conversation: Conversation) -> PendingRequest:
         earlier = conversation.requests.get(prompt.key)
@@ -169,8 +166,8 @@ class Sessions:
         # A side reply in the history is no turn to answer: the words are about the main reply before it.
         if not reply.is_main:
             links = [link for index, link in prompt.path if index < position]
-            earlier = (sent for link in reversed(links) for sent in self._index.replies_at(link))
-            reply = next((sent for sent in earlier if sent.is_main and sent.conversation is conversation), reply)
+            earlier = (candidate for link in reversed(links) for candidate in self._index.replies_at(link))
+            reply = next((main for main in earlier if main.is_main and main.conversation is conversation), reply)
         if not reply.is_main or reply.is_answered:
             return []
         messages, provenance = prompt.reading.after(position)
@@ -203,7 +200,7 @@ class Sessions:
         is_main = placement.kind == "main"  # a side request may end with the words of a main one that got no reply
         request = conversation.requests.get(placement.request_key) if is_main else None
         if request is not None and request.outcome is not Outcome.DONE:
-            self._index.settle(request, _outcome(aborted, stopped), turn_id, self._now())
+            self._index.settle(request, _choose_outcome(aborted, stopped), turn_id, self._now())
         answered = {answer.turn_id for answer in placement.answered}
         for reply in conversation.replies:
             if reply.turn_id in answered:
@@ -251,12 +248,12 @@ class Sessions:
         if not digest:
             return None
         self._count += 1
-        sent = SentReply(turn_id, conversation, is_main, digest, before, self._count)
+        sent_reply = SentReply(turn_id, conversation, is_main, digest, before, self._count)
         quote = quote_link(conversation.owner, reply)
-        self._index.add_reply(sent, [*links, quote] if quote else links)
+        self._index.add_reply(sent_reply, [*links, quote] if quote else links)
         if is_main:
-            conversation.last_main = None if aborted else sent
-        return sent
+            conversation.last_main = None if aborted else sent_reply
+        return sent_reply
 
     def _open(self, prompt: Prompt) -> Conversation:
         identity = prompt.identity
@@ -313,7 +310,9 @@ class Sessions:
             setting = setting_of(reading, turn.tools)
             prompt = Prompt(session.owner, reading, identity, setting, turn.created_at)
             request = self._add_request(prompt, conversation)
-            self._index.settle(request, _outcome(aborted, STOPPED in (turn.sampling or {})), turn.id, turn.created_at)
+            self._index.settle(
+                request, _choose_outcome(aborted, STOPPED in (turn.sampling or {})), turn.id, turn.created_at
+            )
         reply = self._add_reply(
             conversation, request, turn.kind == "main", turn.id, turn.response, turn.messages, aborted=aborted
         )
@@ -321,43 +320,7 @@ class Sessions:
             reply.is_answered = turn.next_state_at is not None
 
 
-def _outcome(aborted: bool, stopped: bool) -> Outcome:
+def _choose_outcome(aborted: bool, stopped: bool) -> Outcome:
     if not aborted:
         return Outcome.DONE
     return Outcome.STOPPED if stopped else Outcome.ABORTED
-
-
-def _main_reason(
-    earlier: PendingRequest | None, followed: ReplyMatch | None, answers: list[Answer], conversation: Conversation
-) -> str:
-    if earlier is not None and earlier.outcome is not Outcome.DONE:
-        return RETRIED
-    if earlier is not None and not answers:
-        return "the same messages again: another reply to them"
-    if followed is not None:
-        return "it follows a reply of this session"
-    if conversation.requests:
-        return "it goes on with this session; the reply before is not in its history"
-    return "the first request of a conversation"
-
-
-def _placement(
-    prompt: Prompt,
-    conversation: Conversation,
-    kind: str,
-    reason: str,
-    followed: ReplyMatch | None,
-    answers: Sequence[Answer] = (),
-) -> Placement:
-    return Placement(
-        session_id=conversation.id,
-        external_id=conversation.external_id,
-        identity_source=prompt.identity.source,
-        kind=kind,
-        kind_reason=reason,
-        parent_id=followed.reply.turn_id if followed else None,
-        provenance=prompt.reading.provenance,
-        answered=list(answers),
-        owner=prompt.owner,
-        request_key=prompt.key,
-    )

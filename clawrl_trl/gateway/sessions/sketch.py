@@ -50,11 +50,11 @@ def _sketch(prompt: str) -> Sketch:
     return array("I", sorted(hashes)[:_KEPT]).tobytes()
 
 
-def alike(one: Sketch, other: Sketch) -> bool:
+def alike(first: Sketch, second: Sketch) -> bool:
     """Return whether two prompts are one but for stamps and small changes; two requests without a prompt are alike."""
-    if one == other:
+    if first == second:
         return True
-    first, second = set(array("I", one)), set(array("I", other))
-    smallest = sorted(first | second)[:_KEPT]
-    common = sum(number in first and number in second for number in smallest)
+    first_hashes, second_hashes = set(array("I", first)), set(array("I", second))
+    smallest = sorted(first_hashes | second_hashes)[:_KEPT]
+    common = sum(number in first_hashes and number in second_hashes for number in smallest)
     return common >= ALIKE_FROM * len(smallest)

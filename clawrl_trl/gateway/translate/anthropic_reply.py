@@ -26,34 +26,38 @@ class AnthropicReply:
 
     def __init__(self) -> None:
         self._parts = Parts()
-        self._begun = False
+        self._has_begun = False
 
     def take(self, chunk: Mapping[str, Any]) -> list[Json]:
         """The events that follow from an event of the chat completion."""
         steps = self._parts.take(chunk)
         events: list[Json] = []
-        if not self._begun:
-            self._begun = True
-            events = [{"type": "message_start", "message": self._message()}, {"type": "ping"}]
-        return events + [_event(step) for step in steps]
+        if not self._has_begun:
+            self._has_begun = True
+            events = [{"type": "message_start", "message": self._make_message()}, {"type": "ping"}]
+        return events + [_make_event(step) for step in steps]
 
     def end(self) -> list[Json]:
         """The events that end the stream, when the reply is complete."""
-        events = [_event(step) for step in self._parts.end()]
-        over = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
-        return [*events, over, {"type": "message_stop"}]
+        events = [_make_event(step) for step in self._parts.end()]
+        end = {"type": "message_delta", "delta": self._describe_stop(), "usage": self._describe_usage()}
+        return [*events, end, {"type": "message_stop"}]
 
     def fail(self, error: Mapping[str, Any]) -> list[Json]:
         """The event that ends the stream, when the reply broke off."""
         return [anthropic_error(error.get("status") or 500, str(error.get("message")))]
 
-    def whole(self, completion: Mapping[str, Any]) -> Json:
+    def convert(self, completion: Mapping[str, Any]) -> Json:
         """The message, from a whole chat completion."""
         self._parts.take(completion)
         self._parts.end()
-        return self._message() | self._stop() | {"content": [_block(part) for part in self._parts.parts]}
+        return (
+            self._make_message()
+            | self._describe_stop()
+            | {"content": [_make_block(part) for part in self._parts.parts]}
+        )
 
-    def _message(self) -> Json:
+    def _make_message(self) -> Json:
         return {
             "id": self._parts.id,
             "type": "message",
@@ -62,20 +66,21 @@ class AnthropicReply:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": self._usage(),
+            "usage": self._describe_usage(),
         }
 
-    def _stop(self) -> Json:
+    def _describe_stop(self) -> Json:
         parts = self._parts
         reason = _STOP_REASONS.get(parts.finish_reason or "")
-        if reason is None and parts.called:
+        if reason is None and parts.has_calls:
             reason = "tool_use"
         if reason is None and parts.stop_sequence is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": parts.stop_sequence}
         return {"stop_reason": reason or "end_turn", "stop_sequence": None}
 
-    def _usage(self) -> Json:
+    def _describe_usage(self) -> Json:
         parts = self._parts
+        # In this API cached tokens are counted beside the input's, not among them.
         return {
             "input_tokens": parts.prompt_tokens - parts.cached_tokens,
             "cache_creation_input_tokens": 0,
@@ -84,10 +89,10 @@ class AnthropicReply:
         }
 
 
-def _event(step: PartEvent) -> Json:
+def _make_event(step: PartEvent) -> Json:
     part = step.part
     if step.what == "open":
-        return {"type": "content_block_start", "index": part.index, "content_block": _block(part, empty=True)}
+        return {"type": "content_block_start", "index": part.index, "content_block": _make_block(part, empty=True)}
     if step.what == "close":
         return {"type": "content_block_stop", "index": part.index}
     if part.kind == "call":
@@ -99,16 +104,16 @@ def _event(step: PartEvent) -> Json:
     return {"type": "content_block_delta", "index": part.index, "delta": delta}
 
 
-def _block(part: Part, *, empty: bool = False) -> Json:
-    said = "" if empty else part.text
+def _make_block(part: Part, *, empty: bool = False) -> Json:
+    text = "" if empty else part.text
     if part.kind == "call":
-        return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(said)}
+        return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _parse_input(text)}
     if part.kind == "reasoning":
-        return {"type": "thinking", "thinking": said, "signature": ""}
-    return {"type": "text", "text": said}
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    return {"type": "text", "text": text}
 
 
-def _input(arguments: str) -> Json:
+def _parse_input(arguments: str) -> Json:
     try:
         parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -55,7 +55,7 @@ class Fields:
     idle: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def copied(self, body: Mapping[str, Any]) -> Json:
+    def copy_from(self, body: Mapping[str, Any]) -> Json:
         """The fields to copy.
 
         Raises:
@@ -64,54 +64,54 @@ class Fields:
         passed = self.passed | COMMON_FIELDS
         for name, value in body.items():
             if name in self.refused and value:
-                raise unsupported(name, self.refused[name])
-            known = name in passed or name in self.translated or name in self.idle or name in self.refused
-            if value is not None and not known:
+                raise make_unsupported_error(name, self.refused[name])
+            is_known = name in passed or name in self.translated or name in self.idle or name in self.refused
+            if value is not None and not is_known:
                 raise invalid(f"Unknown parameter: {name[:100]!r}.", param=name[:100], code="unknown_parameter")
         return {name: value for name, value in body.items() if name in passed and value is not None}
 
 
-def unsupported(where: str, why: str) -> ApiError:
+def make_unsupported_error(where: str, why: str) -> ApiError:
     """A refusal of what can't be translated."""
     return invalid(f"{where}: {why}", param=where, code="unsupported_value")
 
 
-def text(value: Any, where: str) -> str:
+def require_text(value: Any, where: str) -> str:
     """A string."""
     if not isinstance(value, str):
-        raise _wrong(where, "a string", value)
+        raise _make_type_error(where, "a string", value)
     return value
 
 
-def optional_text(value: Any, where: str) -> str | None:
+def read_optional_text(value: Any, where: str) -> str | None:
     """A string or nothing."""
-    return None if value is None else text(value, where)
+    return None if value is None else require_text(value, where)
 
 
-def mapping(value: Any, where: str) -> Json:
+def require_object(value: Any, where: str) -> Json:
     """An object."""
     if not isinstance(value, dict):
-        raise _wrong(where, "an object", value)
+        raise _make_type_error(where, "an object", value)
     return value
 
 
-def objects(value: Any, where: str) -> list[tuple[str, Json]]:
+def require_objects(value: Any, where: str) -> list[tuple[str, Json]]:
     """A list of objects, each with its own place."""
     if not isinstance(value, list):
-        raise _wrong(where, "a list", value)
+        raise _make_type_error(where, "a list", value)
     places = [f"{where}.{position}" for position in range(len(value))]
-    return [(place, mapping(item, place)) for place, item in zip(places, value, strict=True)]
+    return [(place, require_object(item, place)) for place, item in zip(places, value, strict=True)]
 
 
-def required(value: Mapping[str, Any], name: str, where: str) -> str:
+def require_filled_text(value: Mapping[str, Any], name: str, where: str) -> str:
     """A string that must be there and not be empty."""
-    if not (found := text(value.get(name), f"{where}.{name}")):
+    if not (value_text := require_text(value.get(name), f"{where}.{name}")):
         raise invalid(f"{where}.{name}: must not be empty", param=f"{where}.{name}", code="invalid_value")
-    return found
+    return value_text
 
 
-def _wrong(where: str, wanted: str, value: Any) -> ApiError:
-    given = {type(None): "nothing", bool: "a boolean", dict: "an object", list: "a list", str: "a string"}
+def _make_type_error(where: str, expected: str, value: Any) -> ApiError:
+    type_names = {type(None): "nothing", bool: "a boolean", dict: "an object", list: "a list", str: "a string"}
     code = "missing_required_parameter" if value is None else "invalid_type"
-    found = given.get(type(value), "a number")
-    return invalid(f"{where}: expected {wanted}, got {found}", param=where, code=code)
+    actual = type_names.get(type(value), "a number")
+    return invalid(f"{where}: expected {expected}, got {actual}", param=where, code=code)

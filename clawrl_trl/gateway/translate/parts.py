@@ -74,23 +74,24 @@ class Parts:
         """Nothing more will come."""
         steps: list[PartEvent] = []
         blank = self._blank
+        # White space alone separates nothing where there is no part: it is the reply.
         if blank and not self.parts:
             self._grow(self._enter("text", steps), blank, steps)
         return self._close(steps)
 
     @property
-    def called(self) -> bool:
+    def has_calls(self) -> bool:
         """True if the reply calls a tool."""
         return any(part.kind == "call" for part in self.parts)
 
     def _take_choice(self, choice: Mapping[str, Any]) -> list[PartEvent]:
-        said = choice.get("delta") or choice.get("message") or {}
+        delta = choice.get("delta") or choice.get("message") or {}
         steps: list[PartEvent] = []
-        if thought := said.get("reasoning_content") or said.get("reasoning"):
+        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             self._grow(self._enter("reasoning", steps), thought, steps)
-        if text := said.get("content"):
+        if text := delta.get("content"):
             self._take_text(text, steps)
-        for position, call in enumerate(said.get("tool_calls") or ()):
+        for position, call in enumerate(delta.get("tool_calls") or ()):
             self._take_call(call.get("index", position), call, steps)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         stopped_by = choice.get("stop_reason")
@@ -113,6 +114,7 @@ class Parts:
         part.call_id = call.get("id") or part.call_id
         if part.index < 0:
             part.name += function.get("name") or ""
+            # The other APIs state a call's name when they open it.
             if part.name:
                 self._begin(part, steps)
         if arguments := function.get("arguments"):
@@ -151,6 +153,7 @@ class Parts:
         return steps
 
     def _count(self, reply: Mapping[str, Any]) -> None:
+        # They come with the first event, `usage` only with the last.
         if prompt_ids := reply.get("prompt_token_ids"):
             self.prompt_tokens = len(prompt_ids)
         usage = reply.get("usage")

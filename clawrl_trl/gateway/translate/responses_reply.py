@@ -15,7 +15,7 @@ from clawrl_trl.messages import Json
 API = "responses"
 PREFIX = "resp_"
 
-_KEPT = (
+_REPEATED_FIELDS = (
     "max_output_tokens",
     "metadata",
     "parallel_tool_calls",
@@ -35,21 +35,22 @@ _KEPT = (
 _ITEM_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
-def remembered_fields(body: Mapping[str, Any]) -> Json:
+def select_remembered_fields(body: Mapping[str, Any]) -> Json:
     """Return what is kept with a turn so that its response can be given again and continued.
 
     The instructions are in the turn's messages already; their length says how much of the first one they are.
     """
-    kept = {name: body[name] for name in _KEPT if body.get(name) is not None}
-    return {"name": API, "instructions": len(body.get("instructions") or ""), **kept}
+    repeated = {name: body[name] for name in _REPEATED_FIELDS if body.get(name) is not None}
+    return {"name": API, "instructions": len(body.get("instructions") or ""), **repeated}
 
 
-def instructions_of(api: Mapping[str, Any], messages: list[Json]) -> tuple[str | None, list[Json]]:
+def split_instructions(api: Mapping[str, Any], messages: list[Json]) -> tuple[str | None, list[Json]]:
     """The instructions of a remembered request, and its messages without them."""
     length = api.get("instructions") or 0
     if not length or not messages:
         return None, messages
     head, rest = messages[0]["content"], messages[1:]
+    # `merge_leading_system` put them in front, with an empty line between.
     others = head[length:].removeprefix("\n\n")
     return head[:length], [{"role": "system", "content": others}, *rest] if others else rest
 
@@ -71,88 +72,89 @@ class ResponsesReply:
         self._created_at = created_at
         self._parts = Parts()
         self._sent = 0
-        self._begun = False
+        self._has_begun = False
 
     def take(self, chunk: Mapping[str, Any]) -> list[Json]:
         """The events that follow from an event of the chat completion."""
         steps = self._parts.take(chunk)
         events: list[Json] = []
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             events = [
-                self._event(f"response.{word}", response=self._response()) for word in ("created", "in_progress")
+                self._make_event(f"response.{word}", response=self._make_response())
+                for word in ("created", "in_progress")
             ]
-        return events + self._told(steps)
+        return events + self._make_events(steps)
 
     def end(self) -> list[Json]:
         """The events that end the stream, when the reply is complete."""
-        events = self._told(self._parts.end())
-        response = self._response(self._status())
-        return [*events, self._event(f"response.{response['status']}", response=response)]
+        events = self._make_events(self._parts.end())
+        response = self._make_response(self._choose_status())
+        return [*events, self._make_event(f"response.{response['status']}", response=response)]
 
     def fail(self, error: Mapping[str, Any]) -> list[Json]:
         """The events that end the stream, when the reply broke off."""
         code = "rate_limit_exceeded" if error.get("status") == 429 else "server_error"
-        told = {name: error.get(name) for name in ("code", "message", "param")}
-        failed = self._response("failed") | {"error": {"code": code, "message": error.get("message")}}
-        return [self._event("error", **told), self._event("response.failed", response=failed)]
+        details = {name: error.get(name) for name in ("code", "message", "param")}
+        failed = self._make_response("failed") | {"error": {"code": code, "message": error.get("message")}}
+        return [self._make_event("error", **details), self._make_event("response.failed", response=failed)]
 
-    def whole(self, completion: Mapping[str, Any]) -> Json:
+    def convert(self, completion: Mapping[str, Any]) -> Json:
         """The response, from a whole chat completion."""
         self._parts.take(completion)
         self._parts.end()
-        return self._response(self._status())
+        return self._make_response(self._choose_status())
 
-    def _status(self) -> str:
+    def _choose_status(self) -> str:
         return "incomplete" if self._parts.finish_reason in ("length", "abort") else "completed"
 
-    def _told(self, steps: list[PartEvent]) -> list[Json]:
-        return [event for step in steps for event in self._step(step)]
+    def _make_events(self, steps: list[PartEvent]) -> list[Json]:
+        return [event for step in steps for event in self._translate_event(step)]
 
-    def _step(self, step: PartEvent) -> list[Json]:
+    def _translate_event(self, step: PartEvent) -> list[Json]:
         part = step.part
-        at: Json = {"item_id": self._item_id(part), "output_index": part.index}
+        at: Json = {"item_id": self._make_item_id(part), "output_index": part.index}
         if part.kind != "call":
             at["content_index"] = 0
         if step.what == "open":
-            return self._opened(part, at)
+            return self._open_item(part, at)
         name = {"call": "function_call_arguments", "text": "output_text", "reasoning": "reasoning_text"}[part.kind]
         logprobs: Json = {"logprobs": []} if part.kind == "text" else {}
         if step.what == "grow":
-            return [self._event(f"response.{name}.delta", **at, delta=step.text, **logprobs)]
+            return [self._make_event(f"response.{name}.delta", **at, delta=step.text, **logprobs)]
         if part.kind == "call":
-            events = [self._event(f"response.{name}.done", **at, name=part.name, arguments=part.text)]
+            events = [self._make_event(f"response.{name}.done", **at, name=part.name, arguments=part.text)]
         else:
             events = [
-                self._event(f"response.{name}.done", **at, text=part.text, **logprobs),
-                self._event("response.content_part.done", **at, part=_content(part)),
+                self._make_event(f"response.{name}.done", **at, text=part.text, **logprobs),
+                self._make_event("response.content_part.done", **at, part=_make_content(part)),
             ]
-        item = self._item(part, self._item_status(part))
-        return [*events, self._event("response.output_item.done", output_index=part.index, item=item)]
+        item = self._make_item(part, self._choose_item_status(part))
+        return [*events, self._make_event("response.output_item.done", output_index=part.index, item=item)]
 
-    def _opened(self, part: Part, at: Json) -> list[Json]:
-        item = self._item(part, "in_progress", empty=True)
-        events = [self._event("response.output_item.added", output_index=part.index, item=item)]
+    def _open_item(self, part: Part, at: Json) -> list[Json]:
+        item = self._make_item(part, "in_progress", empty=True)
+        events = [self._make_event("response.output_item.added", output_index=part.index, item=item)]
         if part.kind != "call":
-            events.append(self._event("response.content_part.added", **at, part=_content(part)))
+            events.append(self._make_event("response.content_part.added", **at, part=_make_content(part)))
         return events
 
-    def _event(self, kind: str, **fields: Any) -> Json:
+    def _make_event(self, kind: str, **fields: Any) -> Json:
         event = {"type": kind, "sequence_number": self._sent, **fields}
         self._sent += 1
         return event
 
-    def _item_id(self, part: Part) -> str:
+    def _make_item_id(self, part: Part) -> str:
         return f"{_ITEM_PREFIXES[part.kind]}_{self._parts.id.removeprefix(PREFIX)}_{part.index}"
 
-    def _item_status(self, part: Part) -> str:
+    def _choose_item_status(self, part: Part) -> str:
         """Only the last item can be incomplete."""
         cut = self._parts.finish_reason in ("length", "abort") and part is self._parts.parts[-1]
         return "incomplete" if cut else "completed"
 
-    def _item(self, part: Part, status: str, *, empty: bool = False) -> Json:
-        item: Json = {"id": self._item_id(part), "status": status}
-        content = [] if empty else [_content(part)]
+    def _make_item(self, part: Part, status: str, *, empty: bool = False) -> Json:
+        item: Json = {"id": self._make_item_id(part), "status": status}
+        content = [] if empty else [_make_content(part)]
         if part.kind == "call":
             call = {"call_id": part.call_id, "name": part.name, "arguments": "" if empty else part.text}
             return {"type": "function_call", **item, **call}
@@ -160,10 +162,10 @@ class ResponsesReply:
             return {"type": "reasoning", **item, "summary": [], "content": content, "encrypted_content": None}
         return {"type": "message", "role": "assistant", **item, "content": content}
 
-    def _response(self, status: str = "in_progress") -> Json:
+    def _make_response(self, status: str = "in_progress") -> Json:
         """The response as it stands; what its items hold is told while it is made, and listed at the end."""
         api, parts = self._api, self._parts
-        over = status != "in_progress"
+        is_over = status != "in_progress"
         return {
             "id": parts.id,
             "object": "response",
@@ -173,14 +175,16 @@ class ResponsesReply:
             "background": False,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"}
-            if over and parts.finish_reason == "length"
+            if is_over and parts.finish_reason == "length"
             else None,
             "instructions": self._instructions,
             "max_output_tokens": api.get("max_output_tokens"),
             "max_tool_calls": None,
             "metadata": api.get("metadata") or {},
             "model": parts.model,
-            "output": [self._item(part, self._item_status(part)) for part in parts.parts] if over else [],
+            "output": [self._make_item(part, self._choose_item_status(part)) for part in parts.parts]
+            if is_over
+            else [],
             "parallel_tool_calls": api.get("parallel_tool_calls", True),
             "previous_response_id": api.get("previous_response_id"),
             "prompt_cache_key": api.get("prompt_cache_key"),
@@ -194,11 +198,11 @@ class ResponsesReply:
             "tools": [{"type": "function", **tool["function"], "strict": False} for tool in self._tools or ()],
             "top_p": api.get("top_p", 1.0),
             "truncation": "disabled",
-            "usage": self._usage() if over else None,
+            "usage": self._describe_usage() if is_over else None,
             "user": api.get("user"),
         }
 
-    def _usage(self) -> Json:
+    def _describe_usage(self) -> Json:
         parts = self._parts
         return {
             "input_tokens": parts.prompt_tokens,
@@ -209,7 +213,7 @@ class ResponsesReply:
         }
 
 
-def _content(part: Part) -> Json:
+def _make_content(part: Part) -> Json:
     if part.kind == "reasoning":
         return {"type": "reasoning_text", "text": part.text}
     return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

@@ -17,7 +17,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
@@ -25,9 +25,16 @@ from sqlalchemy.orm import Session as Transaction
 from clawrl_trl.engines.calls import IN_PLACE_MODEL, find_base_name, loaded_from
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.engines.kinds import Serving, served_folder
-from clawrl_trl.gateway.errors import invalid
+from clawrl_trl.gateway.policies.names import ModelNames
+from clawrl_trl.gateway.policies.version import (
+    DamagedPolicy,
+    Version,
+    find_serving,
+    read_serving_number,
+    read_versions,
+)
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
-from clawrl_trl.ledger import Ledger, LedgerWriter, events, policies
+from clawrl_trl.ledger import Ledger, LedgerWriter, events
 from clawrl_trl.ledger.errors import LedgerError
 from clawrl_trl.policies import PolicyStore, find_damage, reject_damaged
 from clawrl_trl.policy_names import BASE_MODEL, name_policy, parse_policy_name
@@ -37,30 +44,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 RETRY_LOAD_S = 5.0
-_SHOWN = 100
-"""Characters of an unknown name that an error repeats."""
 
 NOT_SAMPLED = "turns at other temperatures can't be trained on (vLLM: --logprobs-mode processed_logprobs)"
-
-
-@dataclass(frozen=True)
-class Version:
-    """A policy version as the gateway needs it."""
-
-    number: int
-    path: str | None
-    state: str
-    kind: str = "adapter"
-    sha256: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The model name clients use for this very version."""
-        return name_policy(self.number) if self.number else BASE_MODEL
-
-
-class DamagedPolicy(EngineError):
-    """A version whose files are not those that were trained; it is marked in the ledger and not asked for again."""
 
 
 class PolicyRouter:
@@ -94,18 +79,18 @@ class PolicyRouter:
     ) -> None:
         self._ledger, self._writer, self._engine = ledger, writer, engine
         self._keep, self._store = keep, PolicyStore(RunFolder(folder).policies)
-        self.alias, self._aliases, self._any_name = aliases[0], tuple(aliases), any_name
+        self.alias, self._names = aliases[0], ModelNames(aliases, any_name=any_name)
         self.serving = Version(0, None, "serving", "base")
         self.kept: dict[int, Version] = {0: self.serving}
         self.leases: Counter[int] = Counter()
         self._base_name = BASE_MODEL
         self._engine_serves: Serving | None = None
-        self._wanted = self.serving
+        self._target = self.serving
         self._loaded: set[int] = set()
         self._retired: set[int] = set()
         self._known: dict[int, Version] = {}
         self._loading = asyncio.Lock()
-        self._seen: tuple[int, int | None] | None = None
+        self._followed: tuple[int, int | None] | None = None
         self._failed: tuple[int, float] = (-1, 0.0)
         self.sampled_logprobs: bool | None = None
         self.fault: str | None = None
@@ -117,7 +102,7 @@ class PolicyRouter:
 
     def names(self) -> list[str]:
         """Every model name that has a meaning of its own, the aliases first."""
-        return [*self._aliases, *(one.name for _, one in sorted(self.kept.items()))]
+        return self._names.list_names(self.kept)
 
     def resolve(self, name: str | None) -> Version:
         """The version a model name stands for.
@@ -125,23 +110,7 @@ class PolicyRouter:
         Raises:
             ApiError: 404 in OpenAI's shape that lists what exists.
         """
-        if name is None or name in self._aliases:
-            return self.serving
-        number = 0 if name == BASE_MODEL else parse_policy_name(name)
-        if number is None and self._any_name:
-            return self.serving
-        if number is None or number not in self.kept:
-            raise invalid(self._no_model(name, number), param="model", status=404, code="model_not_found")
-        return self.kept[number]
-
-    def _no_model(self, name: str, number: int | None) -> str:
-        shown = name[:_SHOWN]
-        gone = "is not in the engine" if number == 0 else "does not exist"
-        there_are = f"The model {shown!r} {gone}; there are: {', '.join(self.names())}."
-        if number is not None:
-            return there_are
-        names = ",".join([*self._aliases, shown.replace("\n", " ")])
-        return f"{there_are} Serve it with --served_model_name {names}, or any name with --any_model_name."
+        return self._names.resolve(name, self.kept, self.serving)
 
     def engine_name(self, version: Version) -> str:
         """The name under which the engine serves a version, or what took its place."""
@@ -172,15 +141,17 @@ class PolicyRouter:
         if version.number in self._loaded:
             return self.engine_name(version)
         async with self._loading:
-            engine = await self._how_engine_serves()
+            engine = await self._get_serving()
             if engine.in_place == 0:
-                taken_back = engine.exchanges(version.kind) and version.number != self._wanted.number
-                version = self._wanted if taken_back else version
+                # A request placed under an older whole model must not take back the one that the follower exchanges.
+                taken_back = engine.exchanges(version.kind) and version.number != self._target.number
+                version = self._target if taken_back else version
                 await self._load(version)
             return self.engine_name(version)
 
     async def reload(self, version: Version) -> str:
         """Load a version again: the engine said it doesn't know it."""
+        # An engine that forgot a version was started again: what it said of itself may no longer be true.
         self._loaded.discard(version.number)
         self._engine_serves = None
         return await self.ensure(version)
@@ -189,13 +160,14 @@ class PolicyRouter:
         """Load a version whatever it takes; to be called with `_loading` held."""
         if version.number in self._loaded:
             return
-        engine = await self._how_engine_serves()
+        engine = await self._get_serving()
         exchanges = engine.exchanges(version.kind)
         if engine.in_place and not exchanges:
+            # An adapter belongs on the base, and another whole model is in its place.
             await self._engine.restore_base()
             self._engine_serves, self._loaded = replace(engine, in_place=0), {0}
         if version.number:
-            await asyncio.to_thread(self._check_files, version)
+            await asyncio.to_thread(self._reject_damaged, version)
             begun_at = time.monotonic()
             await self._engine.load_policy(version.name, self._path(version))
             logger.info("policy version %d loaded in %.2f s", version.number, time.monotonic() - begun_at)
@@ -203,7 +175,7 @@ class PolicyRouter:
             self._engine_serves, self._loaded = replace(engine, in_place=version.number), set()
         self._loaded.add(version.number)
 
-    def _check_files(self, version: Version) -> None:
+    def _reject_damaged(self, version: Version) -> None:
         """Reject a damaged version before an engine loads it.
 
         Raises:
@@ -211,18 +183,17 @@ class PolicyRouter:
             LedgerError: If that can't be noted in the ledger.
         """
         folder = self._path(version)
-        damage = (
-            find_damage(folder, version.sha256) if folder.is_dir() else None
-        )  # the engine tells of one that is gone
+        # The engine reports a folder that is gone.
+        damage = find_damage(folder, version.sha256) if folder.is_dir() else None
         if damage is None:
             return
         if version.number == self.serving.number:
             self.fault = f"Policy version {version.number} is damaged ({damage}): the last good one is being loaded."
         reject_damaged(self._ledger, self._store, version.number, damage)
-        self._seen = None
+        self._followed = None
         raise DamagedPolicy(503, f"it is damaged: {damage}")
 
-    async def _how_engine_serves(self) -> Serving:
+    async def _get_serving(self) -> Serving:
         return self._engine_serves or await self._learn()
 
     async def _learn(self) -> Serving:
@@ -271,13 +242,14 @@ class PolicyRouter:
         Raises:
             LedgerError: If the ledger can't be read.
         """
-        rows = self._read_all()
-        serving = _serving(rows)
+        rows = read_versions(self._ledger)
+        serving = find_serving(rows)
         with contextlib.suppress(DamagedPolicy):
             if serving.number:
-                self._check_files(serving)
-        rows = self._read_all()
-        self._adopt(rows, _serving(rows))
+                self._reject_damaged(serving)
+        # Read again: where a damaged version was rejected, the ledger now names another.
+        rows = read_versions(self._ledger)
+        self._adopt(rows, find_serving(rows))
 
     async def step(self) -> None:
         """One look at the ledger and what follows from it.
@@ -286,49 +258,55 @@ class PolicyRouter:
             EngineError: If the engine can't be reached.
             LedgerError: If the ledger can't be read.
         """
-        seen = (await asyncio.to_thread(self._read_serving), self._engine.address.pid)
-        if self._seen is None or seen[1] != self._seen[1]:
+        # Another process is an engine that was started again, without its adapters.
+        state = (await asyncio.to_thread(read_serving_number, self._ledger), self._engine.address.pid)
+        if self._followed is None or state[1] != self._followed[1]:
             async with self._loading:
                 await self._learn()
         if self.sampled_logprobs is None:
             await self._probe()
-        if seen == self._seen:
+        if state == self._followed:
             await self._unload_idle()
             return
-        rows = await asyncio.to_thread(self._read_all)
-        wanted = _serving(rows)
-        if await self._try_load(wanted):
-            if wanted.number != self.serving.number:
-                logger.info("policy version %d serves (before: %d)", wanted.number, self.serving.number)
-            self._adopt(rows, wanted)
-            self._seen = (wanted.number, seen[1])
+        rows = await asyncio.to_thread(read_versions, self._ledger)
+        target = find_serving(rows)
+        if await self._try_load(target):
+            if target.number != self.serving.number:
+                logger.info("policy version %d serves (before: %d)", target.number, self.serving.number)
+            self._adopt(rows, target)
+            self._followed = (target.number, state[1])
 
     def _adopt(self, rows: list[Version], serving: Version) -> None:
-        retired = [one for one in rows if one.state == "retired" and one.number]
-        kept = [rows[0], serving, *(retired[-self._keep :] if self._keep else ())]
+        retired = [version for version in rows if version.state == "retired" and version.number]
+        candidates = [rows[0], serving, *(retired[-self._keep :] if self._keep else ())]
         engine = self._engine_serves
-        self.kept = {one.number: one for one in kept if engine is None or engine.offers(one.number, one.kind)}
-        self._retired = {one.number for one in retired}
-        self._known = {one.number: one for one in rows}
+        self.kept = {
+            version.number: version
+            for version in candidates
+            if engine is None or engine.offers(version.number, version.kind)
+        }
+        self._retired = {version.number for version in retired}
+        self._known = {version.number: version for version in rows}
         if serving.number != self.serving.number:
             self.fault = None
-        self.serving = self._wanted = serving
+        self.serving = self._target = serving
 
     async def _try_load(self, version: Version) -> bool:
         failed, again_at = self._failed
         if failed == version.number and time.monotonic() < again_at:
             return False
-        self._wanted = version
+        self._target = version
         try:
             async with self._loading:
                 await self._load(version)
         except EngineUnavailable:
+            # An engine that is down says nothing about the version.
             raise
         except DamagedPolicy:
-            self._wanted = self.serving
+            self._target = self.serving
             return False
         except EngineError as error:
-            self._wanted = self.serving
+            self._target = self.serving
             self._failed = (version.number, time.monotonic() + RETRY_LOAD_S)
             if failed != version.number:
                 logger.warning(
@@ -348,6 +326,7 @@ class PolicyRouter:
     async def _unload_idle(self) -> None:
         for number in (self._loaded & self._retired) - self.kept.keys():
             if not self.leases[number]:
+                # Before the call: requests look here without the lock, and must not find what is being unloaded.
                 self._loaded.discard(number)
                 await self._engine.unload_adapter(name_policy(number))
 
@@ -360,15 +339,3 @@ class PolicyRouter:
         if version.path is None:
             raise EngineError(500, f"policy version {version.number} has no folder")
         return self._store.locate(version.path)
-
-    def _read_serving(self) -> int:
-        with self._ledger.reader() as tx:
-            return policies.serving(tx).version
-
-    def _read_all(self) -> list[Version]:
-        with self._ledger.reader() as tx:
-            return [Version(row.version, row.path, row.state, row.kind, row.sha256) for row in policies.all(tx)]
-
-
-def _serving(rows: list[Version]) -> Version:
-    return next(version for version in rows if version.state == "serving")

@@ -1,0 +1,1 @@
+"""Policy versions that clients can ask for: their names, the one that serves, and the change to a new one."""
