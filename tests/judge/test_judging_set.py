@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from clawrl_trl.judge.evaluation.cases import JudgeCase, make_case, read_cases
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, make_outcome
 from clawrl_trl.judge.evaluation.summary import Summary, summarise
