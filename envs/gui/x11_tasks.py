@@ -8,7 +8,7 @@ from pathlib import Path
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene
 from clawrl_trl.envs.gui.x11 import X11Screen
-from clawrl_trl.envs.sandbox.sandbox import read_untrusted_file, remove_folder
+from clawrl_trl.envs.sandbox.untrusted_files import read_untrusted_file, remove_folder
 from clawrl_trl.messages import Json
 
 

@@ -25,10 +25,8 @@ from clawrl_trl.envs.sandbox.sandbox import (
     Limits,
     Sandbox,
     default_backend,
-    give_to_sandbox_user,
-    read_untrusted_file,
-    remove_folder,
 )
+from clawrl_trl.envs.sandbox.untrusted_files import give_to_sandbox_user, read_untrusted_file, remove_folder
 from clawrl_trl.envs.terminal.links import remove_escaping_links
 from clawrl_trl.envs.terminal.program import ProgramServer
 from clawrl_trl.envs.terminal.python_tests import PythonTests

@@ -9,13 +9,15 @@ import psutil
 import pytest
 from child_processes import has_ended
 
-from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, bubblewrap_trouble
+from clawrl_trl.envs.sandbox.backend import SandboxSpec
+from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
 from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, default_backend
 from clawrl_trl.errors import UserError
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 
@@ -161,7 +163,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Sandbox(backend="chroot")
     with pytest.raises(UserError, match="memory_mb"):
         Limits(memory_mb=0)
-    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.diagnose_bubblewrap", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--unsafe_no_sandbox"):
         default_backend()
     assert default_backend(unsafe_no_sandbox=True) == "none"

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import MB, Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SMALL = Limits(memory_mb=128, cpu_s=20, processes=32, file_mb=8, disk_mb=32)
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from clawrl_trl.envs.sandbox import backends, sandbox
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
 from clawrl_trl.envs.sandbox.seccomp import build_seccomp_filter
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 FLAGS = {
     "mount": 0x20000,

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.swe.grading import grade
 from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
 from recipes.tasks.swe import diff
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
 TASKS = [read_swe_tasks(SHIPPED / "train.jsonl", difficulty=difficulty)[0] for difficulty in (1, 2, 3)]

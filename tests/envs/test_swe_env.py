@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import SWEEnv, read_swe_tasks
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import _grade_unwritable_tests, _restore_base_files, grade, list_paths, read_log
@@ -23,7 +23,7 @@ from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, format_action
 from clawrl_trl.errors import UserError
 from recipes.tasks.swe import diff
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "swe"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.envs.terminal.task_world import TaskWorld
 from clawrl_trl.errors import UserError
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 HARBOR = {

@@ -12,13 +12,13 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import TerminalEnv
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
 from clawrl_trl.envs.terminal.task_folder import TaskFolder
 from clawrl_trl.errors import UserError
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 TEST = '[ "$(cat /app/a.txt)" = {} ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
 
@@ -202,7 +202,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         TerminalEnv(tmp_path / "none")
     with pytest.raises(UserError, match="bubblewrap, docker, none"):
         TerminalEnv([task(7)], backend="chroot")
-    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.diagnose_bubblewrap", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--unsafe_no_sandbox"):
         TerminalEnv([task(7)])
 

@@ -9,12 +9,12 @@ import pytest
 
 from clawrl_trl.envs import TerminalEnv
 from clawrl_trl.envs.check_tasks import TaskCheck, check_tasks, find_task_sets
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.errors import UserError
 from recipes.tasks import terminal
 
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "terminal"
 

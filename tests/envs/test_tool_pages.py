@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs import read_tool_tasks
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.toolcall.tasks import make_action
 from clawrl_trl.envs.toolcall.tools_config import _SERVER_KEYS
 
@@ -37,7 +37,7 @@ def test_the_formats_of_the_tool_call_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.sandbox
-@pytest.mark.skipif(bool(bubblewrap_trouble()), reason=f"needs bubblewrap: {bubblewrap_trouble()}")
+@pytest.mark.skipif(bool(diagnose_bubblewrap()), reason=f"needs bubblewrap: {diagnose_bubblewrap()}")
 def test_the_software_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     exec(compile(blocks("swe.md", "python")[0], "page", "exec"), names := {})  # type: ignore[var-annotated]

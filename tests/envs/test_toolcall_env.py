@@ -14,7 +14,7 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.toolcall.env import compute_outcome
 from clawrl_trl.envs.toolcall.tasks import ToolTask, make_action
 from clawrl_trl.envs.toolcall.tools_config import load_tools
@@ -24,7 +24,7 @@ from recipes.tasks import toolcall as taskgen
 from recipes.tasks.splits import SPLITS, write_splits
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall"
-TROUBLE = bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")
 SUM = ToolTask("sum", "How much is 3 + 4?", answer="7")
 CALLS = ToolTask("calls", "Add 3 and 4.", calls=[{"name": "add", "arguments": {"a": 3, "b": 4}}])

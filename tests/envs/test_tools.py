@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.toolcall import tools as tools_module
 from clawrl_trl.envs.toolcall.tools import FunctionTools, map_tools
 from clawrl_trl.envs.toolcall.tools_config import load_tools
@@ -150,7 +150,7 @@ def test_a_wrong_config_is_the_users_mistake(tmp_path: Path, content: object, me
 
 
 @pytest.mark.sandbox
-@pytest.mark.skipif(bool(bubblewrap_trouble()), reason=f"needs bubblewrap: {bubblewrap_trouble()}")
+@pytest.mark.skipif(bool(diagnose_bubblewrap()), reason=f"needs bubblewrap: {diagnose_bubblewrap()}")
 def test_limits_of_the_interpreter_in_a_config(tmp_path: Path) -> None:
     [toolset] = load_tools(config(tmp_path, {"code_interpreter": {"memory_mb": 100}}))
     tools = toolset.open()
