@@ -15,9 +15,10 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
+from clawrl_trl.envs.gui.devtools import ProtocolError
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, WebPage, build_network_flags
 from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
@@ -153,7 +154,7 @@ class Browser:
                 headless=headless,
                 # Chromium refuses to run as root within its own sandbox.
                 chromium_sandbox=os.geteuid() != 0,
-                args=[*FLAGS, *network_flags(self.files.port, hosts)],
+                args=[*FLAGS, *build_network_flags(self.files.port, hosts)],
             )
         except self._error as error:
             raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_INSTALL_HINT}.") from None

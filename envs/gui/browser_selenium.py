@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.gui.browser import find_chromium
+from clawrl_trl.envs.gui.devtools import ProtocolError
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, WebPage, build_network_flags
 from clawrl_trl.envs.gui.screen import Point, Size
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
@@ -65,7 +66,7 @@ class SeleniumPage(WebPage):
         unsandboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
         for flag in [
             *FLAGS,
-            *network_flags(self.files.port, hosts),
+            *build_network_flags(self.files.port, hosts),
             *unsandboxed,
             *(["--headless=new"] if headless else []),
         ]:

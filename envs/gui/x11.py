@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.gui.screen import Element, Point, ScreenError, Size
 from clawrl_trl.envs.sandbox.sandbox import Bind, Limits, Sandbox
 from clawrl_trl.errors import UserError

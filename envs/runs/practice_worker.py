@@ -18,7 +18,8 @@ from pathlib import Path
 from clawrl_trl.config.serving import ServeSettings, client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.episode import Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.interactions import Interactions

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.sandbox import Bind, CommandResult, Limits, Sandbox
 from clawrl_trl.envs.swe.tasks import SweTask
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, list_functions, make_canaries, strip_parameters
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout

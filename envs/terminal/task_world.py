@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.sandbox import (
     Bind,
     CommandResult,

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.base.episode import combine_signals
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Call
 from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right, require_math_verify

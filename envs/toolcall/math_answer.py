@@ -12,7 +12,7 @@ import threading
 from fractions import Fraction
 from pathlib import Path
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox
 from clawrl_trl.envs.sandbox.worker import Worker, WorkerLost

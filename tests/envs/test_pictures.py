@@ -21,7 +21,8 @@ from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.screen import to_tensor
 from clawrl_trl.envs.gui.tasks import WebTask
-from clawrl_trl.envs.rollout.rollout import Episode, Rollout
+from clawrl_trl.envs.rollout.episode import Episode
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_worker import play_episodes

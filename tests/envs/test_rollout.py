@@ -11,7 +11,8 @@ import pytest
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout, compute_success_rate
+from clawrl_trl.envs.rollout.episode import Group, compute_success_rate
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.errors import UserError
 
 

@@ -20,7 +20,8 @@ from clawrl_trl.credit import binary
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.episode import Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.errors import UserError
