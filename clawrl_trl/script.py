@@ -26,7 +26,8 @@ from clawrl_trl.config.flags import (
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
-from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
+from clawrl_trl.config.serving_arguments import ServingArguments
 from clawrl_trl.envs.runs.options import MeasuredArguments
 from clawrl_trl.envs.runs.persona_options import PersonaArguments
 from clawrl_trl.envs.runs.practice_options import PracticeArguments

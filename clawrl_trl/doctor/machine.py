@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import psutil
 from packaging.requirements import Requirement
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
+from clawrl_trl.config.api_keys import api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
 from clawrl_trl.doctor.target import Target

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, api_key
+from clawrl_trl.config.api_keys import api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.errors import ApiError
 

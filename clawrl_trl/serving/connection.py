@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings, api_key, client_key
+from clawrl_trl.config.api_keys import api_key, client_key
+from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.engines.calls import base_name, model_names, model_roots
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.engines.families import has_chat_template

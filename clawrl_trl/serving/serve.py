@@ -20,7 +20,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings, api_key
+from clawrl_trl.config.api_keys import api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger

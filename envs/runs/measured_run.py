@@ -22,7 +22,8 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.api_keys import client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.runs.options import RunOptions
 from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError

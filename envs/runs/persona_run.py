@@ -2,7 +2,8 @@
 
 from dataclasses import asdict
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.api_keys import client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.chat.persona_file import persona as persona_named
 from clawrl_trl.envs.runs.learning_curve import learning_curve

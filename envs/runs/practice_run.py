@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from clawrl_trl.config.serving import client_key
+from clawrl_trl.config.api_keys import client_key
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clawrl_trl.config.serving import ServeSettings, client_key
+from clawrl_trl.config.api_keys import client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.episode import Group

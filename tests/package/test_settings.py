@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.serving import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, api_key, client_key
+from clawrl_trl.config.api_keys import KEY_ENVIRONMENT, api_key, client_key
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.config.serving_arguments import ENVIRONMENT
 from clawrl_trl.doctor.command import parse_arguments
 from clawrl_trl.errors import UserError
 from clawrl_trl.serving.attach import _make_flags
