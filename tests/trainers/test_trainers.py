@@ -249,7 +249,9 @@ class TestAsyncGRPOTrainer(Common):
             parameters=["trainer", "model", "inputs", "default_loss"],
         )
         trainer = self.build(tiny, tmp_path, make_samples(1), loss=brevity)
-        inputs = trainer._prepare(MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0))
+        inputs = trainer.input_builder.build(
+            MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0)
+        )
         loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
         assert loss == 0.0
 
@@ -281,7 +283,7 @@ class TestAsyncGRPOTrainer(Common):
         assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
         assert kl_to_base(trainer, inputs) > 0.01
-        assert kl_to_base(trainer, trainer._prepare(replace(micro, rows=[], inputs=None))) is None
+        assert kl_to_base(trainer, trainer.input_builder.build(replace(micro, rows=[], inputs=None))) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)

@@ -95,7 +95,7 @@ def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.
 def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
     credited = [CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows]
     batch = CreditedBatch(SampleBatch(rows), credited, [])
-    return trainer._prepare(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
+    return trainer.input_builder.build(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
 
 
 def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
