@@ -188,8 +188,8 @@ class _Selection:
     @property
     def default_folder(self) -> str:
         folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
-        played = Path(self.persona).stem if self.persona else self.env
-        return folder or (f"runs/{played}-{self.method}" if played else DEFAULT_RUN)
+        practice_name = Path(self.persona).stem if self.persona else self.env
+        return folder or (f"runs/{practice_name}-{self.method}" if practice_name else DEFAULT_RUN)
 
     def load_preset(self) -> Preset | None:
         """Load the preset that is named; without one, that of the bundled model where no other model is named."""

@@ -63,9 +63,9 @@ def check_parameters(table: Mapping[str, Iterable[str]]) -> None:
     """Check that functions have these parameters; arguments and errors as in `check_names`."""
     for function, names in table.items():
         owner, _, name = function.rpartition(".")
-        known = inspect.signature(require(owner, name)).parameters
+        parameters = inspect.signature(require(owner, name)).parameters
         for parameter in names:
-            if parameter not in known:
+            if parameter not in parameters:
                 raise missing(function, parameter)
 
 

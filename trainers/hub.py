@@ -144,10 +144,10 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         assert self._repository is not None
         repository, revision = self._repository, revision or self.args.hub_revision
         publication = self._staged(stack, repository.id, saved, tags)
-        kept = stack.pop_all()
+        resources = stack.pop_all()
 
         def upload() -> "CommitInfo":
-            with kept:
+            with resources:
                 return repository.commit(publication.folder, message, revision=revision)
 
         return upload

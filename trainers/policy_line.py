@@ -110,10 +110,10 @@ class PolicyLine:
         store = self.publisher.store
         if self._main:
             with self.publisher.ledger.reader() as tx:
-                known = [policy.version for policy in policies.all(tx)]
-                begun = tx.scalar(select(Batch.id).limit(1)) is not None
-                leftover = policies.next_version(tx) if begun else None
-            for name in store.clean_up(known, leftover):
+                versions = [policy.version for policy in policies.all(tx)]
+                has_batches = tx.scalar(select(Batch.id).limit(1)) is not None
+                leftover = policies.next_version(tx) if has_batches else None
+            for name in store.clean_up(versions, leftover):
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
         version = self._current()
@@ -251,8 +251,8 @@ class PolicyLine:
         with self.publisher.ledger.reader() as tx:
             serving = policies.serving(tx).version
             alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
-        kept = alive[-self._trainer.args.keep_training_states :]
-        self.publisher.store.prune({serving, self.version, *kept})
+        recent = alive[-self._trainer.args.keep_training_states :]
+        self.publisher.store.prune({serving, self.version, *recent})
 
     # ---- Processes ----
 

@@ -88,8 +88,8 @@ class Vision:
         """That of a model with this processor and config; `None` if it sees nothing, or is of another kind."""
         processor = getattr(processing_class, "image_processor", None)
         token = getattr(config, "image_token_id", None)
-        known = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
-        return cls(processor, token) if known and token is not None else None
+        is_supported = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
+        return cls(processor, token) if is_supported and token is not None else None
 
     def find_fault(self, sample: TrainingSample) -> str | None:
         """Say why the pictures of a sample can't be shown as they were when it was sampled; `None` if they can."""

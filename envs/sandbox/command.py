@@ -42,12 +42,12 @@ def communicate(
                 stream = cast(IO[bytes], key.fileobj)
                 if stream is process.stdin:
                     unsent = _feed_stdin(stream, unsent)
-                    done = not unsent
+                    is_done = not unsent
                 else:
                     data = os.read(stream.fileno(), 1 << 16)
                     outputs[stream].add(data)
-                    done = not data
-                if done:
+                    is_done = not data
+                if is_done:
                     selector.unregister(stream)
                     close_stream(stream)
     # A command may close its streams and go on; its time is counted all the same.

@@ -7,8 +7,8 @@ it started when its time is up, when the sandbox closes, or when this program di
 ```python
 with Sandbox() as sandbox:
     (sandbox.path / "a.py").write_text("print(1 + 1)")
-    done = sandbox.run(["python", "a.py"], timeout=10)
-    done.stdout  # "2\\n"
+    result = sandbox.run(["python", "a.py"], timeout=10)
+    result.stdout  # "2\\n"
 ```
 """
 

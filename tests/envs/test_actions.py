@@ -22,10 +22,10 @@ COUNT = 12
 def environment(name: str, scenes: list[Scene], folder: Path) -> AgentEnv[Any]:
     """The environment over the scenes' tasks."""
     if name == "terminal":
-        return TerminalEnv([folder_of(str(place), "easy", one.task) for place, one in enumerate(scenes)])
+        return TerminalEnv([folder_of(str(place), "easy", scene.task) for place, scene in enumerate(scenes)])
     path = folder / "train.jsonl"
     key = "instance_id" if name == "swe" else "id"
-    rows = [{key: str(place), "difficulty": 1, **one.task} for place, one in enumerate(scenes)]
+    rows = [{key: str(place), "difficulty": 1, **scene.task} for place, scene in enumerate(scenes)]
     if name == "gui":
         rows = [row | {"ends": "over"} for row in rows]
         (folder / "pages").symlink_to(SHIPPED / "gui" / "pages")
@@ -46,7 +46,7 @@ def action(message: Message) -> str:
 
 
 def texts(messages: list[Message]) -> list[tuple[str, str]]:
-    return [(one["role"], one["content"]) for one in messages]
+    return [(message["role"], message["content"]) for message in messages]
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
@@ -61,15 +61,15 @@ def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
                 state = env.reset()
                 assert texts(json.loads(state["conversation"])) == texts(scene.messages)
                 assert json.loads(state["tools"]) == scene.tools
-                went: list[Message] = getattr(scene, way)
-                for message in went:
+                expected: list[Message] = getattr(scene, way)
+                for message in expected:
                     if message["role"] == "assistant":
                         assert not state["done"], scene
                         state = env.step(state.set("action", action(message)))["next"]
                 assert state["done"] and not state["dropped"], scene
                 assert (float(state["outcome"]) == 1.0) is (way == "right"), scene
-                told = json.loads(state["conversation"])[len(scene.messages) :]
-                assert texts(told)[: len(went)] == texts(went)
+                observed = json.loads(state["conversation"])[len(scene.messages) :]
+                assert texts(observed)[: len(expected)] == texts(expected)
     finally:
         env.close()
 

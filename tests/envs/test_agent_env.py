@@ -162,22 +162,22 @@ def test_what_only_looks_like_a_message_is_text(calls: str) -> None:
 
 @given(st.text() | st.builds(json.dumps, st.dictionaries(st.text(), st.text() | st.integers() | st.none())))
 def test_reading_never_raises(action: str) -> None:
-    read = read_action(action)
-    assert read.fault is None or not read.calls
-    assert read.message["role"] == "assistant"
+    parsed = read_action(action)
+    assert parsed.fault is None or not parsed.calls
+    assert parsed.message["role"] == "assistant"
     json.dumps(
-        make_result_messages(read, ["x"] * max(1, len(read.calls))) if not read.message.get("tool_calls") else []
+        make_result_messages(parsed, ["x"] * max(1, len(parsed.calls))) if not parsed.message.get("tool_calls") else []
     )
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.dictionaries(st.text(), st.integers())), max_size=4))
 def test_calls_read_alike_from_the_message_and_from_text(calls: list[tuple[str, dict[str, int]]]) -> None:
     blocks = "".join(
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': given})}\n</tool_call>" for name, given in calls
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>" for name, arguments in calls
     )
-    inside = [{"function": {"name": name, "arguments": json.dumps(given)}} for name, given in calls]
+    inside = [{"function": {"name": name, "arguments": json.dumps(arguments)}} for name, arguments in calls]
     whole = json.dumps({"role": "assistant", "content": None, "tool_calls": inside})
-    expected = [(name, given) for name, given in calls]
+    expected = [(name, arguments) for name, arguments in calls]
     for action in (blocks, whole):
         assert [(call.name, call.arguments) for call in read_action(action).calls] == expected
 

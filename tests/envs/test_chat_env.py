@@ -20,10 +20,10 @@ DISLIKED = "**Final answer:** 12"
 
 def says(*replies: str):
     """A policy that gives these replies, the last one for ever."""
-    left = list(replies)
+    remaining = list(replies)
 
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.set("action", left.pop(0) if len(left) > 1 else left[0])
+        return tensordict.set("action", remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
     return policy
 
@@ -116,19 +116,19 @@ def test_pool_of_threads() -> None:
     pool = AsyncEnvPool(
         [partial(ChatEnv, "student", seed=seed) for seed in range(4)], backend="threading", stack="lazy"
     )
-    liked = [0] * 4
+    likes = [0] * 4
     try:
         ready = pool.reset()
         for _ in range(24):
-            for one in ready.unbind(0):
-                one.set("action", LIKED["student"])
+            for env_state in ready.unbind(0):
+                env_state.set("action", LIKED["student"])
             pool.async_step_and_maybe_reset_send(ready)
             stepped, ready = pool.async_step_and_maybe_reset_recv(min_get=1, max_get=4)
-            for one in stepped.unbind(0):
-                liked[one["env_index"]] += int(one["next", "reward"].item())
+            for env_state in stepped.unbind(0):
+                likes[env_state["env_index"]] += int(env_state["next", "reward"].item())
     finally:
         pool.close()
-    assert min(liked) >= 1
+    assert min(likes) >= 1
 
 
 def test_parallel_processes() -> None:

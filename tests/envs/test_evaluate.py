@@ -16,20 +16,22 @@ def test_report(scripted) -> None:
     assert report.correct == sum(row["correct"] for row in report.rows) / 12
     assert [row["index"] for row in report.rows] == list(range(12))
     assert all(row["policy_version"] == 3 and row["faults"] == [] for row in report.rows)
-    assert {one["headers"]["x-turn-type"] for one in server.seen} == {"side"}
-    assert {one["body"]["temperature"] for one in server.seen} == {0.5}
-    assert len({one["body"]["seed"] for one in server.seen}) == 12
+    assert {request["headers"]["x-turn-type"] for request in server.seen} == {"side"}
+    assert {request["body"]["temperature"] for request in server.seen} == {0.5}
+    assert len({request["body"]["seed"] for request in server.seen}) == 12
 
 
 def test_before_and_after_are_asked_the_same(scripted) -> None:
     server = scripted(lambda messages, number: BOLD)
     evaluate(server.base_url, None, "teacher", problems=8, seed=1)
     evaluate(server.base_url, None, "teacher", problems=8, seed=1)
-    asked = [(one["body"]["messages"][0]["content"], one["body"]["seed"]) for one in server.seen]
-    assert sorted(asked[:8]) == sorted(asked[8:])
+    problems = [(request["body"]["messages"][0]["content"], request["body"]["seed"]) for request in server.seen]
+    assert sorted(problems[:8]) == sorted(problems[8:])
     evaluate(server.base_url, None, "teacher", problems=8, seed=2)
-    other = [(one["body"]["messages"][0]["content"], one["body"]["seed"]) for one in server.seen[16:]]
-    assert not set(other) & set(asked)
+    other_problems = [
+        (request["body"]["messages"][0]["content"], request["body"]["seed"]) for request in server.seen[16:]
+    ]
+    assert not set(other_problems) & set(problems)
 
 
 def test_a_failed_request_is_counted_and_no_score(scripted) -> None:

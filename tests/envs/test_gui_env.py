@@ -40,17 +40,17 @@ for (const kind of ["click", "dblclick", "auxclick", "contextmenu", "mousedown",
 @pytest.fixture(params=BACKENDS)
 def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., GUIEnv]]:
     """Makes an environment with one task on a page of this content; what holds for one back end holds for both."""
-    made: list[GUIEnv] = []
+    envs: list[GUIEnv] = []
 
     def build(content: str = ALL, *, env: dict[str, Any] | None = None, **task: Any) -> GUIEnv:
         (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{content}")
-        one = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
-        made.append(GUIEnv([one], **{"backend": request.param, **(env or {})}))
-        return made[-1]
+        web_task = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
+        envs.append(GUIEnv([web_task], **{"backend": request.param, **(env or {})}))
+        return envs[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for gui_env in envs:
+        gui_env.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,7 +124,7 @@ def test_moving_dragging_and_scrolling(make: Callable[..., GUIEnv]) -> None:
     env = make()
     state = step_with_calls(env, env.reset(), {"action": "mouse_move", "ref": 1})
     state = step_with_calls(env, state, {"action": "left_click_drag", "ref": ref(env, 'text "some words here"')})
-    assert [one[:2] for one in seen(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
+    assert [event[:2] for event in seen(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
     where = lambda: env.scene.screen.evaluate("[scrollX, scrollY]")  # type: ignore[union-attr]  # noqa: E731
     state = step_with_calls(env, state, {"action": "scroll", "pixels": -200})
     assert where() == [0, 200] and state["difference"].item() > 0
@@ -161,8 +161,8 @@ def test_mistakes_are_told_and_change_nothing(make: Callable[..., GUIEnv], argum
 
 def test_a_key_that_is_not_there_leaves_none_down(make: Callable[..., GUIEnv]) -> None:
     """Playwright knows the keys of one keyboard only, Selenium presses any character."""
-    told = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
-    env = make(told, checks=("document.title === 'ctrl false'",))
+    markup = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
+    env = make(markup, checks=("document.title === 'ctrl false'",))
     state = step_with_calls(env, env.reset(), {"action": "key", "keys": ["ctrl", "\N{GRINNING FACE}"]})
     assert not state["done"] and state["message"].startswith(("Error: this keyboard can't press Control +", "Done"))
     state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Pad"')})
@@ -183,7 +183,7 @@ def test_calls_after_the_end_are_not_carried_out(make: Callable[..., GUIEnv]) ->
     )
     state = step_with_calls(env, env.reset(), {"action": "left_click", "ref": 1}, {"action": "left_click", "ref": 1})
     assert state["terminated"] and state["reward"].item() == 1.0
-    assert [one["content"] for one in json.loads(state["conversation"])][-1].startswith("Not done")
+    assert [message["content"] for message in json.loads(state["conversation"])][-1].startswith("Not done")
 
 
 def test_an_element_keeps_its_number_while_the_page_changes(make: Callable[..., GUIEnv]) -> None:
@@ -415,7 +415,7 @@ def test_the_first_step_that_left_the_oracle_has_the_element_for_a_hint() -> Non
     line = next(line for line in state["outline"].splitlines() if label in line)
     assert words.splitlines() == [task.instruction, line.strip()] * 2
     state = env.reset(TensorDict({"next_task": torch.tensor([0])}, batch_size=()))
-    ref = next(one.ref for one in env.elements if one.label == label)
+    ref = next(element.ref for element in env.elements if element.label == label)
     state = step_with_calls(env, state, {"action": "left_click", "ref": ref})
     assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
     env.close()

@@ -25,52 +25,57 @@ REPLIES = {"student": (PLAIN, BOLD), "teacher": (KIND, CURT)}
 def test_objections_vary(name: str) -> None:
     who = persona(name)
     task = who.tasks(0, "train", 1)[0]
-    said = {who.react(task, REPLIES[name][1], 1, random.Random(seed)).text for seed in range(1500)}
-    assert len(said) >= 200
+    texts = {who.react(task, REPLIES[name][1], 1, random.Random(seed)).text for seed in range(1500)}
+    assert len(texts) >= 200
     again = {who.react(task, REPLIES[name][1], 2, random.Random(seed)).text for seed in range(500)}
     assert len(again) >= 200
     approving = {who.react(task, REPLIES[name][0], 1, random.Random(seed)).text for seed in range(500)}
     assert len(approving) >= 100
-    assert not said & approving
+    assert not texts & approving
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_openings_vary_and_hold_the_problem(name: str) -> None:
     who = persona(name)
     tasks = who.tasks(5, "train", 200)
-    said = [who.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
-    assert len({text.replace(task.question, "") for text, task in zip(said, tasks, strict=True)}) >= 60
-    assert all(task.question in text for text, task in zip(said, tasks, strict=True))
+    openings = [who.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
+    assert len({text.replace(task.question, "") for text, task in zip(openings, tasks, strict=True)}) >= 60
+    assert all(task.question in text for text, task in zip(openings, tasks, strict=True))
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 @given(seed=st.integers(0, 10**9))
 def test_a_seed_says_it_all(name: str, seed: int) -> None:
-    one, other = persona(name), persona(name)
-    assert one.tasks(seed, "train", 3) == other.tasks(seed, "train", 5)[:3]
-    task = one.tasks(seed, "train", 1)[0]
+    first, second = persona(name), persona(name)
+    assert first.tasks(seed, "train", 3) == second.tasks(seed, "train", 5)[:3]
+    task = first.tasks(seed, "train", 1)[0]
     for reply in REPLIES[name]:
-        assert one.react(task, reply, 1, random.Random(seed)) == other.react(task, reply, 1, random.Random(seed))
-    assert one.opening(task, random.Random(seed)) == other.opening(task, random.Random(seed))
+        assert first.react(task, reply, 1, random.Random(seed)) == second.react(task, reply, 1, random.Random(seed))
+    assert first.opening(task, random.Random(seed)) == second.opening(task, random.Random(seed))
 
 
 @pytest.mark.parametrize("name", PERSONAS)
 def test_moods_follow_the_style(name: str) -> None:
     who = persona(name)
     task = who.tasks(0, "train", 1)[0]
-    liked, disliked = REPLIES[name]
-    approving = [who.react(task, liked, turn, random.Random(turn)) for turn in range(1, 9)]
-    objecting = [who.react(task, disliked, turn, random.Random(turn)) for turn in range(1, 9)]
-    assert {(one.mood, one.satisfied) for one in approving} == {("pleased", True)}
-    assert not any(one.satisfied for one in objecting)
-    assert [one.mood for one in objecting] == ["patient"] + ["annoyed"] * 7
+    good_reply, bad_reply = REPLIES[name]
+    approving = [who.react(task, good_reply, turn, random.Random(turn)) for turn in range(1, 9)]
+    objecting = [who.react(task, bad_reply, turn, random.Random(turn)) for turn in range(1, 9)]
+    assert {(reaction.mood, reaction.satisfied) for reaction in approving} == {("pleased", True)}
+    assert not any(reaction.satisfied for reaction in objecting)
+    assert [reaction.mood for reaction in objecting] == ["patient"] + ["annoyed"] * 7
 
 
 def test_student_asks_for_missing_steps() -> None:
     who = Student()
-    said = [who.react(who.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)]
-    assert not any(one.satisfied for one in said)
-    assert all("step" in text or "calculation" in text or "working" in text for text in (one.text for one in said))
+    reactions = [
+        who.react(who.tasks(0, "train", 1)[0], "The answer is 12.", 1, random.Random(seed)) for seed in range(50)
+    ]
+    assert not any(reaction.satisfied for reaction in reactions)
+    assert all(
+        "step" in text or "calculation" in text or "working" in text
+        for text in (reaction.text for reaction in reactions)
+    )
 
 
 def test_messages_are_tidy() -> None:

@@ -41,7 +41,7 @@ def clawrl(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def names_in(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def call(**arguments: Any) -> Any:
@@ -61,18 +61,18 @@ class WatchedEnv(GUIEnv):
 def play(folder: Path, rig: Rig, *, images: bool, keep: bool = False) -> tuple[Episode, list[bytes]]:
     """An episode of three actions; returns it and the screenshots, as the environment made them."""
     (folder / "page.html").write_text(PAGE)
-    made: list[WatchedEnv] = []
+    envs: list[WatchedEnv] = []
 
     def make() -> WatchedEnv:
         task = WebTask("one/two", folder, "page.html", instruction="Paint it blue.", checks=("n === 2",))
-        made.append(WatchedEnv([task], images=images))
-        return made[-1]
+        envs.append(WatchedEnv([task], images=images))
+        return envs[-1]
 
     policy = GatewayPolicy(rig.url, stream_share=0.0)
-    kept = Screenshots(rig.run.path) if keep else None
-    (group,) = Rollout(make, policy, num_generations=1, parallel_envs=1, screenshots=kept).play([0])
+    screenshots = Screenshots(rig.run.path) if keep else None
+    (group,) = Rollout(make, policy, num_generations=1, parallel_envs=1, screenshots=screenshots).play([0])
     policy.close()
-    return group.episodes[0], made[0].seen
+    return group.episodes[0], envs[0].seen
 
 
 CLICKS = [call(action="left_click", ref=1), call(action="left_click", ref=1), call(action="terminate")]
@@ -81,23 +81,23 @@ CLICKS = [call(action="left_click", ref=1), call(action="left_click", ref=1), ca
 @pytest.mark.browser
 def test_pictures_in_the_requests_are_shown_and_written(tmp_path: Path) -> None:
     with running(tmp_path / "run", engine=ScriptedEngine(list(CLICKS))) as rig:
-        episode, seen = play(tmp_path, rig, images=True)
+        episode, screens = play(tmp_path, rig, images=True)
         first = rig.turns()[0]
     inspect = ("inspect", episode.session_id, "--run", tmp_path / "run")
-    shown = clawrl(*inspect)
-    assert shown.returncode == 0, shown.stderr
-    assert [line for line in shown.stdout.splitlines() if line.startswith("picture:")] == [
-        f"picture: image/png 320x240, {len(png):,} bytes" for png in seen[:3]
+    result = clawrl(*inspect)
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("picture:")] == [
+        f"picture: image/png 320x240, {len(png):,} bytes" for png in screens[:3]
     ]
-    assert "[image/png]" in shown.stdout and 'button "Go" [1]' in shown.stdout and "base64" not in shown.stdout
-    assert ", outcome -1\n" in shown.stdout
+    assert "[image/png]" in result.stdout and 'button "Go" [1]' in result.stdout and "base64" not in result.stdout
+    assert ", outcome -1\n" in result.stdout
 
-    told = json.loads(clawrl(*inspect, "--json", "--pictures", tmp_path / "out").stdout)
-    assert [turn["pictures"][0]["step"] for turn in told["turns"]] == [0, 1, 2]
+    report = json.loads(clawrl(*inspect, "--json", "--pictures", tmp_path / "out").stdout)
+    assert [turn["pictures"][0]["step"] for turn in report["turns"]] == [0, 1, 2]
     names = ["000-turn-1.png", "001-turn-2.png", "002-turn-3.png", "filmstrip.png"]
-    assert [Path(one).name for one in told["files"]] == names == names_in(tmp_path / "out")
-    assert [(tmp_path / "out" / name).read_bytes() for name in names[:3]] == seen[:3]
-    assert len(set(seen[:3])) == 3
+    assert [Path(file).name for file in report["files"]] == names == names_in(tmp_path / "out")
+    assert [(tmp_path / "out" / name).read_bytes() for name in names[:3]] == screens[:3]
+    assert len(set(screens[:3])) == 3
     with Image.open(tmp_path / "out" / "filmstrip.png") as strip:
         assert strip.width > 3 * 320
     again = clawrl("inspect", first.session_id, "--run", tmp_path / "run", "--pictures", tmp_path / "same")
@@ -107,14 +107,14 @@ def test_pictures_in_the_requests_are_shown_and_written(tmp_path: Path) -> None:
 @pytest.mark.browser
 def test_screenshots_that_were_kept_are_found_and_forgotten(tmp_path: Path) -> None:
     with running(tmp_path / "run", engine=ScriptedEngine(list(CLICKS))) as rig:
-        episode, seen = play(tmp_path, rig, images=False, keep=True)
+        episode, screens = play(tmp_path, rig, images=False, keep=True)
     assert "one/two" in episode.session_id
     run = ("--run", tmp_path / "run")
-    told = json.loads(clawrl("inspect", episode.session_id, *run, "--json", "--pictures", tmp_path / "out").stdout)
-    assert [turn["pictures"][0]["step"] for turn in told["turns"]] == [0, 1, 2]
-    names = [Path(one).name for one in told["files"]]
+    report = json.loads(clawrl("inspect", episode.session_id, *run, "--json", "--pictures", tmp_path / "out").stdout)
+    assert [turn["pictures"][0]["step"] for turn in report["turns"]] == [0, 1, 2]
+    names = [Path(file).name for file in report["files"]]
     assert names == ["000-turn-1.png", "001-turn-2.png", "002-turn-3.png", "003-end.png", "filmstrip.png"]
-    for name, png in zip(names, seen, strict=False):
+    for name, png in zip(names, screens, strict=False):
         assert torch.equal(to_tensor((tmp_path / "out" / name).read_bytes()), to_tensor(png))
     folder = RunFolder(tmp_path / "run").screenshots_of(episode.session_id)
     assert folder.parent == tmp_path / "run" / "screenshots" and len(list(folder.iterdir())) == 4
@@ -147,12 +147,12 @@ def test_practice_of_the_bundled_model_keeps_its_screenshots(tmp_path: Path) -> 
     assert row["settled"]["dropped_episodes"] == 0
     for episode in row["episodes"]:
         out = tmp_path / episode["session_id"]
-        done = clawrl("inspect", episode["session_id"], "--run", tmp_path / "run", "--pictures", out)
-        assert done.returncode == 0, done.stderr
-        assert f"picture: image/png {320}x{240}" in done.stdout
+        result = clawrl("inspect", episode["session_id"], "--run", tmp_path / "run", "--pictures", out)
+        assert result.returncode == 0, result.stderr
+        assert f"picture: image/png {320}x{240}" in result.stdout
         assert len(list(out.glob("0*.png"))) == episode["steps"] + 1 and (out / "filmstrip.png").exists()
         assert len(episode["signals"]) == episode["steps"]
-    assert {name for one in row["episodes"] for name in one["signals"]} <= {turn.id for turn in turns}
+    assert {name for entry in row["episodes"] for name in entry["signals"]} <= {turn.id for turn in turns}
 
 
 def observed(session: str, step: int = 0) -> dict[str, Any]:
@@ -161,15 +161,15 @@ def observed(session: str, step: int = 0) -> dict[str, Any]:
 
 
 def test_only_the_last_episodes_are_kept(tmp_path: Path) -> None:
-    kept = Screenshots(tmp_path, episodes=3)
+    screenshots = Screenshots(tmp_path, episodes=3)
     for number in range(5):
         for step in range(2):
-            kept.keep(observed(f"s{number}", step))
+            screenshots.keep(observed(f"s{number}", step))
         folder = RunFolder(tmp_path).screenshots_of(f"s{number}")
         os.utime(folder, (number, number))
     assert names_in(tmp_path / "screenshots") == ["s2", "s3", "s4"]
     assert names_in(tmp_path / "screenshots" / "s4") == ["0.png", "1.png"]
-    kept.keep({"session_id": "blind", "step": torch.tensor([0])})
+    screenshots.keep({"session_id": "blind", "step": torch.tensor([0])})
     assert not RunFolder(tmp_path).screenshots_of("blind").exists()
 
 
@@ -193,15 +193,15 @@ def test_pictures_of_other_kinds() -> None:
         {"role": "assistant", "content": "ok"},
         {"role": "user", "content": parts},
     ]
-    found = pictures.of_turn(messages, 2)
-    assert [(one.step, one.turn, one.place, one.kind) for one in found] == [
+    images = pictures.of_turn(messages, 2)
+    assert [(picture.step, picture.turn, picture.place, picture.kind) for picture in images] == [
         (1, 2, 0, "image/jpeg"),
         (1, 2, 1, "image at an address"),
         (1, 2, 2, "image/png"),
     ]
-    assert str(found[1]) == "image at an address, not in the request"
-    assert [one.name for one in found] == ["001-turn-2.png", "001-turn-2-2.png", "001-turn-2-3.png"]
-    with Image.open(io.BytesIO(found[0].png())) as image:
+    assert str(images[1]) == "image at an address, not in the request"
+    assert [picture.name for picture in images] == ["001-turn-2.png", "001-turn-2-2.png", "001-turn-2-3.png"]
+    with Image.open(io.BytesIO(images[0].png())) as image:
         assert (image.format, image.size) == ("PNG", (8, 6))
     with pytest.raises(UserError, match="can't be read as a picture"):
         pictures.Picture(0, 1, "image/webp", b"nothing").png()
@@ -210,6 +210,6 @@ def test_pictures_of_other_kinds() -> None:
 def test_a_session_without_pictures_says_so(tmp_path: Path) -> None:
     with running(tmp_path / "run") as rig, rig.client(headers={"X-Session-Id": "plain"}) as http:
         http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "[/b] hello"}]})
-    done = clawrl("inspect", "plain", "--run", tmp_path / "run", "--pictures", tmp_path / "out")
-    assert done.returncode == 2 and "--keep_screenshots" in done.stderr and not (tmp_path / "out").exists()
+    result = clawrl("inspect", "plain", "--run", tmp_path / "run", "--pictures", tmp_path / "out")
+    assert result.returncode == 2 and "--keep_screenshots" in result.stderr and not (tmp_path / "out").exists()
     assert "[/b] hello" in clawrl("inspect", "plain", "--run", tmp_path / "run").stdout

@@ -36,8 +36,8 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def problems_asked(seen: list[dict]) -> list[str]:
-    return [request["body"]["messages"][0]["content"] for request in seen if len(request["body"]["messages"]) == 1]
+def problems_asked(requests: list[dict]) -> list[str]:
+    return [request["body"]["messages"][0]["content"] for request in requests if len(request["body"]["messages"]) == 1]
 
 
 def test_rows(scripted, tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_a_run_nobody_serves_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clawrl serve --run"):
         play(tmp_path, PersonaOptions(patience=0.0))
     PersonaOptions(patience=0.0).save(tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(tmp_path)], capture_output=True
     )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(b"error: ")
-    assert b"Traceback" not in done.stderr
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(b"error: ")
+    assert b"Traceback" not in result.stderr
 
 
 def test_own_rollout(scripted, tmp_path: Path) -> None:

@@ -65,21 +65,23 @@ def played(scripted: Any, tasks: Any, script: Any, **options: Any) -> tuple[list
 
 
 def reports(server: Any) -> list[dict[str, Any]]:
-    return [one["body"] for one in server.seen if one["path"].endswith("/episodes")]
+    return [request["body"] for request in server.seen if request["path"].endswith("/episodes")]
 
 
 def test_groups_of_one_task_are_reported_once_each(scripted: Any) -> None:
     groups, server = played(scripted, [0, 1], lambda messages, number: "1", num_generations=3, parallel_envs=2)
     assert sorted(len(group.episodes) for group in groups) == [3, 3]
     for group in groups:
-        assert len({one.task_id for one in group.episodes}) == 1
-        assert {one.outcome for one in group.episodes} == {1.0} and {one.versions for one in group.episodes} == {(3,)}
-    told = {one["group"]: one["episodes"] for one in reports(server)}
-    assert set(told) == {group.id for group in groups}
-    asked = [one["headers"] for one in server.seen if one["path"].endswith("/chat/completions")]
+        assert len({episode.task_id for episode in group.episodes}) == 1
+        assert {episode.outcome for episode in group.episodes} == {1.0} and {
+            episode.versions for episode in group.episodes
+        } == {(3,)}
+    reported = {report["group"]: report["episodes"] for report in reports(server)}
+    assert set(reported) == {group.id for group in groups}
+    headers = [request["headers"] for request in server.seen if request["path"].endswith("/chat/completions")]
     for group in groups:
-        sessions = {one["x-session-id"] for one in asked if one["x-group-id"] == group.id}
-        assert sessions == {one["session_id"] for one in told[group.id]} and len(sessions) == 3
+        sessions = {header["x-session-id"] for header in headers if header["x-group-id"] == group.id}
+        assert sessions == {episode["session_id"] for episode in reported[group.id]} and len(sessions) == 3
     assert compute_success_rate(groups) == 1.0 and GuessEnv.alive == 0
 
 
@@ -91,8 +93,8 @@ def test_an_evaluation_reports_nothing_and_belongs_to_no_group(scripted: Any) ->
 
 def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> None:
     groups, server = played(scripted, [2], lambda messages, number: "1", num_generations=2, parallel_envs=1)
-    assert [one.outcome for one in groups[0].episodes] == [None, None]
-    assert [one["outcome"] for one in reports(server)[0]["episodes"]] == [None, None]
+    assert [episode.outcome for episode in groups[0].episodes] == [None, None]
+    assert [entry["outcome"] for entry in reports(server)[0]["episodes"]] == [None, None]
     assert reports(server)[0]["episodes"][0]["reason"] == "no world"
     assert len(server.seen) == 1 and str(compute_success_rate(groups)) == "nan"
 
@@ -130,8 +132,8 @@ def test_a_request_that_is_refused_is_not_repeated(
 def test_an_own_reward_is_told_in_place_of_the_outcome(scripted: Any) -> None:
     options = {"num_generations": 1, "parallel_envs": 1, "reward": lambda episode: -episode.outcome / 4}
     groups, server = played(scripted, [0, 2], lambda messages, number: "0.5", **options)
-    assert [[one.outcome for one in group.episodes] for group in groups] == [[0.5], [None]]
-    assert [one["episodes"][0]["outcome"] for one in reports(server)] == [-0.125, None]
+    assert [[episode.outcome for episode in group.episodes] for group in groups] == [[0.5], [None]]
+    assert [report["episodes"][0]["outcome"] for report in reports(server)] == [-0.125, None]
 
 
 @pytest.mark.parametrize("reward", [2.0, float("nan")])
@@ -236,6 +238,6 @@ def test_the_checker_s_words_are_reported_for_the_turn_they_are_of(scripted: Any
     rollout = Rollout(AdvisedEnv, policy, num_generations=1, parallel_envs=1, hints=hints)
     (group,) = rollout.play([0])
     policy.close()
-    (told,) = reports(server)[0]["episodes"]
-    assert told.get("hints", {}) == group.episodes[0].hints
+    (reported,) = reports(server)[0]["episodes"]
+    assert reported.get("hints", {}) == group.episodes[0].hints
     assert list(group.episodes[0].hints.values()) == ([["Too small."]] if hints else [])

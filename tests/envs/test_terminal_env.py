@@ -101,12 +101,12 @@ def test_talking_to_a_program() -> None:
     busy = env.step(state.set("action", call("shell_exec", command="ls")))["next"]
     assert "A command is still running" in busy["message"]
     state = env.step(busy.set("action", call("shell_write_to_process", input="7")))["next"]
-    said = state["message"]
-    while "wrote" not in said and not state["done"]:
+    output = state["message"]
+    while "wrote" not in output and not state["done"]:
         state = env.step(state.set("action", call("shell_view")))["next"]
-        said += state["message"]
+        output += state["message"]
     state = env.step(state.set("action", "Done."))["next"]
-    assert "wrote" in said and state["outcome"].item() == 1.0
+    assert "wrote" in output and state["outcome"].item() == 1.0
     env.close()
 
 
@@ -189,10 +189,10 @@ def test_a_pool() -> None:
     try:
         state = pool.reset()
         for actions in ([call("shell_exec", command=f"echo {n} > a.txt") for n in range(envs)], ["Done."] * envs):
-            for one, action in zip(state.unbind(0), actions, strict=True):
-                one.set("action", action)
+            for row, action in zip(state.unbind(0), actions, strict=True):
+                row.set("action", action)
             state = pool.step(state)["next"]
-        assert [one["outcome"].item() for one in state.unbind(0)] == [1.0] * envs
+        assert [row["outcome"].item() for row in state.unbind(0)] == [1.0] * envs
     finally:
         pool.close()
 

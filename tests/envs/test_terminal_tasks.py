@@ -26,8 +26,8 @@ def test_what_is_shipped_is_what_the_generator_makes(tmp_path: Path) -> None:
 
 
 def test_another_seed_makes_other_tasks() -> None:
-    made = [[task.instruction for task in terminal.generate(seed)["train"]] for seed in (1, 2)]
-    assert made[0] != made[1]
+    instructions = [[task.instruction for task in terminal.generate(seed)["train"]] for seed in (1, 2)]
+    assert instructions[0] != instructions[1]
 
 
 def test_steps_and_splits() -> None:
@@ -65,8 +65,8 @@ def test_task_sets_are_found_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "c" / "one").mkdir(parents=True)
     (tmp_path / "c" / "one" / "instruction.md").write_text("Do it.")
     (tmp_path / "c" / "one" / "more.jsonl").write_text('{"page": "x"}')
-    found = [(kind, str(path.relative_to(tmp_path))) for kind, path in find_task_sets(tmp_path)]
-    assert found == [
+    task_sets = [(kind, str(path.relative_to(tmp_path))) for kind, path in find_task_sets(tmp_path)]
+    assert task_sets == [
         ("swe", "a/swe.jsonl"),
         ("toolcall", "a/tools.jsonl"),
         ("gui", "b/gui.jsonl"),
@@ -109,9 +109,9 @@ class TestOracles:
         stuck = TaskFolder("stuck", {k: v for k, v in good.files.items() if not k.startswith("solution")})
         save_tasks([good, free, stuck], tmp_path / "set.jsonl")
         command = [sys.executable, "-m", "clawrl_trl.cli.main", "tasks", "check", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 1, done.stderr
-        assert "free: oracle +1, nothing done +1" in done.stdout and "stuck: oracle +nan" in done.stdout
-        assert done.stdout.endswith("3 tasks, 1 of them sound, 2 not.\n") and good.id not in done.stdout
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 1, result.stderr
+        assert "free: oracle +1, nothing done +1" in result.stdout and "stuck: oracle +nan" in result.stdout
+        assert result.stdout.endswith("3 tasks, 1 of them sound, 2 not.\n") and good.id not in result.stdout
         rows = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False).stdout.splitlines()
         assert [json.loads(row)["ok"] for row in rows] == [True, False, False]

@@ -214,8 +214,8 @@ def test_in_a_pool(shipped: list[Any]) -> None:
         state = pool.reset()
         for i in range(3):
             state[i].set("action", tasks[i].oracle()[0])
-        done = pool.step(state)["next"]
-        assert done["reward"].flatten().tolist() == [1.0] * 3 and not done["dropped"].any()
+        last = pool.step(state)["next"]
+        assert last["reward"].flatten().tolist() == [1.0] * 3 and not last["dropped"].any()
     finally:
         pool.close()
 
@@ -267,9 +267,11 @@ def test_the_shipped_tasks_are_what_the_seed_gives(tmp_path: Path) -> None:
 
 def test_the_shipped_splits_are_apart_and_the_first_step_is_short() -> None:
     train, heldout = (read_tool_tasks(FOLDER / f"{split}.jsonl") for split in ("train", "heldout"))
-    asked = [{json.dumps(list(task.calls)) + (task.answer or "") + task.question * bool(task.answer) for task in tasks}
-             for tasks in (train, heldout)]  # fmt: skip
-    assert not asked[0] & asked[1] and len(train) == 120 and len(heldout) == 60
+    questions = [
+        {json.dumps(list(task.calls)) + (task.answer or "") + task.question * bool(task.answer) for task in tasks}
+        for tasks in (train, heldout)
+    ]
+    assert not questions[0] & questions[1] and len(train) == 120 and len(heldout) == 60
     for task in train + heldout:
         if task.difficulty == 1:
             assert len(task.oracle()) == 1 and len(task.question.split()) < 10

@@ -55,11 +55,11 @@ async def chat_and_judge(run: RunFolder, ledger: Ledger) -> None:
 
 def divergence(policy: Any, base: Any, rows: list[tuple[Sample, Turn, Verdict]]) -> float:
     """Mean KL(policy || teacher) over the replies' tokens and the whole vocabulary."""
-    found = []
+    values = []
     for _, turn, verdict in rows:
         student, teacher = log_probs(policy, turn), log_probs(base, turn, verdict.hint)
-        found.append((student.exp() * (student - teacher)).sum(-1))
-    return float(torch.cat(found).mean())
+        values.append((student.exp() * (student - teacher)).sum(-1))
+    return float(torch.cat(values).mean())
 
 
 @pytest.mark.timeout(600)

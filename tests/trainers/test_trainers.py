@@ -114,7 +114,7 @@ class TestAsyncGRPOTrainer(Common):
         assert trainer.state.global_step == 6
 
     def test_checkpoints_of_a_list_resume_exactly(self, tiny: Path, tmp_path: Path) -> None:
-        found = []
+        weights = []
         for name, stop in (("whole", None), ("parts", 2)):
             options: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2}
             options |= {"output_dir": str(tmp_path / name), "disable_dropout": False}
@@ -123,8 +123,8 @@ class TestAsyncGRPOTrainer(Common):
             trainer = self.build(tiny, tmp_path, make_samples(8), **options)
             trainer.train(resume_from_checkpoint=stop is not None)
             assert trainer.state.global_step == 4
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
     def test_a_finished_list_takes_no_further_step(self, tiny: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -153,7 +153,7 @@ class TestAsyncGRPOTrainer(Common):
 
     def check_cuts(self, tiny: Path, tmp_path: Path, cuts: Sequence[tuple[int, int]], **settings: Any) -> None:
         """Five rows in so many micro-batches (size, number) make the same step."""
-        found = []
+        weights = []
         for size, steps in cuts:
             trainer = self.build(
                 tiny,
@@ -167,9 +167,9 @@ class TestAsyncGRPOTrainer(Common):
             )
             trainer.train()
             assert trainer.state.global_step == 1
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            for other in found[1:]:
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in weights[0].items():
+            for other in weights[1:]:
                 torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -189,10 +189,10 @@ class TestAsyncGRPOTrainer(Common):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
 
     def test_custom_loss(self, tiny: Path, tmp_path: Path) -> None:
-        seen = []
+        shapes = []
 
         def half(trainer: Any, model: Any, inputs: dict[str, Any], default_loss: Any) -> torch.Tensor:
-            seen.append(inputs["advantages"].shape)
+            shapes.append(inputs["advantages"].shape)
             return default_loss(model, inputs) / 2
 
         losses = []
@@ -200,7 +200,7 @@ class TestAsyncGRPOTrainer(Common):
             trainer = self.build(tiny, tmp_path, make_samples(4), loss=loss)
             trainer.train()
             losses.append(trainer.state.log_history[0]["loss"])
-        assert len(seen) == 1
+        assert len(shapes) == 1
         assert losses[1] == pytest.approx(losses[0] / 2)
 
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -258,7 +258,7 @@ class TestAsyncGRPOTrainer(Common):
     def test_merged_turns_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
         first = make_samples(1, 1, score=1.0)[0]
         follow = make_samples(1, 2, score=-1.0, prompt_ids=[*first.prompt_ids, *first.completion_ids, 9, 8])[0]
-        found = []
+        weights = []
         for merge_turns in (False, True):
             trainer = self.build(
                 tiny,
@@ -272,9 +272,9 @@ class TestAsyncGRPOTrainer(Common):
             (micro,) = trainer.get_train_dataloader()
             assert len(micro.rows) == (1 if merge_turns else 2)
             trainer.train()
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in weights[0].items():
+            torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
 
     def test_kl_to_the_base(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(4))

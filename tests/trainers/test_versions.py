@@ -335,8 +335,8 @@ class TestWholeModels:
     def test_what_vllm_serves_as_an_adapter(
         self, config: dict[str, Any], modules: list[str], reason: str | None
     ) -> None:
-        found = adapter_obstacle({"peft_type": "LORA", "bias": "none", "r": 8, **config}, modules)
-        assert found is None if reason is None else reason in str(found)
+        obstacle = adapter_obstacle({"peft_type": "LORA", "bias": "none", "r": 8, **config}, modules)
+        assert obstacle is None if reason is None else reason in str(obstacle)
 
 
 def embedded(self: http.server.BaseHTTPRequestHandler) -> None:

@@ -40,13 +40,13 @@ class Processor(ProcessorMixin):  # type: ignore[misc]
 
 
 def png(colour: str) -> bytes:
-    written = io.BytesIO()
-    Image.new("RGB", SIZES[colour], colour).save(written, "PNG")
-    return written.getvalue()
+    buffer = io.BytesIO()
+    Image.new("RGB", SIZES[colour], colour).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def message(colours: tuple[str, ...]) -> dict[str, Any]:
-    urls = ["data:image/png;base64," + base64.b64encode(png(one)).decode() for one in colours]
+    urls = ["data:image/png;base64," + base64.b64encode(png(colour)).decode() for colour in colours]
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return {"role": "user", "content": [*parts, {"type": "text", "text": f"Click in {len(colours)} pictures."}]}
 
@@ -61,8 +61,8 @@ def rig(engine: TinyVL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ri
     """A gateway that has captured a turn of each request, all of them praised."""
     with running(tmp_path_factory.mktemp("run"), engine=engine, max_model_len=8192) as rig, rig.client() as http:
         for colours in ASKED:
-            told = http.post("/v1/chat/completions", json={"messages": [message(colours)], "temperature": 1.0})
-            assert told.status_code == 200, told.text
+            reply = http.post("/v1/chat/completions", json={"messages": [message(colours)], "temperature": 1.0})
+            assert reply.status_code == 200, reply.text
         with rig.ledger.transaction() as tx:
             for turn in rig.turns():
                 turns.set_next_state(tx, turn.id, [{"role": "user", "content": "ok"}], ["owner"], None, 0.0)
@@ -93,7 +93,7 @@ def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.
 
 @torch.no_grad()
 def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
-    credited = [CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows]
+    credited = [CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows]
     batch = CreditedBatch(SampleBatch(rows), credited, [])
     return trainer.input_builder.build(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
 
@@ -102,33 +102,33 @@ def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
     trainer.model.eval()
     with torch.no_grad():
         logps = trainer.logps(trainer.model, prepared(trainer, rows))
-    return [row[: len(one.completion_ids)].double().numpy() for row, one in zip(logps, rows, strict=True)]
+    return [row[: len(sample.completion_ids)].double().numpy() for row, sample in zip(logps, rows, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fused head", "plain logits"])
 def test_a_turn_is_scored_as_it_was_seen(engine: TinyVL, rig: Rig, tmp_path: Path, dtype: Any) -> None:
     rows = samples(rig)
-    assert [len(one.images) for one in rows] == [len(colours) for colours in ASKED]
+    assert [len(sample.images) for sample in rows] == [len(colours) for colours in ASKED]
     trainer = trainer_of(engine, tmp_path, rows, dtype=dtype)
-    assert all(trainer.vision.find_fault(one) is None for one in rows)
-    for one, found in zip(rows, scored(trainer, rows), strict=True):
-        np.testing.assert_allclose(found, one.logprobs, atol=1e-3)
-        np.testing.assert_allclose(found, scored(trainer, [one])[0], atol=1e-3)
+    assert all(trainer.vision.find_fault(sample) is None for sample in rows)
+    for sample, logps in zip(rows, scored(trainer, rows), strict=True):
+        np.testing.assert_allclose(logps, sample.logprobs, atol=1e-3)
+        np.testing.assert_allclose(logps, scored(trainer, [sample])[0], atol=1e-3)
     other = replace(rows[0], images=(_repainted(rows[0].images[0]),))
     assert np.abs(scored(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
 
 
 def _repainted(file: bytes) -> bytes:
     with Image.open(io.BytesIO(file)) as image:
-        written = io.BytesIO()
-        Image.new("RGB", image.size, "yellow").save(written, "PNG")
-    return written.getvalue()
+        buffer = io.BytesIO()
+        Image.new("RGB", image.size, "yellow").save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def test_a_ledger_of_pictures_becomes_a_policy(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
     source = LedgerSource(rig.ledger, poll_s=0.01, timeout_s=0.0)
     trainer = trainer_of(engine, tmp_path, source, max_steps=1, beta=0.05)
-    adapted = {name for name, one in trainer.model.named_parameters() if one.requires_grad}
+    adapted = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     assert adapted and all("language_model" in name for name in adapted)
     rows = samples(rig)
     before = scored(trainer, rows)
@@ -137,7 +137,7 @@ def test_a_ledger_of_pictures_becomes_a_policy(engine: TinyVL, rig: Rig, tmp_pat
     after = scored(trainer, rows)
     assert all(new.sum() > old.sum() for old, new in zip(before, after, strict=True))
     with rig.ledger.reader() as tx:
-        assert {one.state for one in tx.query(Sample)} == {"trained"}
+        assert {sample.state for sample in tx.query(Sample)} == {"trained"}
 
 
 def test_pictures_that_do_not_fit_are_not_trained(
@@ -170,7 +170,10 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
     later = replace(first, sample_id="later", prompt_ids=np.array(prompt), images=(*first.images, png("green")))
 
     def joined(*rows: TrainingSample) -> list[TrainingSample]:
-        return [row.sample for row in merge([CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows])]
+        return [
+            row.sample
+            for row in merge([CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows])
+        ]
 
     (whole,) = joined(first, later)
     assert whole.images == later.images
@@ -197,9 +200,9 @@ def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: P
 
 def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:
     def shown(image: Image.Image, **options: Any) -> Any:
-        written = io.BytesIO()
-        image.save(written, "PNG", **options)
-        return _open_picture(written.getvalue())
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", **options)
+        return _open_picture(buffer.getvalue())
 
     assert shown(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
     assert shown(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
@@ -221,6 +224,6 @@ def test_pictures_of_a_row_are_files_or_data_urls() -> None:
 
 
 def test_what_was_captured_holds_its_pictures(rig: Rig) -> None:
-    found: list[Turn] = rig.turns()
-    assert all(turn.trainable for turn in found)
-    assert [pictures.contents(turn.messages) for turn in found] == [list(map(png, colours)) for colours in ASKED]
+    turns: list[Turn] = rig.turns()
+    assert all(turn.trainable for turn in turns)
+    assert [pictures.contents(turn.messages) for turn in turns] == [list(map(png, colours)) for colours in ASKED]

@@ -29,12 +29,12 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
     pictures, start = model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
     # Between the replies of one sequence there may be pictures, of which none may be cut off.
-    read = inputs["completion_ids"].size(1) if pictures else width
+    columns = inputs["completion_ids"].size(1) if pictures else width
     positions = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)
     arguments = {
-        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :read]], dim=1),
-        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :read]], dim=1),
-        "logits_to_keep": width + 1 if read == width else positions,
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :columns]], dim=1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :columns]], dim=1),
+        "logits_to_keep": width + 1 if columns == width else positions,
         "use_cache": False,
         **pictures,
     }
