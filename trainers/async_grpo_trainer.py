@@ -35,7 +35,7 @@ from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.compat import record_metric
 from clawrl_trl.trainers.input_builder import InputBuilder
 from clawrl_trl.trainers.inputs import Inputs
-from clawrl_trl.trainers.loader import StepEnds, train_dataloader
+from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
@@ -255,7 +255,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
 
     def get_train_dataloader(self) -> DataLoader[MicroBatch]:
         """The loader of micro-batches; it leases from the source and looks nowhere ahead."""
-        return train_dataloader(self)
+        return make_train_dataloader(self)
 
     @torch.no_grad()
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
@@ -287,7 +287,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         micro = self._micro
         if micro is None or not micro.is_last or self.line is None:
             return
-        kl = kl_to_base(self, self.input_builder.collate(self.division.gate_rows(micro.batch)))
+        kl = kl_to_base(self, self.input_builder.collate(self.division.select_gate_rows(micro.batch)))
         if kl is not None:
             self.note("kl_to_base", kl)
         # `advance` may throw the weights away and load others, so the divergence is taken before it.

@@ -54,10 +54,10 @@ def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, obj
         UserError: If the disk is full, or the adapter can't be merged.
     """
     state = folder / TRAINING_STATE
-    with _disk_errors(folder):
+    with _explain_disk_errors(folder):
         _write_weights(trainer, folder)
     merged_model = _merge(trainer, folder) if merged and trainer.accelerator.is_main_process else None
-    with _disk_errors(folder):
+    with _explain_disk_errors(folder):
         if merged_model is not None:
             merged_model.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
@@ -105,13 +105,13 @@ def _merge(trainer: "AsyncGRPOTrainer", folder: Path) -> PreTrainedModel:
     return model
 
 
-def adapted_modules(model: PreTrainedModel) -> list[str]:
+def list_adapted_modules(model: PreTrainedModel) -> list[str]:
     """Paths of the modules that a PEFT model's adapter changes."""
     return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _explain_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:

@@ -103,7 +103,7 @@ class Division:
                     # Iterations share the micro-batches and what is prepared of them, so the mark is on a copy.
                     yield micro if remaining else replace(micro, is_last=True)
 
-    def gate_rows(self, batch: CreditedBatch) -> list[CreditedSample]:
+    def select_gate_rows(self, batch: CreditedBatch) -> list[CreditedSample]:
         """The rows of the last micro-batch in which this process has any, for the gate; else none."""
         for start in reversed(range(0, len(batch.rows), self.step_size)):
             step = self._divide_step(batch, batch.rows[start : start + self.step_size])

@@ -27,7 +27,7 @@ def describe_training(trainer: "AsyncGRPOTrainer") -> dict[str, object]:
         "base_model": str(Path(base).absolute()) if base and Path(base).is_dir() else base or None,
         "base_revision": (trainer.args.model_init_kwargs or {}).get("revision"),
         "hyper_parameters": {name: getattr(trainer.args, name, None) for name in HYPER_PARAMETERS},
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _read_version(name) for name in PACKAGES},
     }
 
 
@@ -36,7 +36,7 @@ def write_record(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
     (folder / TRAINING_RECORD).write_text(json.dumps(describe_training(trainer), indent=2, default=str) + "\n")
 
 
-def _version(package: str) -> str | None:
+def _read_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

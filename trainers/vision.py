@@ -57,15 +57,15 @@ def exclude_vision_modules(
     return adapted
 
 
-def picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
+def select_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
     """The pictures' arguments of TRL's forward pass, out of a micro-batch's inputs; empty without pictures."""
     return {name: inputs[name] for name in PictureInputs.__annotations__ if name in inputs}
 
 
-def model_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
+def select_model_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
     """The same for the model itself, which does not ask how many pictures a row has."""
     # TRL names every argument it knows, with `None` for those that a micro-batch lacks.
-    pictures = picture_inputs(inputs)
+    pictures = select_picture_inputs(inputs)
     return {name: value for name, value in pictures.items() if name != "num_images" and value is not None}
 
 

@@ -251,7 +251,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             grade = self._run_guarded(self._grade)
             outcome = math.nan if grade is None else grade
         observation: dict[str, Any] = {
-            "message": _world_text(episode.messages),
+            "message": _find_world_text(episode.messages),
             "conversation": json.dumps(episode.messages, ensure_ascii=False),
             "tools": json.dumps(episode.tools, ensure_ascii=False),
             "task_id": self.task.id,
@@ -276,6 +276,6 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         return self._last_observation.clone()
 
 
-def _world_text(messages: Sequence[Json]) -> str:
+def _find_world_text(messages: Sequence[Json]) -> str:
     """The text of the last message that the world sent."""
     return next((text_of(message) for message in reversed(messages) if message["role"] != "assistant"), "")

@@ -172,7 +172,7 @@ class Browser:
             if self._playwright is not None:
                 await self._playwright.stop()
 
-    async def _new_context(self, size: Size) -> "BrowserContext":
+    async def _open_context(self, size: Size) -> "BrowserContext":
         if self._chromium is None:
             raise WorldBroken("the browser has not started")
         return await self._chromium.new_context(viewport={"width": size[0], "height": size[1]})
@@ -260,7 +260,7 @@ class PlaywrightPage(WebPage):
                 await self._page.keyboard.up(key)
 
     async def _open(self) -> None:
-        self._context = await self._browser._new_context(self.size)
+        self._context = await self._browser._open_context(self.size)
         await self._attach(await self._context.new_page())
         self._context.on("page", self._record_tab)
 

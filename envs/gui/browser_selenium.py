@@ -93,30 +93,30 @@ class SeleniumPage(WebPage):
         self.settle()
 
     def move(self, point: Point) -> None:
-        self._mouse("mouseMoved", point)
+        self._send_mouse("mouseMoved", point)
         self.settle()
 
     def click(self, point: Point, button: str, count: int) -> None:
-        self._mouse("mouseMoved", point)
+        self._send_mouse("mouseMoved", point)
         for number in range(1, count + 1):
-            self._mouse("mousePressed", point, button=button, clickCount=number)
-            self._mouse("mouseReleased", point, button=button, clickCount=number)
+            self._send_mouse("mousePressed", point, button=button, clickCount=number)
+            self._send_mouse("mouseReleased", point, button=button, clickCount=number)
         self.settle()
 
     def drag(self, point: Point) -> None:
         start = self.cursor
-        self._mouse("mousePressed", start, button="left", clickCount=1)
+        self._send_mouse("mousePressed", start, button="left", clickCount=1)
         for step in range(1, DRAG_STEPS + 1):
             x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
-            self._mouse("mouseMoved", (x, y), button="left")
-        self._mouse("mouseReleased", point, button="left", clickCount=1)
+            self._send_mouse("mouseMoved", (x, y), button="left")
+        self._send_mouse("mouseReleased", point, button="left", clickCount=1)
         self.settle()
 
     def scroll(self, point: Point, right: int, down: int) -> None:
-        self._mouse("mouseWheel", point, deltaX=right, deltaY=down)
+        self._send_mouse("mouseWheel", point, deltaX=right, deltaY=down)
         self.settle()
 
-    def _mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
+    def _send_mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
         """Send a mouse event by the DevTools protocol.
 
         The driver's own actions run scripts in the page's world, which fail on a page that overrides built-in

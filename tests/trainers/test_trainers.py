@@ -25,7 +25,7 @@ from clawrl_trl.trainers import (
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
 from clawrl_trl.trainers.terms.divergence import kl_to_base
-from clawrl_trl.trainers.terms.logprobs import plain_logps
+from clawrl_trl.trainers.terms.logprobs import compute_logps
 
 
 def lora() -> LoraConfig:
@@ -184,7 +184,7 @@ class TestAsyncGRPOTrainer(Common):
             fused = trainer.logps(trainer.model, inputs)
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-            plain, _, _ = plain_logps(trainer.model, ids, mask, fused.size(1), inputs["temperature"])
+            plain, _, _ = compute_logps(trainer.model, ids, mask, fused.size(1), inputs["temperature"])
         assert set(inputs["temperature"].tolist()) == {1.0, 0.5, 2.0}
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
 

@@ -6,7 +6,7 @@ import torch
 from accelerate.utils import is_peft_model
 
 from clawrl_trl.trainers.inputs import Inputs
-from clawrl_trl.trainers.vision import model_picture_inputs
+from clawrl_trl.trainers.vision import select_model_picture_inputs
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -27,7 +27,7 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     if not is_peft_model(model) and trainer.ref_model is None:
         return None
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
-    pictures, start = model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
+    pictures, start = select_model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
     # Between the replies of one sequence there may be pictures, of which none may be cut off.
     columns = inputs["completion_ids"].size(1) if pictures else width
     positions = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)

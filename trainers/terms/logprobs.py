@@ -61,7 +61,7 @@ class RowTemperatures:
         return output
 
 
-def plain_logps(
+def compute_logps(
     model: torch.nn.Module,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
