@@ -10,7 +10,7 @@ KEY_ENVIRONMENT = {
 """Where the bearer key of each scope is looked up."""
 
 
-def api_key(scope: str) -> str | None:
+def read_api_key(scope: str) -> str | None:
     """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
@@ -19,7 +19,7 @@ def api_key(scope: str) -> str | None:
     return None
 
 
-def client_key(scope: str) -> str | None:
+def read_client_key(scope: str) -> str | None:
     """Return the key of a scope that our own clients present: the first, where several are set with commas."""
-    keys = [key.strip() for key in (api_key(scope) or "").split(",") if key.strip()]
+    keys = [key.strip() for key in (read_api_key(scope) or "").split(",") if key.strip()]
     return keys[0] if keys else None

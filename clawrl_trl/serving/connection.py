@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from clawrl_trl.config.api_keys import api_key, client_key
+from clawrl_trl.config.api_keys import read_api_key, read_client_key
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.engines.calls import base_name, model_names, model_roots
 from clawrl_trl.engines.context import find_shortage
@@ -28,10 +28,10 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
         settings (`ServeSettings`): The run's settings.
         base_url (`str`): The gateway's address, with `/v1`.
     """
-    card = _pick_first_model(_fetch_json(f"{base_url}/models", client_key("chat")))
+    card = _pick_first_model(_fetch_json(f"{base_url}/models", read_client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
     # The variable and not the key itself: these lines go to logs too.
-    key = "$CLAWRL_API_KEY" if api_key("chat") else "none-needed"
+    key = "$CLAWRL_API_KEY" if read_api_key("chat") else "none-needed"
     version = card.get("policy_version")
     resumed = f", going on from policy version {version}" if version else ""
     lines = [f"Serving {describe_model(settings)} at {base_url}{resumed}"]

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clawrl_trl.config.api_keys import client_key
+from clawrl_trl.config.api_keys import read_client_key
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
@@ -149,7 +149,7 @@ def play_episodes(
         policy,
         num_generations=options.group_size,
         parallel_envs=options.parallel_envs,
-        feedback_key=client_key("feedback"),
+        feedback_key=read_client_key("feedback"),
         reward=load_callable(reward, parameters=["episode"]) if reward else None,
         prm_coef=options.prm_coef,
         stepwise=options.stepwise,
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),
-        api_key=client_key("chat"),
+        api_key=read_client_key("chat"),
         model=read_served_model(run),
         sampling={"max_tokens": options.max_tokens},
         stream_share=0.0,

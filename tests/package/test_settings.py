@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.api_keys import KEY_ENVIRONMENT, api_key, client_key
+from clawrl_trl.config.api_keys import KEY_ENVIRONMENT, read_api_key, read_client_key
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.config.serving_arguments import ENVIRONMENT
 from clawrl_trl.doctor.command import parse_arguments
@@ -31,7 +31,7 @@ def test_the_references_variables_are_defaults(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SGLANG_API_KEY", "secret")
     settings = ServeSettings()
     assert (settings.port, settings.model_name_or_path, settings.judge_votes) == (31234, "/models/mine", 5)
-    assert api_key("chat") == "secret"
+    assert read_api_key("chat") == "secret"
     assert ServeSettings(port=1).port == 1
 
 
@@ -142,4 +142,4 @@ def test_our_clients_present_one_of_several_keys(
     monkeypatch: pytest.MonkeyPatch, keys: str, presented: str | None
 ) -> None:
     monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", keys)
-    assert client_key("feedback") == presented
+    assert read_client_key("feedback") == presented
