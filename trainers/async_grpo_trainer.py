@@ -160,6 +160,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
             model=model,
             reward_funcs=_unused_reward,
             args=args,
+            # TRL insists on prompts; this row is never read, since `get_train_dataloader` leaves TRL's loader out.
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
             peft_config=exclude_vision_modules(peft_config, model, args),

@@ -18,9 +18,9 @@ from transformers.utils import PushInProgress
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weights
+from clawrl_trl.trainers.checkpoint import describe_training
 from clawrl_trl.trainers.compat import finish_push, save_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
-from clawrl_trl.trainers.record import describe_training
 from clawrl_trl.trainers.terms.tempered import TemperedGRPOTrainer
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         assert self._repository is not None
         job = self._repository.in_background(upload)
         job.add_done_callback(_log_failure)
+        # Where transformers looks for a push under way.
         self.push_in_progress = PushInProgress([job])
         return job
 
@@ -198,7 +199,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
             try:
                 source = None if self.line is not None else _Saved(folder, lasting=True)
                 card = self._stage(stack, name, source, _as_tuple(tags)).folder / "README.md"
-            except UserError as error:
+            except UserError as error:  # nothing trained yet, for one: saving goes on without a card
                 logger.info("no model card is written: %s", error)
                 return
             folder.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,7 @@ class VersionedGRPOTrainer(HubGRPOTrainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
+        # A version's weights lie above its training state, which is what transformers resumes from.
         path = Path(resume_from_checkpoint)
         super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
 

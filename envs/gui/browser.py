@@ -83,7 +83,7 @@ class Browser:
         self._chromium: PlaywrightChromium | None = None
         try:
             self.call(self._start(headless, hosts), START_TIMEOUT)
-        except BaseException:
+        except BaseException:  # an interrupt too: else the thread and the browser's process would stay
             self.close()
             raise
 

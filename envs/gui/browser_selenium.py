@@ -61,6 +61,7 @@ class SeleniumPage(WebPage):
         super().__init__(size, FileServer())
         options = webdriver.ChromeOptions()
         options.binary_location = browser
+        # As long as a dialog is open the driver refuses every other command.
         options.unhandled_prompt_behavior = "dismiss"
         # Chromium refuses to run as root within its own sandbox.
         unsandboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -175,6 +176,7 @@ class SeleniumPage(WebPage):
     def _activate_tab(self, driver: "WebDriver", handle: str) -> None:
         driver.switch_to.window(handle)
         width, height = self.size
+        # At a scale of 1 a pixel of the screenshot is one of the page, as the coordinates of gestures are.
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         for domain in ("Page", "Accessibility"):

@@ -243,6 +243,7 @@ def _read_coordinate(value: Any) -> tuple[float, float] | None:
 def _read_ref(value: Any) -> int | None:
     if value is None:
         return None
+    # Models copy the number with the brackets of the outline; `isdigit` alone passes signs that `int` refuses (²).
     text = str(value).strip("[] ")
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9:
         raise GestureError(f"ref must be the number of an element, not {value!r}")
@@ -261,6 +262,7 @@ def _read_text(value: Any) -> str:
 
 
 def _read_keys(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    # Models also write keys as a text, with plus signs between them; a lone "+" is a key.
     keys = arguments.get("keys") or arguments.get("text")
     if isinstance(keys, str):
         keys = keys.split("+") if len(keys) > 1 else [keys]
@@ -286,4 +288,5 @@ def _read_number(arguments: Mapping[str, Any], name: str, most: float, default: 
 
 
 def _is_number(value: Any) -> bool:
+    # JSON's true is an int to Python, and Python's JSON reads NaN and Infinity.
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

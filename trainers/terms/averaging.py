@@ -16,6 +16,7 @@ def average(trainer: "AsyncGRPOTrainer", per_token: torch.Tensor, inputs: Inputs
     training = trainer.model.training
     steps: int = trainer.current_gradient_accumulation_steps if training else 1
     totals, tokens = (per_token * mask).sum(-1), mask.sum(-1)
+    # A micro-batch without rows trains no token: its term must be 0 and not NaN, hence the bounds on the counts below.
     if trainer.loss_type in ("grpo", "sapo"):
         return (totals / tokens.clamp(min=1)).mean() / steps
     if trainer.loss_type == "luspo":

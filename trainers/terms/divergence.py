@@ -43,7 +43,7 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
         return model(**arguments).logits[:, :-1].float().log_softmax(-1)  # type: ignore[no-any-return]
 
     training = trainer.model.training
-    trainer.model.eval()
+    trainer.model.eval()  # dropout would be measured as divergence
     policy = log_probs(trainer.model)
     if trainer.ref_model is not None:
         base = log_probs(trainer.ref_model)
@@ -53,5 +53,6 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     trainer.model.train(training)
     mask = inputs["tool_mask"][:, :width].bool()
     divergence = (policy.exp() * (policy - base)).sum(-1)
+    # Sums are reduced and not means, so that every token counts alike however they are divided among processes.
     totals = accelerator.reduce(torch.stack([divergence[mask].sum(), mask.sum().float()]), reduction="sum")
     return float(totals[0] / totals[1]) if totals[1] else None

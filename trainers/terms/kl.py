@@ -101,6 +101,7 @@ class BasePull:
         """A loss that makes one pass of the policy, plus the divergences times their coefficients, averaged alike."""
         with self.divergences(inputs) as passes:
             policy_loss = loss()
+        # Not strict: without a support coefficient there is only the first of the two.
         divergences = dict(zip(self._coefficients, passes[-1].unbind(-1), strict=False))
         self._log(divergences, make_trained_mask(inputs))
         pull = torch.stack([self._coefficients[name] * value for name, value in divergences.items()]).sum(0)
