@@ -23,39 +23,41 @@ pytestmark = pytest.mark.browser
 TASKS = read_tasks(Path(__file__).parents[2] / "examples" / "tasks" / "gui" / "heldout.jsonl", difficulty=1)
 
 
-def mine() -> list[psutil.Process]:
+def list_own_processes() -> list[psutil.Process]:
     """Living processes that this one started, but for the browser's own children."""
     return living_children(without="--type=")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_dead_browser_is_dropped_and_replaced(backend: Backend) -> None:
-    before = {process.pid for process in mine()}
+    before = {process.pid for process in list_own_processes()}
     env = GUIEnv(TASKS, backend=backend)
     try:
         state = env.reset()
-        (chromium,) = (process for process in mine() if process.name() in ("chromium", "chrome"))
+        (chromium,) = (process for process in list_own_processes() if process.name() in ("chromium", "chrome"))
         os.kill(chromium.pid, signal.SIGKILL)
         state = step_with_calls(env, state, {"action": "left_click", "ref": 1})
         assert state["dropped"] and torch.isnan(state["reward"]).all()
         assert not env.reset()["dropped"]
     finally:
         env.close()
-    assert not [process for process in mine() if process.pid not in before and "crashpad" not in process.name()]
+    assert not [
+        process for process in list_own_processes() if process.pid not in before and "crashpad" not in process.name()
+    ]
 
 
 def test_nothing_is_left_when_the_last_environment_closes() -> None:
     threads = set(threading.enumerate())
-    before = {process.pid for process in mine()}
+    before = {process.pid for process in list_own_processes()}
     first, second = GUIEnv(TASKS), GUIEnv(TASKS)
     first.reset(), second.reset()
-    started = [process for process in mine() if process.pid not in before]
+    started = [process for process in list_own_processes() if process.pid not in before]
     first.close()
     assert started and not second.reset()["dropped"]
     second.close()
     second.close()
     psutil.wait_procs(started, timeout=30)
-    assert not [process for process in mine() if process.pid not in before]
+    assert not [process for process in list_own_processes() if process.pid not in before]
     remaining = set(threading.enumerate()) - threads
     for thread in remaining:
         thread.join(30)  # asyncio has a thread for each child, which ends a moment after the child

@@ -23,7 +23,7 @@ from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.run import RunFolder
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def make_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
@@ -49,7 +49,7 @@ class Writer:
             session = turns.get_or_create_session(
                 tx, owner="local", external_id=name, identity_source="header", now=self.now, group=group
             )
-            messages = [said("system", "Be kind."), said("user", f"{name}: question 0")]
+            messages = [make_message("system", "Be kind."), make_message("user", f"{name}: question 0")]
             turn_ids = []
             for number, score in enumerate(scores):
                 length = number + 2
@@ -65,11 +65,11 @@ class Writer:
                     completion_id=f"{name}-{kind}-{number}",
                     kind=kind,
                     messages=list(messages),
-                    response=said("assistant", f"{name}: reply {number}"),
+                    response=make_message("assistant", f"{name}: reply {number}"),
                     **(sampled if ids else {}),
                 )
                 turn_ids.append(turns.add(tx, turn))
-                following = said("user", f"{name}: question {number + 1}")
+                following = make_message("user", f"{name}: question {number + 1}")
                 if kind == "main" and (number + 1 < len(scores) or score is not None) and group is None:
                     turns.set_next_state(tx, turn.id, [following], ["owner"], None, self.now)
                     if score is not None:
@@ -131,7 +131,7 @@ def test_an_episode_is_a_session(filled: Ledger) -> None:
         assert step["logprobs"].tolist() == [-(place + 1) / 8 for place in range(number + 2)]
         talk = json.loads(step["conversation"])
         assert [message["role"] for message in talk] == ["system", "user", *["assistant", "user"] * number]
-        assert json.loads(step["response"]) == said("assistant", f"first: reply {number}")
+        assert json.loads(step["response"]) == make_message("assistant", f"first: reply {number}")
 
 
 def test_after_the_last_turn_there_is_what_came_next_and_no_reply(filled: Ledger) -> None:
@@ -139,8 +139,8 @@ def test_after_the_last_turn_there_is_what_came_next_and_no_reply(filled: Ledger
     last = env.rollout(100, recorded)[-1]["next"]
     assert last["message"] == "second: question 1"
     assert json.loads(last["conversation"])[-2:] == [
-        said("assistant", "second: reply 0"),
-        said("user", last["message"]),
+        make_message("assistant", "second: reply 0"),
+        make_message("user", last["message"]),
     ]
     assert (last["reply"], last["turn_id"], last["completion_ids"].numel()) == ("", "", 0)
 

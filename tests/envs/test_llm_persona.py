@@ -39,14 +39,14 @@ def says(*replies: str) -> Callable[[TensorDictBase], TensorDictBase]:
     return lambda td: td.set("action", remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
 
-def seen_talk(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def read_talk(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     """The conversation that the model was shown."""
     return json.loads(messages[1]["content"].partition("\n\n")[0])
 
 
 def wants_short(messages: list[dict[str, str]], number: int) -> str:
     """A user who likes short replies, and is annoyed by the second long one."""
-    talk = seen_talk(messages)
+    talk = read_talk(messages)
     if not talk:
         return user_says("A name for my bakery, please.", "curious")
     if len(talk[-1]["content"]) < 20:
@@ -81,8 +81,8 @@ def test_what_the_model_is_asked(scripted: Callable[..., ScriptedServer]) -> Non
     assert all(GOAL in text and "no lists" in text for text in prompts)
     moods = [text.partition("mood at the moment: ")[2].partition("\n")[0] for text in prompts]
     assert moods == ["patient", "curious", "confused"]
-    assert seen_talk(second["messages"])[-1] == {"role": "assistant", "content": BOLD}
-    talk = seen_talk(third["messages"])
+    assert read_talk(second["messages"])[-1] == {"role": "assistant", "content": BOLD}
+    talk = read_talk(third["messages"])
     assert [message["role"] for message in talk] == ["user", "assistant", "user", "assistant"]
     assert len(talk[-1]["content"]) < 7000
 
@@ -113,7 +113,7 @@ def test_sessions_of_one_persona_do_not_mix(scripted: Callable[..., ScriptedServ
 def test_a_model_that_fails_or_babbles_drops_the_episode(
     scripted: Callable[..., ScriptedServer], babble: str | int
 ) -> None:
-    server = scripted(lambda messages, number: babble if seen_talk(messages) else user_says("A name, please."))
+    server = scripted(lambda messages, number: babble if read_talk(messages) else user_says("A name, please."))
     rollout = ChatEnv(mia(server)).rollout(9, says("Crumbs"))
     assert len(rollout) == 1 and len(server.seen) == 1 + ATTEMPTS
     assert math.isnan(rollout["next", "reward"].item())
@@ -168,7 +168,7 @@ def test_rules_decide_and_the_model_words_it(scripted: Callable[..., ScriptedSer
         prompt = messages[1]["content"]
         is_liked = "is to Mia's taste" in prompt
         return user_says(
-            "Ok." if is_liked else "Hm.", "pleased" if is_liked else "annoyed", is_liked and bool(seen_talk(messages))
+            "Ok." if is_liked else "Hm.", "pleased" if is_liked else "annoyed", is_liked and bool(read_talk(messages))
         )
 
     server = scripted(obeys)
@@ -183,7 +183,7 @@ def test_rules_decide_and_the_model_words_it(scripted: Callable[..., ScriptedSer
 
 
 def test_a_model_that_contradicts_the_rules_is_not_believed(scripted: Callable[..., ScriptedServer]) -> None:
-    flatterer = scripted(lambda messages, number: user_says("Great!", "pleased", bool(seen_talk(messages))))
+    flatterer = scripted(lambda messages, number: user_says("Great!", "pleased", bool(read_talk(messages))))
     rollout = ChatEnv(mia(flatterer, rules=Student())).rollout(9, says(BOLD))
     assert rollout["next", "dropped"].item() and math.isnan(rollout["next", "reward"].item())
 
@@ -281,7 +281,7 @@ def test_playing_and_evaluating(
     failures: list[int] = []
 
     def leaves_once(messages: list[dict[str, str]], number: int) -> str | int:
-        if len(seen_talk(messages)) == 2 and len(failures) < ATTEMPTS:
+        if len(read_talk(messages)) == 2 and len(failures) < ATTEMPTS:
             failures.append(number)
             return 500
         return wants_short(messages, number)

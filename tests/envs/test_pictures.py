@@ -155,7 +155,7 @@ def test_practice_of_the_bundled_model_keeps_its_screenshots(tmp_path: Path) -> 
     assert {name for entry in row["episodes"] for name in entry["signals"]} <= {turn.id for turn in turns}
 
 
-def observed(session: str, step: int = 0) -> dict[str, Any]:
+def make_observation(session: str, step: int = 0) -> dict[str, Any]:
     picture = torch.zeros((3, 4, 5), dtype=torch.uint8)
     return {"session_id": session, "step": torch.tensor([step]), "screenshot": picture}
 
@@ -164,7 +164,7 @@ def test_only_the_last_episodes_are_kept(tmp_path: Path) -> None:
     screenshots = Screenshots(tmp_path, episodes=3)
     for number in range(5):
         for step in range(2):
-            screenshots.keep(observed(f"s{number}", step))
+            screenshots.keep(make_observation(f"s{number}", step))
         folder = RunFolder(tmp_path).screenshots_of(f"s{number}")
         os.utime(folder, (number, number))
     assert names_in(tmp_path / "screenshots") == ["s2", "s3", "s4"]

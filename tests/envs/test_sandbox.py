@@ -198,7 +198,7 @@ def _nothing_runs_in(path: Path) -> bool:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         own = [pid for pid in iterate_descendants(os.getpid()) if pid != os.getpid()]
-        if not any(str(path) in _command_line(pid) for pid in own) and not _mounted(path):
+        if not any(str(path) in _command_line(pid) for pid in own) and not _is_mounted(path):
             return True
     return False
 
@@ -210,7 +210,7 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-def _mounted(path: Path) -> bool:
+def _is_mounted(path: Path) -> bool:
     """Whether a process of any user has the folder in its mounts."""
     for mounts in Path("/proc").glob("[0-9]*/mountinfo"):
         try:

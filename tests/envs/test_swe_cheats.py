@@ -124,7 +124,7 @@ def _read():
 """
 
 
-def added(task: SweTask, code: str) -> str:
+def make_cheat(task: SweTask, code: str) -> str:
     """A diff that puts code before that of the file which the oracle mends."""
     name = next(name for name in task.files if f"+++ b/{name}" in task.patch)
     return diff(task.files, {**task.files, name: code + task.files[name]})
@@ -133,7 +133,7 @@ def added(task: SweTask, code: str) -> str:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_code_that_fools_pytest_from_inside_is_not_paid(task: SweTask, cheat: str) -> None:
-    graded = grade(task, added(task, CHEATS[cheat]), timeout=60.0)
+    graded = grade(task, make_cheat(task, CHEATS[cheat]), timeout=60.0)
     assert not graded.resolved
 
 

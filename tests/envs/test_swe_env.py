@@ -394,13 +394,13 @@ def test_add(case):
     assert add(1, 2) == 3 and case != WRONG
 """
 
-    def named(name: str, wrong: str = "None") -> SweTask:
+    def make_task(name: str, wrong: str = "None") -> SweTask:
         hidden = {**FILES, "test_cases.py": cases.replace("WRONG", wrong)}
         more = {"test_patch": diff(FILES, hidden), "fail_to_pass": [name], "pass_to_pass": []}
         return SweTask(**{**vars(TASK), **more})
 
-    assert grade(named("test_cases.py::test_add[one"), TASK.patch).resolved
-    assert not grade(named("test_cases.py::test_add[one", wrong="'one more'"), TASK.patch).resolved
+    assert grade(make_task("test_cases.py::test_add[one"), TASK.patch).resolved
+    assert not grade(make_task("test_cases.py::test_add[one", wrong="'one more'"), TASK.patch).resolved
     bare = SweTask(**{**vars(TASK), "fail_to_pass": ["test_add"], "pass_to_pass": ["test_same"]})
     assert grade(bare, TASK.patch).resolved and not grade(bare, "").resolved
     missing = SweTask(**{**vars(TASK), "fail_to_pass": ["test_nothing"], "pass_to_pass": []})

@@ -46,7 +46,7 @@ def play(env: TerminalEnv, *actions: str) -> Any:
     return state
 
 
-def told(env: TerminalEnv, *actions: str) -> str:
+def play_and_read(env: TerminalEnv, *actions: str) -> str:
     return play(env, *actions)["message"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
 
 
@@ -85,13 +85,13 @@ def test_the_outcome_is_twice_the_share_of_tests_less_one() -> None:
 
 def test_the_shell_is_one_and_persistent(env: TerminalEnv) -> None:
     actions = (call("shell_exec", command="mkdir d; cd d; x=7"), call("write_file", path="f", content="text"))
-    assert told(env, *actions, call("shell_exec", command="cat f; echo $x; pwd")) == "text7\n/work/d"
+    assert play_and_read(env, *actions, call("shell_exec", command="cat f; echo $x; pwd")) == "text7\n/work/d"
 
 
 def test_the_references_names_are_understood(env: TerminalEnv) -> None:
     write = call("shell_write_content_to_file", file_path="a.txt", content="7\n")
     show = call("shell_exec", id="main", command="cat a.txt", block=True)
-    assert told(env, write, show) == "7"
+    assert play_and_read(env, write, show) == "7"
 
 
 def test_talking_to_a_program() -> None:

@@ -71,7 +71,7 @@ async def judge(ledger: Ledger, engine: EngineClient, sampled: list[Turn], judge
     await task
 
 
-def taught(ledger: Ledger) -> list[tuple[Sample, Turn, Verdict]]:
+def list_taught_samples(ledger: Ledger) -> list[tuple[Sample, Turn, Verdict]]:
     """The samples there are, with their turns and verdicts."""
     with ledger.reader() as tx:
         rows = [

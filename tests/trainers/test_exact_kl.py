@@ -46,7 +46,7 @@ def divergences(
     return values
 
 
-def averaged(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
+def average(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
     return torch.stack([row.mean() for row in rows]).mean() if loss_type == "grpo" else torch.cat(rows).mean()
 
 
@@ -66,8 +66,8 @@ def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = No
     far = divergences(model, base, samples, method, width, trainer.args.support_slack)
     credit = plain_advantages(samples, method)
     expected = reference_loss(model, samples, credit, "truncate", loss_type, width)
-    expected = expected + trainer.args.beta * averaged(kl, loss_type)
-    expected = expected + trainer.args.support_coef * averaged(far, loss_type)
+    expected = expected + trainer.args.beta * average(kl, loss_type)
+    expected = expected + trainer.args.support_coef * average(far, loss_type)
     expected.backward()
     torch.testing.assert_close(loss.detach(), expected.detach(), rtol=0, atol=1e-6)
     for name, parameter in model.named_parameters():

@@ -55,7 +55,7 @@ def hard_samples() -> list[TrainingSample]:
     return [*ragged, *grouped, *no_teacher, *no_score, masked]
 
 
-def accepted(sample: TrainingSample, t: int) -> float:
+def compute_acceptance(sample: TrainingSample, t: int) -> float:
     """The probability that speculative sampling with the teacher as its target accepts the tokens before one."""
     product = 1.0
     for i in range(t):
@@ -82,7 +82,7 @@ def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[fl
             if method == "binary":
                 value = rl
             elif method.startswith("opd"):
-                value = gap if gap is None or method == "opd" else gap * accepted(sample, t)
+                value = gap if gap is None or method == "opd" else gap * compute_acceptance(sample, t)
             else:
                 terms = [w * x for w, x in ((W_RL, rl), (W_OPD, gap)) if x is not None]
                 value = sum(terms) if terms else None

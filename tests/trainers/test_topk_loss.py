@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up import VOCABULARY, make_samples, with_candidates
 from peft import LoraConfig
-from test_loss_reference import METHODS, W_OPD, W_RL, accepted, build, plain_advantages, reference_loss
+from test_loss_reference import METHODS, W_OPD, W_RL, build, compute_acceptance, plain_advantages, reference_loss
 
 from clawrl_trl.credit import TrainingSample, merge
 from clawrl_trl.credit.merge import CreditedSample
@@ -42,7 +42,7 @@ def slots(sample: TrainingSample, t: int) -> list[tuple[int, float]]:
     return [(token, logprob) for token, logprob in pairs if token >= 0]
 
 
-def credited(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
+def list_advantages(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
     """The advantages that are left to TRL's loss: the score's part, and 0 where the teacher alone speaks."""
     rows = []
     for sample, scored in zip(samples, plain_advantages(samples, "binary"), strict=True):
@@ -87,7 +87,7 @@ def reference_term(
     trained_rows = []
     for sample, advantages in zip(samples, rows, strict=True):
         values = divergences(model, sample, **how)
-        shares = [accepted(sample, t) if prefix else 1.0 for t in range(len(values))]
+        shares = [compute_acceptance(sample, t) if prefix else 1.0 for t in range(len(values))]
         trained = zip(values, shares, advantages, strict=True)
         row = [w * sample.weight * share * v for v, share, a in trained if a is not None]
         if row:
@@ -144,7 +144,7 @@ def test_loss_and_gradients(
     options = {"importance_sampling": mode, "loss_type": loss_type, "opd_top_k": K, "opd_accepted_prefix": prefix}
     trainer = build(tiny, tmp_path, method, samples, **options)
     loss, gradients, width = computed(trainer)
-    rows = credited(samples, method)
+    rows = list_advantages(samples, method)
     expected = reference_loss(trainer.model, samples, rows, mode, loss_type, width)
     w = W_OPD if method == "combine" else 1.0
     how = {"width": width, "clip": clip, "prefix": prefix}
@@ -163,7 +163,7 @@ def test_the_term_is_averaged_as_the_loss_type_averages(
         tiny, tmp_path, "opd", samples, loss_type=loss_type, opd_top_k=K, max_completion_length=LONGEST
     )  # fmt: skip
     loss, gradients, width = computed(trainer)
-    rows = credited(samples, "opd")
+    rows = list_advantages(samples, "opd")
     how = {"width": width, "clip": METHODS["opd"][2]["opd_clip"]}
     compare(trainer, reference_term(trainer.model, samples, rows, loss_type, 1.0, **how), loss, gradients)
 

@@ -92,16 +92,16 @@ def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.
 
 
 @torch.no_grad()
-def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
+def build_inputs(trainer: Any, rows: list[TrainingSample]) -> Any:
     credited = [CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows]
     batch = CreditedBatch(SampleBatch(rows), credited, [])
     return trainer.input_builder.build(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
 
 
-def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
+def score_replies(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
     trainer.model.eval()
     with torch.no_grad():
-        logps = trainer.logps(trainer.model, prepared(trainer, rows))
+        logps = trainer.logps(trainer.model, build_inputs(trainer, rows))
     return [row[: len(sample.completion_ids)].double().numpy() for row, sample in zip(logps, rows, strict=True)]
 
 
@@ -111,11 +111,11 @@ def test_a_turn_is_scored_as_it_was_seen(engine: TinyVL, rig: Rig, tmp_path: Pat
     assert [len(sample.images) for sample in rows] == [len(colours) for colours in ASKED]
     trainer = trainer_of(engine, tmp_path, rows, dtype=dtype)
     assert all(trainer.vision.find_fault(sample) is None for sample in rows)
-    for sample, logps in zip(rows, scored(trainer, rows), strict=True):
+    for sample, logps in zip(rows, score_replies(trainer, rows), strict=True):
         np.testing.assert_allclose(logps, sample.logprobs, atol=1e-3)
-        np.testing.assert_allclose(logps, scored(trainer, [sample])[0], atol=1e-3)
+        np.testing.assert_allclose(logps, score_replies(trainer, [sample])[0], atol=1e-3)
     other = replace(rows[0], images=(_repainted(rows[0].images[0]),))
-    assert np.abs(scored(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
+    assert np.abs(score_replies(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
 
 
 def _repainted(file: bytes) -> bytes:
@@ -131,10 +131,10 @@ def test_a_ledger_of_pictures_becomes_a_policy(engine: TinyVL, rig: Rig, tmp_pat
     adapted = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     assert adapted and all("language_model" in name for name in adapted)
     rows = samples(rig)
-    before = scored(trainer, rows)
+    before = score_replies(trainer, rows)
     trainer.train()
     assert trainer.policy_version == 1
-    after = scored(trainer, rows)
+    after = score_replies(trainer, rows)
     assert all(new.sum() > old.sum() for old, new in zip(before, after, strict=True))
     with rig.ledger.reader() as tx:
         assert {sample.state for sample in tx.query(Sample)} == {"trained"}
@@ -169,22 +169,22 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
     prompt = [*first.prompt_ids, *first.completion_ids, *more, *vision, *more]
     later = replace(first, sample_id="later", prompt_ids=np.array(prompt), images=(*first.images, png("green")))
 
-    def joined(*rows: TrainingSample) -> list[TrainingSample]:
+    def join_turns(*rows: TrainingSample) -> list[TrainingSample]:
         return [
             row.sample
             for row in merge([CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows])
         ]
 
-    (whole,) = joined(first, later)
+    (whole,) = join_turns(first, later)
     assert whole.images == later.images
-    assert len(joined(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
+    assert len(join_turns(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
     trainer = trainer_of(engine, tmp_path, [first], gate_tokens=1)
     assert trainer.vision.find_fault(whole) is None
-    apart = scored(trainer, [first, later])
-    together = scored(trainer, [whole])[0]
+    apart = score_replies(trainer, [first, later])
+    together = score_replies(trainer, [whole])[0]
     np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
     np.testing.assert_allclose(together[-len(apart[1]) :], apart[1], atol=1e-3)
-    assert kl_to_base(trainer, prepared(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
+    assert kl_to_base(trainer, build_inputs(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: Path) -> None:
@@ -199,18 +199,18 @@ def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: P
 
 
 def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:
-    def shown(image: Image.Image, **options: Any) -> Any:
+    def open_picture(image: Image.Image, **options: Any) -> Any:
         buffer = io.BytesIO()
         image.save(buffer, "PNG", **options)
         return _open_picture(buffer.getvalue())
 
-    assert shown(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
-    assert shown(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
-    assert shown(Image.new("P", (4, 4), 0), transparency=0).getpixel((0, 0)) == (255, 255, 255)
+    assert open_picture(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
+    assert open_picture(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
+    assert open_picture(Image.new("P", (4, 4), 0), transparency=0).getpixel((0, 0)) == (255, 255, 255)
     turned = Image.new("RGB", (6, 4))
     exif = turned.getexif()
     exif[0x0112] = 6
-    assert shown(turned, exif=exif).size == (4, 6)
+    assert open_picture(turned, exif=exif).size == (4, 6)
 
 
 def test_pictures_of_a_row_are_files_or_data_urls() -> None:
