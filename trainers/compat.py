@@ -99,6 +99,7 @@ def make_missing_error(owner: str, name: str) -> UserError:
     )
 
 
+# On import, so that an unsuitable version is named before a model is loaded.
 check_names((OVERRIDDEN, USED))
 check_parameters(PARAMETERS)
 

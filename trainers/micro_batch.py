@@ -67,12 +67,12 @@ def measure_rows(rows: Sequence[CreditedSample], policy_version: int) -> dict[st
         "staleness": [policy_version - row.sample.policy_version for row in rows],
         "advantage/abs": [float(np.nanmean(np.abs(row.effective_advantages))) for row in rows],
     }
-    return {"samples": len(rows)} | {name: float(np.mean(each)) for name, each in values.items() if each}
+    return {"samples": len(rows)} | {name: float(np.mean(numbers)) for name, numbers in values.items() if numbers}
 
 
 @dataclass(frozen=True)
 class Division:
-    """How batches are divided into steps, processes and micro-batches.
+    """Division of batches into steps, processes and micro-batches.
 
     Args:
         step_size: Rows per optimizer step, over all processes.

@@ -1,4 +1,4 @@
-"""What an episode is made of: a task, its start, the effects of actions, and the state in between; without torch."""
+"""Parts of an episode: a task, its start, the effects of actions, and the state in between; without torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
