@@ -2,7 +2,7 @@
 
 import random
 
-from clawrl_trl.envs.rollout.rollout import Episode
+from clawrl_trl.envs.rollout.episode import Episode
 from clawrl_trl.judge.turn import JudgedTurn
 
 

@@ -25,7 +25,8 @@ from clawrl_trl.config.flags import (
 from clawrl_trl.config.idle_flags import IDLE_FLAGS, LOSS_FLAGS
 from clawrl_trl.config.old_flags import rename_flags, rename_variables
 from clawrl_trl.config.presets import BUNDLED, NONE, Preset, load_preset
-from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings, ServingArguments
+from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
+from clawrl_trl.config.serving_arguments import ServingArguments
 from clawrl_trl.envs.runs.options import RANGE, MeasuredArguments, check_declared_ranges
 from clawrl_trl.envs.runs.persona_options import PersonaArguments
 from clawrl_trl.envs.runs.practice_options import PracticeArguments
@@ -173,8 +174,8 @@ class _Selection:
     @property
     def default_folder(self) -> str:
         folder = os.environ.get("CLAWRL_RUN") or os.environ.get("CKPT_SAVE_DIR")
-        played = Path(self.persona).stem if self.persona else self.env
-        return folder or (f"runs/{played}-{self.method}" if played else DEFAULT_RUN)
+        practice_name = Path(self.persona).stem if self.persona else self.env
+        return folder or (f"runs/{practice_name}-{self.method}" if practice_name else DEFAULT_RUN)
 
     def load_preset(self) -> Preset | None:
         """Load the preset that is named; without one, that of the bundled model where no other model is named."""

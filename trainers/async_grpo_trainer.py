@@ -10,11 +10,10 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
-from accelerate.utils import send_to_device
 from datasets import Dataset
 from peft import PeftConfig, PeftModel
 from torch.optim import Optimizer
@@ -27,26 +26,22 @@ from transformers import (
     ProcessorMixin,
     TrainerCallback,
 )
-from transformers.trainer_utils import TrainOutput
 
 from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary, merge
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.credit.source import Row
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
-from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
-from clawrl_trl.trainers.checkpoint import keep_learning_rates
-from clawrl_trl.trainers.collate import collate
 from clawrl_trl.trainers.compat import record_metric
-from clawrl_trl.trainers.hub import HubGRPOTrainer
+from clawrl_trl.trainers.input_builder import InputBuilder
 from clawrl_trl.trainers.inputs import Inputs
-from clawrl_trl.trainers.loader import StepEnds, train_dataloader
+from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
 from clawrl_trl.trainers.terms.divergence import kl_to_base
-from clawrl_trl.trainers.terms.importance import reweigh
 from clawrl_trl.trainers.terms.kl import BasePull
+from clawrl_trl.trainers.versioned_trainer import VersionedGRPOTrainer
 from clawrl_trl.trainers.vision import Vision, exclude_vision_modules
 
 logger = logging.getLogger(__name__)
@@ -60,7 +55,7 @@ def _unused_reward(completions: list[object], **kwargs: object) -> list[float | 
     return [None] * len(completions)
 
 
-class AsyncGRPOTrainer(HubGRPOTrainer):
+class AsyncGRPOTrainer(VersionedGRPOTrainer):
     """
     Trainer for Binary RL on replies that were sampled elsewhere, as in [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
@@ -165,6 +160,7 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
             model=model,
             reward_funcs=_unused_reward,
             args=args,
+            # TRL insists on prompts; this row is never read, since `get_train_dataloader` leaves TRL's loader out.
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
             peft_config=exclude_vision_modules(peft_config, model, args),
@@ -183,12 +179,13 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
         self.custom_loss_function = custom_loss_function
         self._pull = BasePull(self) if args.exact_pull else None
         self.beta = 0.0 if self._pull else args.beta  # else TRL would add its estimate
-        publisher = publisher or self._offline_publisher()
+        self.input_builder = InputBuilder(self, self._pull)
+        publisher = publisher or self._make_offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
         self._micro: MicroBatch | None = None  # the one in training
         self.add_callback(StepEnds(self._end_step))
 
-    def _offline_publisher(self) -> Publisher | None:
+    def _make_offline_publisher(self) -> Publisher | None:
         if self.source.ledger is None:
             return None
         store = PolicyStore(Path(self.args.output_dir) / "policies")
@@ -259,53 +256,14 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
 
     def get_train_dataloader(self) -> DataLoader[MicroBatch]:
         """The loader of micro-batches; it leases from the source and looks nowhere ahead."""
-        return train_dataloader(self)
+        return make_train_dataloader(self)
 
     @torch.no_grad()
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
         self._micro = generation_batch
         if generation_batch.inputs is None:
-            generation_batch.inputs = self._prepare(generation_batch)
+            generation_batch.inputs = self.input_builder.build(generation_batch)
         return generation_batch.inputs
-
-    def _prepare(self, micro: MicroBatch) -> Inputs:
-        inputs = self._collate(micro.rows)
-        inputs["num_items_in_batch"] = torch.tensor(micro.num_items, device=self.accelerator.device)
-        inputs["row_share"] = micro.row_share
-        inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
-        if self._pull is not None:
-            inputs["base_hidden_states"] = self._pull.read_base(inputs)
-        elif self.beta != 0.0:
-            inputs["ref_per_token_logps"] = self.reference_logps(inputs)
-        self._weigh(inputs)
-        return inputs
-
-    def _collate(self, rows: Sequence[CreditedSample]) -> Inputs:
-        """Rows as tensors on the trainer's device, pictures included."""
-        tokenizer: PreTrainedTokenizerBase = getattr(self.processing_class, "tokenizer", self.processing_class)
-        inputs = collate(
-            rows,
-            pad_token_id=tokenizer.pad_token_id,
-            dtype=torch.float64 if self.model.dtype == torch.float64 else torch.float32,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-        )
-        if self.vision is not None:
-            self.vision.add_pictures(inputs, [row.sample for row in rows])
-        moved: Inputs = send_to_device(inputs, self.accelerator.device)
-        return moved
-
-    def _weigh(self, inputs: Inputs) -> None:
-        """Set the ratio's denominator, and fold importance weights into the advantages."""
-        mode, cap = self.args.importance_sampling, self.args.importance_sampling_cap
-        if mode == "clip":
-            inputs["old_per_token_logps"] = inputs["behaviour_logps"]
-            return
-        if mode == "none" and self.num_iterations == 1:
-            return
-        current = inputs["old_per_token_logps"] = self.logps(self.model, inputs)
-        if mode != "none":
-            for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
-                self.note(name, value)
 
     # ---- Loss ----
 
@@ -325,52 +283,12 @@ class AsyncGRPOTrainer(HubGRPOTrainer):
 
     # ---- Policy versions ----
 
-    @property
-    def policy_version(self) -> int:
-        """The policy version in memory; 0, the base model, without a ledger."""
-        return 0 if self.line is None else self.line.version
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train until the source ends or `max_steps` are done.
-
-        With a ledger, training goes on from its latest policy version: weights, optimizer, scheduler, random state
-        and step count; `resume_from_checkpoint` may name an earlier version's folder to go back to. Otherwise it
-        works as in [`~transformers.Trainer`].
-
-        Raises:
-            UserError: If the folder is none of the run's versions, or the disk is full.
-        """
-        if self.line is not None:
-            if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() not in ("true", "false"):
-                self.line.go_back_to(Path(resume_from_checkpoint))
-            resume_from_checkpoint = self.line.recover()
-        elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
-            resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
-        path = Path(resume_from_checkpoint)
-        super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load their states, but let each group's configured learning rate win over the one it was saved with."""
-        if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        with keep_learning_rates(self.optimizer, self.lr_scheduler):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def follow_policies(self) -> None:
-        """Follow a rollback, and publish what waits, before the next batch is leased."""
-        if self.line is not None:
-            self.line.follow()
-
     def _end_step(self) -> None:
         """Make a policy version of the optimizer step that ended, when it was the last of a batch."""
         micro = self._micro
         if micro is None or not micro.is_last or self.line is None:
             return
-        kl = kl_to_base(self, self._collate(self.division.gate_rows(micro.batch)))
+        kl = kl_to_base(self, self.input_builder.collate(self.division.select_gate_rows(micro.batch)))
         if kl is not None:
             self.note("kl_to_base", kl)
         # `advance` may throw the weights away and load others, so the divergence is taken before it.

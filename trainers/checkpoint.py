@@ -5,7 +5,8 @@ as if it had never stopped (optimizer, scheduler, random state, step count) lies
 reading the state go through `transformers.Trainer`, so sharded optimizers are handled by who knows them.
 
 An adapter that the engine can't serve as one is also merged into a whole model, in a folder of its own inside. The
-adapter stays what is trained and what a checkpoint is.
+adapter stays what is trained and what a checkpoint is. `training.json` beside the weights is the record of the
+training: method, base model, hyper-parameters and package versions.
 """
 
 import json
@@ -13,6 +14,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ from transformers import PreTrainedModel
 
 from clawrl_trl.engines.kinds import MERGED
 from clawrl_trl.errors import UserError
+from clawrl_trl.hub.files import TRAINING_RECORD
+from clawrl_trl.hub.receipt import HYPER_PARAMETERS, PACKAGES
 from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.compat import (
     BaseTunerLayer,
@@ -33,7 +37,6 @@ from clawrl_trl.trainers.compat import (
     save_training_state,
     save_weights,
 )
-from clawrl_trl.trainers.record import write_record
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -54,21 +57,22 @@ def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, obj
         UserError: If the disk is full, or the adapter can't be merged.
     """
     state = folder / TRAINING_STATE
-    with _disk_errors(folder):
+    with _explain_disk_errors(folder):
         _write_weights(trainer, folder)
     merged_model = _merge(trainer, folder) if merged and trainer.accelerator.is_main_process else None
-    with _disk_errors(folder):
+    with _explain_disk_errors(folder):
         if merged_model is not None:
             merged_model.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
         save_training_state(trainer, state)
         if trainer.accelerator.is_main_process:
-            write_record(trainer, folder)
+            _write_record(trainer, folder)
             (state / FACTS).write_text(json.dumps(facts))
             trainer.state.save_to_json(str(state / "trainer_state.json"))
 
 
 def _write_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
+    # Sharded weights are gathered by all processes together, so none may return early.
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         save_weights(trainer, folder)
         return
@@ -105,16 +109,48 @@ def _merge(trainer: "AsyncGRPOTrainer", folder: Path) -> PreTrainedModel:
     return model
 
 
-def adapted_modules(model: PreTrainedModel) -> list[str]:
+def describe_training(trainer: "AsyncGRPOTrainer") -> dict[str, object]:
+    """Collect what `training.json` says; the base model may be a path, which no publication repeats.
+
+    Args:
+        trainer: An [`AsyncGRPOTrainer`].
+    """
+    own = next(base for base in type(trainer).__mro__ if base.__module__.startswith("clawrl_trl."))
+    config = trainer.accelerator.unwrap_model(trainer.model).config
+    base = str(getattr(config, "name_or_path", None) or "")
+    return {
+        "method": trainer.method,
+        "trainer": own.__name__,
+        "base_model": str(Path(base).absolute()) if base and Path(base).is_dir() else base or None,
+        "base_revision": (trainer.args.model_init_kwargs or {}).get("revision"),
+        "hyper_parameters": {name: getattr(trainer.args, name, None) for name in HYPER_PARAMETERS},
+        "packages": {name: _read_version(name) for name in PACKAGES},
+    }
+
+
+def _write_record(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
+    """Write `training.json` into a policy folder."""
+    (folder / TRAINING_RECORD).write_text(json.dumps(describe_training(trainer), indent=2, default=str) + "\n")
+
+
+def _read_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def list_adapted_modules(model: PreTrainedModel) -> list[str]:
     """Paths of the modules that a PEFT model's adapter changes."""
     return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _explain_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
+        # torch.save reports a full disk as a plain RuntimeError of its writer.
         disk_is_full = isinstance(error, (OSError, SafetensorError)) or "PytorchStreamWriter" in str(error)
         if not disk_is_full:
             raise

@@ -63,10 +63,10 @@ def check_parameters(table: Mapping[str, Iterable[str]]) -> None:
     """Check that functions have these parameters; arguments and errors as in `check_names`."""
     for function, names in table.items():
         owner, _, name = function.rpartition(".")
-        known = inspect.signature(require(owner, name)).parameters
+        parameters = inspect.signature(require(owner, name)).parameters
         for parameter in names:
-            if parameter not in known:
-                raise missing(function, parameter)
+            if parameter not in parameters:
+                raise make_missing_error(function, parameter)
 
 
 def require(owner: str, name: str) -> Any:
@@ -80,14 +80,14 @@ def require(owner: str, name: str) -> Any:
     except ImportError:
         module, _, class_name = owner.rpartition(".")
         if not module:
-            raise missing(owner, name) from None
+            raise make_missing_error(owner, name) from None
         holder = require(module, class_name)
     if not hasattr(holder, name):
-        raise missing(owner, name)
+        raise make_missing_error(owner, name)
     return getattr(holder, name)
 
 
-def missing(owner: str, name: str) -> UserError:
+def make_missing_error(owner: str, name: str) -> UserError:
     """The error of a name that the installed library lacks."""
     package = owner.partition(".")[0]
     try:
@@ -99,6 +99,7 @@ def missing(owner: str, name: str) -> UserError:
     )
 
 
+# On import, so that an unsuitable version is named before a model is loaded.
 check_names((OVERRIDDEN, USED))
 check_parameters(PARAMETERS)
 
@@ -119,7 +120,7 @@ def record_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
     # TRL's own way (`log_metric`) is open to reward functions alone, of which nothing is asked here.
     metrics = getattr(trainer, "_metrics", None)
     if metrics is None:
-        raise missing("trl.GRPOTrainer", "_metrics")
+        raise make_missing_error("trl.GRPOTrainer", "_metrics")
     metrics["train"][name].append(value)
 
 

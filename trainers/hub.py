@@ -18,9 +18,9 @@ from transformers.utils import PushInProgress
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weights
+from clawrl_trl.trainers.checkpoint import describe_training
 from clawrl_trl.trainers.compat import finish_push, save_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
-from clawrl_trl.trainers.record import describe_training
 from clawrl_trl.trainers.terms.tempered import TemperedGRPOTrainer
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
             if self._repository is None or token is not None:
                 self.init_hf_repo(token)
             finish_push(self)
-            upload = self._upload_of(stack, saved, _as_tuple(tags), commit_message or "End of training", revision)
+            upload = self._make_upload(stack, saved, _as_tuple(tags), commit_message or "End of training", revision)
             return upload() if blocking else self._in_background(upload)
 
     def _send_telemetry(self) -> None:
@@ -127,7 +127,7 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         message = f"Training in progress, step {self.state.global_step}"
         with ExitStack() as stack:
             source = None if self.line is not None else _Saved(Path(checkpoint_folder), lasting=False)
-            self._in_background(self._upload_of(stack, source, (), message, None))
+            self._in_background(self._make_upload(stack, source, (), message, None))
 
     def _save_for_push(self, stack: ExitStack) -> "_Saved | None":
         """Save what is in memory, on all processes, unless a policy version holds it already."""
@@ -137,22 +137,22 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         save_weights(self, saved)
         return _Saved(saved, lasting=True)
 
-    def _upload_of(
+    def _make_upload(
         self, stack: ExitStack, saved: "_Saved | None", tags: tuple[str, ...], message: str, revision: str | None
     ) -> Upload:
         """Stage a publication now; the function that is returned uploads it and removes it."""
         assert self._repository is not None
         repository, revision = self._repository, revision or self.args.hub_revision
-        publication = self._staged(stack, repository.id, saved, tags)
-        kept = stack.pop_all()
+        publication = self._stage(stack, repository.id, saved, tags)
+        resources = stack.pop_all()
 
         def upload() -> "CommitInfo":
-            with kept:
+            with resources:
                 return repository.commit(publication.folder, message, revision=revision)
 
         return upload
 
-    def _staged(self, stack: ExitStack, repo_id: str, saved: "_Saved | None", tags: tuple[str, ...]) -> Publication:
+    def _stage(self, stack: ExitStack, repo_id: str, saved: "_Saved | None", tags: tuple[str, ...]) -> Publication:
         tags = (*self._tag_names, *(getattr(self.model, "model_tags", None) or ()), *tags)
         if self.line is None:
             assert saved is not None
@@ -170,7 +170,8 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
     def _in_background(self, upload: Upload) -> "Future[CommitInfo]":
         assert self._repository is not None
         job = self._repository.in_background(upload)
-        job.add_done_callback(_tell_failure)
+        job.add_done_callback(_log_failure)
+        # Where transformers looks for a push under way.
         self.push_in_progress = PushInProgress([job])
         return job
 
@@ -197,8 +198,8 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
         with ExitStack() as stack:
             try:
                 source = None if self.line is not None else _Saved(folder, lasting=True)
-                card = self._staged(stack, name, source, _as_tuple(tags)).folder / "README.md"
-            except UserError as error:
+                card = self._stage(stack, name, source, _as_tuple(tags)).folder / "README.md"
+            except UserError as error:  # nothing trained yet, for one: saving goes on without a card
                 logger.info("no model card is written: %s", error)
                 return
             folder.mkdir(parents=True, exist_ok=True)
@@ -217,6 +218,6 @@ def _as_tuple(tags: str | Iterable[str] | None) -> tuple[str, ...]:
     return () if tags is None else (tags,) if isinstance(tags, str) else tuple(tags)
 
 
-def _tell_failure(job: "Future[CommitInfo]") -> None:
+def _log_failure(job: "Future[CommitInfo]") -> None:
     if not job.cancelled() and (error := job.exception()) is not None:
         logger.warning("A push to the Hub failed, training goes on: %s", error)

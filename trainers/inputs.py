@@ -87,7 +87,7 @@ class Inputs(CandidateInputs, PictureInputs, StepInputs):
     """Floats [B]: the temperature at which each row was sampled."""
 
 
-def trained_mask(inputs: Inputs) -> torch.Tensor:
+def make_trained_mask(inputs: Inputs) -> torch.Tensor:
     """[B, T] bools: the tokens of a micro-batch that are trained."""
     mask: torch.Tensor = inputs["completion_mask"] * inputs["tool_mask"]
     return mask.bool()

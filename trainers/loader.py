@@ -100,7 +100,7 @@ class SizedSampleStream(SampleStream):
         return sum(map(self.trainer.division.count_micro_batches, sizes))
 
 
-def train_dataloader(trainer: Consumer) -> DataLoader[MicroBatch]:
+def make_train_dataloader(trainer: Consumer) -> DataLoader[MicroBatch]:
     """A loader that fetches nothing ahead and copies nothing; its generator keeps it off the global random state."""
     stream = SampleStream(trainer) if trainer.source.batch_sizes() is None else SizedSampleStream(trainer)
     return DataLoader(stream, batch_size=None, num_workers=0, collate_fn=identity, generator=torch.Generator())

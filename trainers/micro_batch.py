@@ -67,12 +67,12 @@ def measure_rows(rows: Sequence[CreditedSample], policy_version: int) -> dict[st
         "staleness": [policy_version - row.sample.policy_version for row in rows],
         "advantage/abs": [float(np.nanmean(np.abs(row.effective_advantages))) for row in rows],
     }
-    return {"samples": len(rows)} | {name: float(np.mean(each)) for name, each in values.items() if each}
+    return {"samples": len(rows)} | {name: float(np.mean(numbers)) for name, numbers in values.items() if numbers}
 
 
 @dataclass(frozen=True)
 class Division:
-    """How batches are divided into steps, processes and micro-batches.
+    """Division of batches into steps, processes and micro-batches.
 
     Args:
         step_size: Rows per optimizer step, over all processes.
@@ -103,7 +103,7 @@ class Division:
                     # Iterations share the micro-batches and what is prepared of them, so the mark is on a copy.
                     yield micro if remaining else replace(micro, is_last=True)
 
-    def gate_rows(self, batch: CreditedBatch) -> list[CreditedSample]:
+    def select_gate_rows(self, batch: CreditedBatch) -> list[CreditedSample]:
         """The rows of the last micro-batch in which this process has any, for the gate; else none."""
         for start in reversed(range(0, len(batch.rows), self.step_size)):
             step = self._divide_step(batch, batch.rows[start : start + self.step_size])

@@ -79,15 +79,15 @@ class OPDTrainer(AsyncGRPOTrainer):
             return np.full(len(sample.completion_ids), np.nan)
         self.note("opd/gap", float(np.nanmean(gap)))
         self.note("opd/clipped", float(np.mean(np.abs(gap[np.isfinite(gap)]) >= self.args.opd_clip)))
-        return gap * self._prefix_acceptance(sample)
+        return gap * self._weigh_prefix(sample)
 
     def distilled(self, sample: TrainingSample) -> FloatArray | None:
         """[T] weight of the KL divergence to the teacher; `None` without candidates."""
         if not self.args.opd_top_k:
             return None
-        return np.where(sample.covered, self.teacher_weight * self._prefix_acceptance(sample), 0.0)
+        return np.where(sample.covered, self.teacher_weight * self._weigh_prefix(sample), 0.0)
 
-    def _prefix_acceptance(self, sample: TrainingSample) -> FloatArray:
+    def _weigh_prefix(self, sample: TrainingSample) -> FloatArray:
         """[T] probability that speculative sampling accepts every earlier token; 1 unless that is asked for."""
         length = len(sample.completion_ids)
         if not self.args.opd_accepted_prefix:

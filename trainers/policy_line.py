@@ -32,7 +32,7 @@ from clawrl_trl.policies import (
 from clawrl_trl.policy_names import POLICY_NAME_FORM, parse_policy_name
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
-    adapted_modules,
+    list_adapted_modules,
     read_training_state,
     read_weights,
     write_policy,
@@ -74,7 +74,7 @@ class PolicyLine:
                 self.publisher.check_whole_models()
             return False
         config = self._model.active_peft_config.to_dict() | {"peft_type": self._model.peft_type.value}
-        reason = self.publisher.why_merge(config, adapted_modules(self._model)) if self._main else None
+        reason = self.publisher.why_merge(config, list_adapted_modules(self._model)) if self._main else None
         if reason is not None:
             logger.warning("vLLM can't serve this adapter (%s): each version is merged into a whole model.", reason)
         return reason is not None
@@ -94,7 +94,7 @@ class PolicyLine:
                 f"{folder} is no policy version of this run: a run with a ledger goes on by itself, or from one of "
                 f"{store.root}/{POLICY_NAME_FORM}."
             )
-        if self._main and self._current_now() != version:
+        if self._main and self._read_current() != version:
             rollback(self.publisher.ledger, to=version, store=store)
         self._trainer.accelerator.wait_for_everyone()
 
@@ -110,14 +110,14 @@ class PolicyLine:
         store = self.publisher.store
         if self._main:
             with self.publisher.ledger.reader() as tx:
-                known = [policy.version for policy in policies.all(tx)]
-                begun = tx.scalar(select(Batch.id).limit(1)) is not None
-                leftover = policies.next_version(tx) if begun else None
-            for name in store.clean_up(known, leftover):
+                versions = [policy.version for policy in policies.all(tx)]
+                has_batches = tx.scalar(select(Batch.id).limit(1)) is not None
+                leftover = policies.next_version(tx) if has_batches else None
+            for name in store.clean_up(versions, leftover):
                 logger.info("removed %s, the remains of an interrupted update", name)
             self._publish_waiting()
-        version = self._current()
-        state = self._state(version)
+        version = self._find_current()
+        state = self._find_state(version)
         touched = self.version > 0 or self._trainer.state.global_step > 0
         if version == 0 and touched:
             self._initial.restore(self._model)
@@ -125,14 +125,14 @@ class PolicyLine:
             read_weights(self._trainer, store.folder(version))
         if state is None and touched:
             read_training_state(self._trainer, None)
-        self._hold(version)
+        self._set_version(version)
         return None if state is None else str(state)
 
     def follow(self) -> None:
         """Publish what waits, and go to the version that the ledger says is current, if it is another."""
         if self._main:
             self._publish_waiting()
-        version = self._current()
+        version = self._find_current()
         if version != self.version:
             logger.info("training goes on from policy version %d, not %d", version, self.version)
             self._load(version)
@@ -146,14 +146,14 @@ class PolicyLine:
             folder = self.publisher.store.folder(latest.version)
             self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
-    def _current(self) -> int:
-        return self._run_on_main(self._whole_current)
+    def _find_current(self) -> int:
+        return self._run_on_main(self._read_undamaged)
 
-    def _whole_current(self) -> int:
+    def _read_undamaged(self) -> int:
         """The current version, after those whose files are damaged were rejected."""
         ledger, store = self.publisher.ledger, self.publisher.store
         while True:
-            version = self._current_now()
+            version = self._read_current()
             with ledger.reader() as tx:
                 row = policies.get(tx, version)
             damage = find_damage(store.folder(version), row.sha256) if version and row else None
@@ -161,7 +161,7 @@ class PolicyLine:
                 return version
             reject_damaged(ledger, store, version, damage)
 
-    def _state(self, version: int) -> Path | None:
+    def _find_state(self, version: int) -> Path | None:
         """The training state of a version, if it has one that is whole."""
         state = self.publisher.store.training_state(version)
         damage = self._run_on_main(lambda: None if state is None else find_state_damage(state.parent))
@@ -171,7 +171,7 @@ class PolicyLine:
             )
         return state if damage is None else None
 
-    def _current_now(self) -> int:
+    def _read_current(self) -> int:
         """The newest version while it waits to be served, else the one that serves."""
         with self.publisher.ledger.reader() as tx:
             latest = policies.latest(tx)
@@ -184,10 +184,10 @@ class PolicyLine:
             read_training_state(self._trainer, None)
         else:
             read_weights(self._trainer, store.folder(version))
-            read_training_state(self._trainer, self._state(version))
-        self._hold(version)
+            read_training_state(self._trainer, self._find_state(version))
+        self._set_version(version)
 
-    def _hold(self, version: int) -> None:
+    def _set_version(self, version: int) -> None:
         self.version = version
         self._trainer.source.follow(version)
 
@@ -208,9 +208,9 @@ class PolicyLine:
         self._trainer.accelerator.wait_for_everyone()
         outcome = self._run_on_main(lambda: self._commit(version, trained, kl))
         if outcome in ("rejected", "discarded"):
-            self._load(self._current())
+            self._load(self._find_current())
         else:
-            self._hold(version)
+            self._set_version(version)
         if self._main:
             self._prune()
 
@@ -251,8 +251,8 @@ class PolicyLine:
         with self.publisher.ledger.reader() as tx:
             serving = policies.serving(tx).version
             alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
-        kept = alive[-self._trainer.args.keep_training_states :]
-        self.publisher.store.prune({serving, self.version, *kept})
+        recent = alive[-self._trainer.args.keep_training_states :]
+        self.publisher.store.prune({serving, self.version, *recent})
 
     # ---- Processes ----
 

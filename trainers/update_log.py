@@ -26,4 +26,5 @@ class UpdateLines(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if state.is_world_process_zero and logs and "policy_version" in logs:
             facts = [form.format(logs[name]) for name, form in SHOWN.items() if name in logs]
+            # A plain print would break the trainer's progress bar.
             tqdm.write(f"{name_policy(round(logs['policy_version']))}: {', '.join(facts)}")

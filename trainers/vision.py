@@ -57,15 +57,15 @@ def exclude_vision_modules(
     return adapted
 
 
-def picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
+def select_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
     """The pictures' arguments of TRL's forward pass, out of a micro-batch's inputs; empty without pictures."""
     return {name: inputs[name] for name in PictureInputs.__annotations__ if name in inputs}
 
 
-def model_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
+def select_model_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:
     """The same for the model itself, which does not ask how many pictures a row has."""
     # TRL names every argument it knows, with `None` for those that a micro-batch lacks.
-    pictures = picture_inputs(inputs)
+    pictures = select_picture_inputs(inputs)
     return {name: value for name, value in pictures.items() if name != "num_images" and value is not None}
 
 
@@ -88,8 +88,8 @@ class Vision:
         """That of a model with this processor and config; `None` if it sees nothing, or is of another kind."""
         processor = getattr(processing_class, "image_processor", None)
         token = getattr(config, "image_token_id", None)
-        known = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
-        return cls(processor, token) if known and token is not None else None
+        is_supported = hasattr(processor, "get_number_of_image_patches") and hasattr(processor, "merge_size")
+        return cls(processor, token) if is_supported and token is not None else None
 
     def find_fault(self, sample: TrainingSample) -> str | None:
         """Say why the pictures of a sample can't be shown as they were when it was sampled; `None` if they can."""

@@ -40,6 +40,7 @@ def read_flags(parser: Any, argv: Sequence[str]) -> list[Any]:
     parser.error = _refuse
     try:
         parsed: list[Any]
+        # Unknown words are handed back and not refused by the parser, so that the nearest flag can be named.
         *parsed, unknown = parser.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error  # some of TRL's have several lines
@@ -95,7 +96,7 @@ def build_arguments(kinds: Iterable[type], values: Mapping[str, Any]) -> list[An
 
 def list_flags(kinds: Iterable[type]) -> list[str]:
     """Return the names of the flags that dataclasses have."""
-    return [each.name for kind in kinds for each in fields(kind) if each.init]
+    return [flag.name for kind in kinds for flag in fields(kind) if flag.init]
 
 
 def read_number(variable: str, default: Default) -> int | Default:

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import psutil
 from packaging.requirements import Requirement
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, find_api_key
+from clawrl_trl.config.api_keys import read_api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
 from clawrl_trl.doctor.target import Target
@@ -156,14 +157,14 @@ async def check_keys(target: Target) -> Finding:
     """Check the keys: who gets in, and whether a key would travel in the clear."""
     name = "keys"
     settings = target.settings
-    if settings.host not in LOOPBACK_HOSTS and not find_api_key("chat"):
+    if settings.host not in LOOPBACK_HOSTS and not read_api_key("chat"):
         fix = "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')"
         return Finding(name, "fail", f"--host {settings.host} lets the network in, and no key is set", fix)
     clear = [url for url in (settings.engine, settings.judge_url or "") if _is_unencrypted(url)]
     if clear:
         fix = "use https, or a tunnel to a loopback port"
         return Finding(name, "warn", f"{', '.join(clear)}: chats and keys travel unencrypted", fix)
-    access = "a chat key is asked for" if find_api_key("chat") else "no key is needed"
+    access = "a chat key is asked for" if read_api_key("chat") else "no key is needed"
     return Finding(name, "ok", f"the gateway binds {settings.host}, {access}")
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
-from clawrl_trl.config.serving import ServingArguments
+from clawrl_trl.config.serving_arguments import ServingArguments
 from clawrl_trl.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, find_api_key
+from clawrl_trl.config.api_keys import read_api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.errors import ApiError
 
@@ -53,7 +54,7 @@ class Keys:
 
     @classmethod
     def from_environment(cls) -> "Keys":
-        return cls(_split(find_api_key("chat")), _split(find_api_key("feedback")), _split(find_api_key("admin")))
+        return cls(_split(read_api_key("chat")), _split(read_api_key("feedback")), _split(read_api_key("admin")))
 
     def check_bind(self, host: str) -> None:
         """Refuse to listen beyond this machine without a key.

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings, find_api_key, find_client_key
+from clawrl_trl.config.api_keys import read_api_key, read_client_key
+from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.engines.calls import find_base_name, read_model_names, read_model_roots
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.engines.families import has_chat_template
@@ -27,10 +28,10 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
         settings (`ServeSettings`): The run's settings.
         base_url (`str`): The gateway's address, with `/v1`.
     """
-    card = _pick_first_model(_fetch_json(f"{base_url}/models", find_client_key("chat")))
+    card = _pick_first_model(_fetch_json(f"{base_url}/models", read_client_key("chat")))
     context = card.get("max_model_len") or settings.max_model_len or DEFAULT_CONTEXT
     # The variable and not the key itself: these lines go to logs too.
-    key = "$CLAWRL_API_KEY" if find_api_key("chat") else "none-needed"
+    key = "$CLAWRL_API_KEY" if read_api_key("chat") else "none-needed"
     version = card.get("policy_version")
     resumed = f", going on from policy version {version}" if version else ""
     lines = [f"Serving {describe_model(settings)} at {base_url}{resumed}"]

@@ -20,7 +20,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings, find_api_key
+from clawrl_trl.config.api_keys import read_api_key
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
@@ -210,7 +211,7 @@ def check_bind(settings: ServeSettings) -> None:
     Raises:
         UserError: If the host is not a loopback address and no chat key is set.
     """
-    if settings.host not in LOOPBACK_HOSTS and not find_api_key("chat"):
+    if settings.host not in LOOPBACK_HOSTS and not read_api_key("chat"):
         raise UserError(
             f"--host {settings.host} would let anybody on the network in: set a key first, for example "
             "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')."

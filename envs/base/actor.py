@@ -135,7 +135,7 @@ class GatewayPolicy:
         self.client = openai.OpenAI(
             api_key=api_key or "none",
             base_url=self._find_url(),
-            max_retries=0,
+            max_retries=0,  # failures are counted, and an absent gateway waited for, by the policy itself
             timeout=timeout,
             http_client=self._http,
         )
@@ -180,6 +180,7 @@ class GatewayPolicy:
         with self._lock:
             self.requests += 1
             streamed = self._rng.random() < self.stream_share and not tools
+        # A request that fails before it is answered must not report the version and turn of the one before.
         self._last_response.version = self._last_response.turn_id = None
         headers = {"X-Session-Id": session_id, **({"X-Group-Id": group} if group else {}), **self.headers}
         client = self.client.with_options(default_headers=headers)

@@ -12,26 +12,21 @@ import logging
 import math
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
+from clawrl_trl.envs.base.episode import Effect, EpisodeState, Start, Task, WorldBroken
 from clawrl_trl.envs.base.message import Action, make_result_messages, read_action
-from clawrl_trl.envs.base.specs import (
-    make_count_spec,
-    make_flag_spec,
-    make_number_spec,
-    make_text_spec,
-    set_step_specs,
-)
+from clawrl_trl.envs.base.specs import make_observation_spec, set_step_specs
 from clawrl_trl.judge.provenance import clean_checker_words
 from clawrl_trl.messages import Json, text_of
+
+__all__ = ["MAX_FAULTS", "MAX_SILENCES", "AgentEnv", "Effect", "Start", "Task", "WorldBroken"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,83 +35,8 @@ MAX_SILENCES = 3
 MAX_FAULTS = 3
 """Actions that can't be read before an episode ends."""
 
-
-class Task(Protocol):
-    """Protocol of a task: all that the base class needs of it."""
-
-    @property
-    def id(self) -> str:
-        """A name that is unique within its task set."""
-
-
 T = TypeVar("T", bound=Task)
 V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class Start:
-    """Begin of an episode.
-
-    Attributes:
-        messages (`list[dict]`): The first messages, chat API: an optional system message and the user's.
-        tools (`list[dict]`): Schemas of the tools on offer, chat API.
-    """
-
-    messages: list[Json]
-    tools: list[Json] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Effect:
-    """Effect of an action.
-
-    Attributes:
-        results (`list[str]`): A text for each of its calls; for an action without calls that does not end the
-            episode, one text that says what to do instead.
-        ended (`bool`): Whether the agent is done (it submitted, gave its answer, or the world closed).
-        parts (`list[dict]`): Further content parts (images) that follow the texts as a user message, chat API.
-        signal (`float`, *optional*): The world's process score of the action, in [-1, 1].
-        hint (`str`, *optional*): Where the action was refused, the form that it should have had; in the environment's
-            own words, never in those of a program that the agent ran.
-    """
-
-    results: list[str]
-    ended: bool = False
-    parts: list[Json] = field(default_factory=list)
-    signal: float | None = None
-    hint: str | None = None
-
-
-def combine_signals(signals: Iterable[float | None]) -> float | None:
-    """Return the process score of calls made together: that of the worst; `None` where none has one."""
-    return min((signal for signal in signals if signal is not None), default=None)
-
-
-class WorldBroken(Exception):
-    """The world can't go on for a reason that is not the policy's; the episode is dropped with this reason."""
-
-
-@dataclass
-class _EpisodeState:
-    """State of one episode; each reset makes a new one, so that nothing of an earlier episode is left.
-
-    Attributes:
-        is_open (`bool`): True from the reset until the world has been taken down.
-        drop_reason (`str`): Why the episode is dropped; empty while it counts.
-        signal (`float`, *optional*): The last action's process score.
-        silences (`int`): Replies in a row that did not arrive.
-        hints (`dict[int, list[str]]`): Hints by the step they belong to, from 0.
-    """
-
-    is_open: bool = False
-    messages: list[Json] = field(default_factory=list)
-    tools: list[Json] = field(default_factory=list)
-    steps: int = 0
-    faults: int = 0
-    silences: int = 0
-    drop_reason: str = ""
-    signal: float | None = None
-    hints: dict[int, list[str]] = field(default_factory=dict)
 
 
 class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
@@ -168,7 +88,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         self.tasks = tasks
         self.max_steps = max_steps
         self.next_task = first_task
-        self._episode = _EpisodeState()
+        self._episode = EpisodeState()
         self._make_specs()
 
     @property
@@ -225,21 +145,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         super().close(raise_if_closed=raise_if_closed)
 
     def _make_specs(self) -> None:
-        device = self.device
-        self.observation_spec = Composite(
-            message=make_text_spec(device),
-            conversation=make_text_spec(device, "[]"),
-            tools=make_text_spec(device, "[]"),
-            task_id=make_text_spec(device),
-            session_id=make_text_spec(device),
-            reason=make_text_spec(device),
-            hints=make_text_spec(device, "{}"),
-            step=make_count_spec(device),
-            faults=make_count_spec(device),
-            signal=make_number_spec(device),
-            outcome=make_number_spec(device),
-            dropped=make_flag_spec(device),
-        )
+        self.observation_spec = make_observation_spec(self.device)
         set_step_specs(self)
 
     def _set_seed(self, seed: int | None) -> None:
@@ -254,7 +160,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         self.task = self.tasks[index % len(self.tasks)]
         self.session_id = f"{type(self).__name__}-{self.task.id}-{uuid.uuid4().hex[:8]}"
         # Open before `begin`: a world that broke half set up must be taken down too.
-        self._episode = _EpisodeState(is_open=True)
+        self._episode = EpisodeState(is_open=True)
         start = self._run_guarded(partial(self.begin, self.task))
         if start is not None:
             self._episode.messages, self._episode.tools = list(start.messages), start.tools
@@ -345,7 +251,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             grade = self._run_guarded(self._grade)
             outcome = math.nan if grade is None else grade
         observation: dict[str, Any] = {
-            "message": _world_text(episode.messages),
+            "message": _find_world_text(episode.messages),
             "conversation": json.dumps(episode.messages, ensure_ascii=False),
             "tools": json.dumps(episode.tools, ensure_ascii=False),
             "task_id": self.task.id,
@@ -370,6 +276,6 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
         return self._last_observation.clone()
 
 
-def _world_text(messages: Sequence[Json]) -> str:
+def _find_world_text(messages: Sequence[Json]) -> str:
     """The text of the last message that the world sent."""
     return next((text_of(message) for message in reversed(messages) if message["role"] != "assistant"), "")

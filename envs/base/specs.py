@@ -25,6 +25,24 @@ def make_flag_spec(device: torch.device | None) -> Categorical:
     return Categorical(2, shape=(1,), dtype=torch.bool, device=device)
 
 
+def make_observation_spec(device: torch.device | None) -> Composite:
+    """Return the spec of what every [`AgentEnv`] observes."""
+    return Composite(
+        message=make_text_spec(device),
+        conversation=make_text_spec(device, "[]"),
+        tools=make_text_spec(device, "[]"),
+        task_id=make_text_spec(device),
+        session_id=make_text_spec(device),
+        reason=make_text_spec(device),
+        hints=make_text_spec(device, "{}"),
+        step=make_count_spec(device),
+        faults=make_count_spec(device),
+        signal=make_number_spec(device),
+        outcome=make_number_spec(device),
+        dropped=make_flag_spec(device),
+    )
+
+
 def set_step_specs(env: EnvBase, action_example: str = "") -> None:
     """Set the specs of a step: a text as `action`, a float32 `reward` and the three flags of the end, each `(1,)`."""
     env.action_spec = make_text_spec(env.device, action_example)

@@ -15,9 +15,10 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
+from clawrl_trl.envs.gui.devtools import ProtocolError
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, WebPage, build_network_flags
 from clawrl_trl.envs.gui.screen import Point, ScreenError, Size
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
@@ -82,7 +83,7 @@ class Browser:
         self._chromium: PlaywrightChromium | None = None
         try:
             self.call(self._start(headless, hosts), START_TIMEOUT)
-        except BaseException:
+        except BaseException:  # an interrupt too: else the thread and the browser's process would stay
             self.close()
             raise
 
@@ -153,7 +154,7 @@ class Browser:
                 headless=headless,
                 # Chromium refuses to run as root within its own sandbox.
                 chromium_sandbox=os.geteuid() != 0,
-                args=[*FLAGS, *network_flags(self.files.port, hosts)],
+                args=[*FLAGS, *build_network_flags(self.files.port, hosts)],
             )
         except self._error as error:
             raise UserError(f"Chromium does not start ({error.message.splitlines()[0]}): {_INSTALL_HINT}.") from None
@@ -171,7 +172,7 @@ class Browser:
             if self._playwright is not None:
                 await self._playwright.stop()
 
-    async def _new_context(self, size: Size) -> "BrowserContext":
+    async def _open_context(self, size: Size) -> "BrowserContext":
         if self._chromium is None:
             raise WorldBroken("the browser has not started")
         return await self._chromium.new_context(viewport={"width": size[0], "height": size[1]})
@@ -259,7 +260,7 @@ class PlaywrightPage(WebPage):
                 await self._page.keyboard.up(key)
 
     async def _open(self) -> None:
-        self._context = await self._browser._new_context(self.size)
+        self._context = await self._browser._open_context(self.size)
         await self._attach(await self._context.new_page())
         self._context.on("page", self._record_tab)
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.gui.browser import Browser
+from clawrl_trl.envs.gui.devtools import ProtocolError
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import ProtocolError, WebPage
+from clawrl_trl.envs.gui.page import WebPage
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene, WebTask, WindowTask
 from clawrl_trl.envs.gui.web_scene import WebScene

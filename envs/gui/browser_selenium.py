@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.gui.browser import find_chromium
+from clawrl_trl.envs.gui.devtools import ProtocolError
 from clawrl_trl.envs.gui.file_server import FileServer
-from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, ProtocolError, WebPage, network_flags
+from clawrl_trl.envs.gui.page import FLAGS, MEMORY_MB, TIMEOUT, WebPage, build_network_flags
 from clawrl_trl.envs.gui.screen import Point, Size
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningBrowser
 from clawrl_trl.errors import UserError
@@ -60,12 +61,13 @@ class SeleniumPage(WebPage):
         super().__init__(size, FileServer())
         options = webdriver.ChromeOptions()
         options.binary_location = browser
+        # As long as a dialog is open the driver refuses every other command.
         options.unhandled_prompt_behavior = "dismiss"
         # Chromium refuses to run as root within its own sandbox.
         unsandboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
         for flag in [
             *FLAGS,
-            *network_flags(self.files.port, hosts),
+            *build_network_flags(self.files.port, hosts),
             *unsandboxed,
             *(["--headless=new"] if headless else []),
         ]:
@@ -92,30 +94,30 @@ class SeleniumPage(WebPage):
         self.settle()
 
     def move(self, point: Point) -> None:
-        self._mouse("mouseMoved", point)
+        self._send_mouse("mouseMoved", point)
         self.settle()
 
     def click(self, point: Point, button: str, count: int) -> None:
-        self._mouse("mouseMoved", point)
+        self._send_mouse("mouseMoved", point)
         for number in range(1, count + 1):
-            self._mouse("mousePressed", point, button=button, clickCount=number)
-            self._mouse("mouseReleased", point, button=button, clickCount=number)
+            self._send_mouse("mousePressed", point, button=button, clickCount=number)
+            self._send_mouse("mouseReleased", point, button=button, clickCount=number)
         self.settle()
 
     def drag(self, point: Point) -> None:
         start = self.cursor
-        self._mouse("mousePressed", start, button="left", clickCount=1)
+        self._send_mouse("mousePressed", start, button="left", clickCount=1)
         for step in range(1, DRAG_STEPS + 1):
             x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
-            self._mouse("mouseMoved", (x, y), button="left")
-        self._mouse("mouseReleased", point, button="left", clickCount=1)
+            self._send_mouse("mouseMoved", (x, y), button="left")
+        self._send_mouse("mouseReleased", point, button="left", clickCount=1)
         self.settle()
 
     def scroll(self, point: Point, right: int, down: int) -> None:
-        self._mouse("mouseWheel", point, deltaX=right, deltaY=down)
+        self._send_mouse("mouseWheel", point, deltaX=right, deltaY=down)
         self.settle()
 
-    def _mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
+    def _send_mouse(self, kind: str, point: Point, *, button: str = "none", **parameters: Any) -> None:
         """Send a mouse event by the DevTools protocol.
 
         The driver's own actions run scripts in the page's world, which fail on a page that overrides built-in
@@ -174,6 +176,7 @@ class SeleniumPage(WebPage):
     def _activate_tab(self, driver: "WebDriver", handle: str) -> None:
         driver.switch_to.window(handle)
         width, height = self.size
+        # At a scale of 1 a pixel of the screenshot is one of the page, as the coordinates of gestures are.
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         for domain in ("Page", "Accessibility"):

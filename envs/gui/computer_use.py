@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 from clawrl_trl.envs.gui.screen import Point, Screen
 from clawrl_trl.messages import Json
@@ -147,7 +147,7 @@ def build_tool_schema(actions: Sequence[str] = tuple(ACTIONS)) -> Json:
     return {"type": "function", "function": function}
 
 
-def read_gesture(arguments: Mapping[str, Any], actions: Sequence[str] = tuple(ACTIONS)) -> Gesture:
+def read_gesture(arguments: Mapping[str, object], actions: Sequence[str] = tuple(ACTIONS)) -> Gesture:
     """Read the arguments of a call.
 
     Args:
@@ -231,25 +231,27 @@ def to_coordinate(point: Point, size: tuple[int, int]) -> list[int]:
     return [round(value / (length - 1) * SCALE) for value, length in zip(point, size, strict=True)]
 
 
-def _read_coordinate(value: Any) -> tuple[float, float] | None:
+def _read_coordinate(value: object) -> tuple[float, float] | None:
     if value is None:
         return None
-    is_pair = isinstance(value, Sequence) and len(value) == 2 and all(_is_number(number) for number in value)
-    if not is_pair or not all(0 <= number <= SCALE for number in value):
-        raise GestureError(f"coordinate must be [x, y] with numbers from 0 to {SCALE}, not {value!r}")
-    return float(value[0]), float(value[1])
+    if isinstance(value, Sequence) and len(value) == 2:
+        x, y = value
+        if _is_number(x) and _is_number(y) and 0 <= x <= SCALE and 0 <= y <= SCALE:
+            return float(x), float(y)
+    raise GestureError(f"coordinate must be [x, y] with numbers from 0 to {SCALE}, not {value!r}")
 
 
-def _read_ref(value: Any) -> int | None:
+def _read_ref(value: object) -> int | None:
     if value is None:
         return None
+    # Models copy the number with the brackets of the outline; `isdigit` alone passes signs that `int` refuses (²).
     text = str(value).strip("[] ")
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9:
         raise GestureError(f"ref must be the number of an element, not {value!r}")
     return int(text)
 
 
-def _read_text(value: Any) -> str:
+def _read_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise GestureError("type needs a text")
     text = str(value)
@@ -260,7 +262,8 @@ def _read_text(value: Any) -> str:
     return text
 
 
-def _read_keys(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_keys(arguments: Mapping[str, object]) -> tuple[str, ...]:
+    # Models also write keys as a text, with plus signs between them; a lone "+" is a key.
     keys = arguments.get("keys") or arguments.get("text")
     if isinstance(keys, str):
         keys = keys.split("+") if len(keys) > 1 else [keys]
@@ -269,7 +272,7 @@ def _read_keys(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_read_key(name) for name in keys)
 
 
-def _read_key(name: Any) -> str:
+def _read_key(name: object) -> str:
     if isinstance(name, str) and len(name) == 1 and name.isprintable():
         return name
     dom_name = _DOM_KEYS.get(str(name).lower().replace("_", "").strip())
@@ -278,12 +281,13 @@ def _read_key(name: Any) -> str:
     return dom_name
 
 
-def _read_number(arguments: Mapping[str, Any], name: str, most: float, default: float | None = None) -> float:
+def _read_number(arguments: Mapping[str, object], name: str, most: float, default: float | None = None) -> float:
     value = arguments.get(name, default)
     if not _is_number(value) or abs(value) > most:
         raise GestureError(f"{name} must be a number up to {most:g}, not {value!r}")
     return float(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
+    # JSON's true is an int to Python, and Python's JSON reads NaN and Infinity.
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -91,6 +91,7 @@ class GUIEnv(AgentEnv[GUITask]):
         device: torch.device | str | None = None,
     ) -> None:
         sizes = {tuple(task.size) for task in tasks}
+        # The spec of the screenshot is fixed for the life of an environment.
         if len(sizes) > 1:
             raise ValueError(f"the tasks' screens have {len(sizes)} sizes, one is needed: {sorted(sizes)}")
         if not actions or set(actions) - set(ACTIONS):
@@ -133,7 +134,7 @@ class GUIEnv(AgentEnv[GUITask]):
         results: list[str] = []
         ended = False
         for call in action.calls:
-            if ended:
+            if ended:  # each call needs a result: the chat API refuses a conversation without
                 results.append("Not done: the task had ended.")
                 continue
             message, ended = self._carry_out(self.scene, call.name, call.arguments)

@@ -6,14 +6,14 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 
 
 class FileServer:
     """Serves folders until it is closed.
 
     Each folder has a host name of its own, which a browser started with
-    [`clawrl_trl.envs.gui.page.network_flags`] resolves to this server, so that pages of different tasks share no
+    [`clawrl_trl.envs.gui.page.build_network_flags`] resolves to this server, so that pages of different tasks share no
     origin, and so neither cookies nor storage.
 
     Args:

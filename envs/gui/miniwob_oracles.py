@@ -56,29 +56,29 @@ def _parse_ordinal(word: str) -> int:
 
 
 @_solves("click-test", "focus-text", "click-dialog")
-def only_control(env: GUIEnv) -> Iterator[Json]:
+def solve_only_control(env: GUIEnv) -> Iterator[Json]:
     yield _click(next(element for element in env.elements if element.role in ("button", "textbox")))
 
 
 @_solves("click-button", "click-link", "unicode-test")
-def quoted_element(env: GUIEnv) -> Iterator[Json]:
+def solve_quoted_element(env: GUIEnv) -> Iterator[Json]:
     yield _click_named(env, _find_in_instruction(env)[0])
 
 
 @_solves("click-dialog-2")
-def button_of_dialog(env: GUIEnv) -> Iterator[Json]:
+def solve_button_of_dialog(env: GUIEnv) -> Iterator[Json]:
     (name,) = _find_in_instruction(env)
     yield _click_named(env, "Close" if name == "x" else name, "button")
 
 
 @_solves("click-test-2", "click-test-transfer", "click-button-sequence")
-def buttons_in_capitals(env: GUIEnv) -> Iterator[Json]:
+def solve_buttons_in_capitals(env: GUIEnv) -> Iterator[Json]:
     for name in _find_in_instruction(env, r"button ([A-Z]+)"):
         yield _click_named(env, name, "button")
 
 
 @_solves("click-option", "click-checkboxes", "click-checkboxes-large", "click-checkboxes-transfer")
-def ticked_boxes(env: GUIEnv) -> Iterator[Json]:
+def solve_ticked_boxes(env: GUIEnv) -> Iterator[Json]:
     for name in _find_in_instruction(env, r"Select (.*) and click")[0].split(", "):
         if name != "nothing":
             yield _click_named(env, name, "checkbox", "radio")
@@ -86,21 +86,21 @@ def ticked_boxes(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("choose-list", "click-scroll-list")
-def listed_options(env: GUIEnv) -> Iterator[Json]:
+def solve_listed_options(env: GUIEnv) -> Iterator[Json]:
     for name in _find_in_instruction(env, r"Select (.*) from")[0].split(", "):
         yield _click_named(env, name, "option")
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("enter-text", "enter-text-dynamic", "enter-password")
-def quoted_text(env: GUIEnv) -> Iterator[Json]:
+def solve_quoted_text(env: GUIEnv) -> Iterator[Json]:
     for box in _find_all(env, "textbox"):
         yield _fill(box, _find_in_instruction(env)[0])
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("enter-text-2")
-def text_in_another_case(env: GUIEnv) -> Iterator[Json]:
+def solve_text_in_another_case(env: GUIEnv) -> Iterator[Json]:
     text = _find_in_instruction(env)[0]
     upper = bool(_find_in_instruction(env, "(upper) case"))
     yield _fill(_find_all(env, "textbox")[0], text.upper() if upper else text.lower())
@@ -108,24 +108,24 @@ def text_in_another_case(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("login-user")
-def login_form(env: GUIEnv) -> Iterator[Json]:
+def solve_login_form(env: GUIEnv) -> Iterator[Json]:
     for box, text in zip(_find_all(env, "textbox"), _find_in_instruction(env), strict=True):
         yield _fill(box, text)
     yield _click_named(env, "Login", "button")
 
 
 @_solves("focus-text-2")
-def one_of_three_boxes(env: GUIEnv) -> Iterator[Json]:
+def solve_one_of_three_boxes(env: GUIEnv) -> Iterator[Json]:
     yield _click(_find_all(env, "textbox")[_parse_ordinal(_find_in_instruction(env, r"the (\w+) input")[0])])
 
 
 @_solves("click-tab")
-def numbered_tab(env: GUIEnv) -> Iterator[Json]:
+def solve_numbered_tab(env: GUIEnv) -> Iterator[Json]:
     yield _click_named(env, _find_in_instruction(env, r"(Tab #\d)")[0], "tab")
 
 
 @_solves("click-tab-2", "click-tab-2-easy", "click-tab-2-medium", "click-tab-2-hard")
-def link_behind_tabs(env: GUIEnv) -> Iterator[Json]:
+def solve_link_behind_tabs(env: GUIEnv) -> Iterator[Json]:
     (name,) = _find_in_instruction(env)
     for tab in _find_all(env, "tab"):
         yield _click(tab)
@@ -134,14 +134,14 @@ def link_behind_tabs(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("click-collapsible", "click-collapsible-nodelay")
-def collapsed_section(env: GUIEnv) -> Iterator[Json]:
+def solve_collapsed_section(env: GUIEnv) -> Iterator[Json]:
     yield _click(_find_all(env, "tab")[0])
     yield {"action": "wait", "time": 1}
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("simple-arithmetic")
-def arithmetic(env: GUIEnv) -> Iterator[Json]:
+def solve_arithmetic(env: GUIEnv) -> Iterator[Json]:
     sum_ = next(element.name for element in env.elements if "=" in element.name)
     left, sign, right = re.findall(r"(\d+) ([-+x*×]) (\d+)", sum_)[0]
     value = {"+": int(left) + int(right), "-": int(left) - int(right)}.get(sign, int(left) * int(right))
@@ -150,7 +150,7 @@ def arithmetic(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("simple-algebra")
-def algebra(env: GUIEnv) -> Iterator[Json]:
+def solve_algebra(env: GUIEnv) -> Iterator[Json]:
     left, sign, right, result = re.findall(r"(\w+) ([-+]) (\w+) = (-?\d+)", _find_all(env, "text")[0].name)[0]
     if left == "x":
         value = int(result) - int(right) if sign == "+" else int(result) + int(right)
@@ -161,7 +161,7 @@ def algebra(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("read-table")
-def table_cell(env: GUIEnv) -> Iterator[Json]:
+def solve_table_cell(env: GUIEnv) -> Iterator[Json]:
     cells = [element.name for element in _find_all(env, "cell")]
     key = _find_in_instruction(env, r"value of (.*) into")[0]
     yield _fill(_find_all(env, "textbox")[0], cells[cells[::2].index(key) * 2 + 1])
@@ -169,7 +169,7 @@ def table_cell(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("read-table-2")
-def two_table_cells(env: GUIEnv) -> Iterator[Json]:
+def solve_two_table_cells(env: GUIEnv) -> Iterator[Json]:
     cells = [element.name for element in _find_all(env, "cell")]
     for label, box in zip(
         [element for element in _find_all(env, "text") if element.name.endswith(":")],
@@ -181,7 +181,7 @@ def two_table_cells(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("find-word")
-def numbered_word(env: GUIEnv) -> Iterator[Json]:
+def solve_numbered_word(env: GUIEnv) -> Iterator[Json]:
     words = " ".join(element.name for element in _find_all(env, "text")).split()
     word = words[_parse_ordinal(_find_in_instruction(env, r"the (\w+) word")[0])]
     yield _fill(_find_all(env, "textbox")[0], re.sub(r"[^a-zA-Z]", "", word))
@@ -189,7 +189,7 @@ def numbered_word(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("odd-or-even")
-def parity(env: GUIEnv) -> Iterator[Json]:
+def solve_parity(env: GUIEnv) -> Iterator[Json]:
     buttons = {
         side: [element for element in _find_all(env, "button") if element.name == side] for side in ("Odd", "Even")
     }
@@ -199,7 +199,7 @@ def parity(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("buy-ticket")
-def best_ticket(env: GUIEnv) -> Iterator[Json]:
+def solve_best_ticket(env: GUIEnv) -> Iterator[Json]:
     cost = {element.ref: int(re.sub(r"\D", "", element.name)) for element in _find_all(env, "button")}
     time = {
         button.ref: int(hours) * 60 + int(minutes)
@@ -215,7 +215,7 @@ def best_ticket(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("guess-number")
-def guessed_number(env: GUIEnv) -> Iterator[Json]:
+def solve_guessed_number(env: GUIEnv) -> Iterator[Json]:
     for guess in range(10):
         box = next(element for element in env.elements if element.role in ("spinbutton", "textbox"))
         yield _click(box)
@@ -225,7 +225,7 @@ def guessed_number(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("navigate-tree")
-def file_in_tree(env: GUIEnv) -> Iterator[Json]:
+def solve_file_in_tree(env: GUIEnv) -> Iterator[Json]:
     (name,) = _find_in_instruction(env)
     opened: set[int] = set()
     while not any(element.name == name for element in env.elements):
@@ -236,14 +236,14 @@ def file_in_tree(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("enter-date")
-def date_field(env: GUIEnv) -> Iterator[Json]:
+def solve_date_field(env: GUIEnv) -> Iterator[Json]:
     (date,) = _find_in_instruction(env, r"\d+/\d+/\d+")
     yield _fill(next(element for element in env.elements if element.name == "Month"), date.replace("/", ""))
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("copy-paste", "copy-paste-2")
-def copied_text(env: GUIEnv) -> Iterator[Json]:
+def solve_copied_text(env: GUIEnv) -> Iterator[Json]:
     boxes = _find_all(env, "textbox")
     which = _find_in_instruction(env, r"the (\w+) text area")
     yield _click(boxes[_parse_ordinal(which[0]) if which else 0])
@@ -255,13 +255,13 @@ def copied_text(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("text-transform")
-def wavy_text(env: GUIEnv) -> Iterator[Json]:
+def solve_wavy_text(env: GUIEnv) -> Iterator[Json]:
     yield _fill(_find_all(env, "textbox")[0], "".join(element.name for element in _find_all(env, "text")))
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("click-widget")
-def widget_of_a_kind(env: GUIEnv) -> Iterator[Json]:
+def solve_widget_of_a_kind(env: GUIEnv) -> Iterator[Json]:
     (kind,) = _find_in_instruction(env)
     role = {"text": "textbox", "textarea": "textbox"}.get(kind, kind)
     boxes = [element for element in env.elements if element.role == role]
@@ -269,19 +269,19 @@ def widget_of_a_kind(env: GUIEnv) -> Iterator[Json]:
 
 
 @_solves("sign-agreement")
-def agreement_to_cancel(env: GUIEnv) -> Iterator[Json]:
+def solve_agreement_to_cancel(env: GUIEnv) -> Iterator[Json]:
     if _find_in_instruction(env, "(cancel)"):
         yield _click_named(env, "Cancel", "button")
 
 
 @_solves("highlight-text")
-def highlighted_text(env: GUIEnv) -> Iterator[Json]:
+def solve_highlighted_text(env: GUIEnv) -> Iterator[Json]:
     yield {"action": "triple_click", "ref": _find_all(env, "text")[0].ref}
     yield _click_named(env, "Submit", "button")
 
 
 @_solves("multi-layouts", "multi-orderings")
-def search_form(env: GUIEnv) -> Iterator[Json]:
+def solve_search_form(env: GUIEnv) -> Iterator[Json]:
     (year,) = _find_in_instruction(env, r"year (\d+)")
     values = {
         "genre": _find_in_instruction(env, "for (.*) movies")[0],

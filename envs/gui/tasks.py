@@ -83,7 +83,7 @@ class WebTask:
     size: Size = (320, 240)
 
 
-_FIELD_NAMES = {one.name for one in fields(WebTask)} - {"root"}
+_FIELD_NAMES = {field.name for field in fields(WebTask)} - {"root"}
 
 
 def read_tasks(path: str | Path, *, difficulty: int | None = None) -> list[WebTask]:

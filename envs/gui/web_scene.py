@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.gui.page import ProtocolError, WebPage
+from clawrl_trl.envs.base.episode import WorldBroken
+from clawrl_trl.envs.gui.devtools import ProtocolError
+from clawrl_trl.envs.gui.page import WebPage
 from clawrl_trl.envs.gui.tasks import WebTask
 
 _WAIT_UNTIL_READY = """new Promise((done, fail) => {

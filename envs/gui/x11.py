@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.gui.screen import Element, Point, ScreenError, Size
 from clawrl_trl.envs.sandbox.sandbox import Bind, Limits, Sandbox
 from clawrl_trl.errors import UserError
@@ -148,6 +148,7 @@ class X11Screen:
                 raise UserError(f"A native window needs {tool}: apt-get install xvfb xdotool.")
         read_end, write_end = os.pipe()
         width, height = self.size
+        # The server picks a free display itself, so that environments that start at once never take the same.
         argv = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
         try:
             server = subprocess.Popen(

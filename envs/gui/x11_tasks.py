@@ -8,7 +8,7 @@ from pathlib import Path
 from clawrl_trl.envs.gui.screen import Size
 from clawrl_trl.envs.gui.tasks import Scene
 from clawrl_trl.envs.gui.x11 import X11Screen
-from clawrl_trl.envs.sandbox.sandbox import read_untrusted_file, remove_folder
+from clawrl_trl.envs.sandbox.untrusted_files import read_untrusted_file, remove_folder
 from clawrl_trl.messages import Json
 
 
@@ -55,6 +55,7 @@ class X11Scene:
 
     def measure_progress(self) -> float:
         files = self._expected.items()
+        # A file that is missing reads as an empty one, which may be what is expected.
         correct = [(self._folder / name).exists() and self._read_file(name) == content for name, content in files]
         return sum(correct) / max(1, len(correct))
 

@@ -158,6 +158,7 @@ class EnvPool:
         slot = self._find_slot(lease)
 
         def take_step() -> Json:
+            # Sent again, since its answer was lost: an action is carried out once.
             if number == slot.steps and slot.steps:
                 return slot.last_state
             if slot.env is None or not slot.last_state or number != slot.steps + 1:
@@ -232,6 +233,7 @@ class EnvPool:
         with self._lock:
             if not slot.is_busy:
                 slot.call = _RunningCall(slot.thread.submit(work), key, time.monotonic())
+            # The same call, sent again while it runs, waits for its result.
             elif slot.call is not None and slot.call.key != key:
                 raise EnvironmentBusy("the environment is still busy with the call before")
             call = slot.call

@@ -8,13 +8,10 @@ and, with `prm_coef`, the process scores of the steps. It never trains and holds
 import itertools
 import json
 import logging
-import queue
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import openai
@@ -23,74 +20,16 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.base.actor import TRANSPORT_ERRORS, GatewayPolicy
+from clawrl_trl.envs.rollout.episode import Episode, Group, OpenGroup, read_hints
+from clawrl_trl.envs.rollout.queues import EpisodeQueue, ResultQueue
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import EpisodeSignals, StepJudge
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger.episodes import MAX_HINTS
 
 logger = logging.getLogger(__name__)
 
 REPORT_ATTEMPTS = 5
 """Requests made to report a group before the run ends with the error."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One rollout of a task.
-
-    Attributes:
-        task (`int`): Position of the task.
-        task_id (`str`): Its name.
-        session_id (`str`): The session its turns are captured in.
-        outcome (`float`, *optional*): In [-1, 1]; `None` when the episode was dropped.
-        reason (`str`): Why it was dropped.
-        steps (`int`): Actions taken.
-        versions (`tuple[int, ...]`): Policy versions that acted, without repetition; known ones only.
-        wall_s (`float`): Seconds it took.
-        signals (`dict[str, float]`): Process scores of its steps in [-1, 1], by turn; of those that have one.
-        hints (`dict[str, list[str]]`): The environment's words on steps that fell short, by turn.
-    """
-
-    task: int
-    task_id: str
-    session_id: str
-    outcome: float | None
-    reason: str
-    steps: int
-    versions: tuple[int, ...]
-    wall_s: float
-    signals: dict[str, float] = field(default_factory=dict)
-    hints: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def success(self) -> bool:
-        """True if the task was done in full."""
-        return self.outcome is not None and self.outcome >= 1.0
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rollouts of one task.
-
-    Attributes:
-        id (`str`): Its name.
-        episodes (`list[Episode]`): In the order they ended.
-        settled (`Mapping`): What the gateway answered to the report; empty without a report.
-    """
-
-    id: str
-    episodes: list[Episode]
-    settled: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class _OpenGroup:
-    """A group under way; `missing` counts the episodes that have not ended yet."""
-
-    id: str
-    task: int
-    missing: int
-    episodes: list[Episode] = field(default_factory=list)
 
 
 class Rollout:
@@ -163,9 +102,9 @@ class Rollout:
             UserError: If the gateway refuses the key, does not know the model, or stays away.
             Exception: What an environment raised when it was made.
         """
-        episodes = _EpisodeQueue(tasks, self.num_generations)
+        episodes = EpisodeQueue(tasks, self.num_generations)
         # Bounded, so that a reader who waits (for the trainer's next version) makes the environments wait too.
-        results = _ResultQueue(2 * self.parallel_envs)
+        results = ResultQueue(2 * self.parallel_envs)
         with ThreadPoolExecutor(self.parallel_envs, thread_name_prefix="rollout") as threads:
             for _ in range(self.parallel_envs):
                 threads.submit(self._run_worker, episodes, results).add_done_callback(results.put_ended_thread)
@@ -174,7 +113,7 @@ class Rollout:
             finally:
                 results.closed.set()  # a reader that leaves early must not wait for all tasks to be played
 
-    def _collect_groups(self, results: "_ResultQueue", running: int) -> Iterator[Group]:
+    def _collect_groups(self, results: ResultQueue, running: int) -> Iterator[Group]:
         while running:
             item = results.get()
             if isinstance(item, Future):
@@ -187,7 +126,7 @@ class Rollout:
             if not group.missing:
                 yield Group(group.id, group.episodes, self._report_group(group) if self.report else {})
 
-    def _run_worker(self, episodes: "_EpisodeQueue", results: "_ResultQueue") -> None:
+    def _run_worker(self, episodes: EpisodeQueue, results: ResultQueue) -> None:
         """Play episode after episode in one environment, until there is no task left."""
         env = self.make_env()  # on this thread, where it stays: browsers insist on one
         try:
@@ -196,10 +135,10 @@ class Rollout:
         finally:
             env.close()
 
-    def _is_stopped(self, results: "_ResultQueue") -> bool:
+    def _is_stopped(self, results: ResultQueue) -> bool:
         return self.stop.is_set() or results.closed.is_set()
 
-    def _play_episode(self, env: EnvBase, group: _OpenGroup, results: "_ResultQueue") -> Episode:
+    def _play_episode(self, env: EnvBase, group: OpenGroup, results: ResultQueue) -> Episode:
         started = time.perf_counter()
         state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
         self._keep_screenshot(state)
@@ -248,7 +187,7 @@ class Rollout:
         if self.screenshots is not None:
             self.screenshots.keep(state)
 
-    def _report_group(self, group: _OpenGroup) -> Mapping[str, Any]:
+    def _report_group(self, group: OpenGroup) -> Mapping[str, Any]:
         """Report a group; settling is idempotent, so a report whose answer was lost is sent again."""
         body = {
             "group": group.id,
@@ -288,64 +227,3 @@ class Rollout:
         if not -1 <= reward <= 1:
             raise UserError(f"the own reward gave {reward} for {episode.task_id}: return a number from -1 to 1.")
         return reward
-
-
-class _EpisodeQueue:
-    """The episodes to play, each given by its group, handed out one by one to several threads."""
-
-    def __init__(self, tasks: Iterable[int], size: int) -> None:
-        self._groups = self._repeat_groups(tasks, size)
-        self._lock = threading.Lock()  # a generator can't be advanced by two threads
-
-    @staticmethod
-    def _repeat_groups(tasks: Iterable[int], size: int) -> Iterator[_OpenGroup]:
-        for task in tasks:
-            group = _OpenGroup(f"group-{uuid.uuid4().hex}", task, size)
-            yield from itertools.repeat(group, size)
-
-    def next(self) -> _OpenGroup | None:
-        with self._lock:
-            return next(self._groups, None)
-
-
-class _ResultQueue:
-    """Results of the threads for one reader, who sets `closed` when it stops reading."""
-
-    def __init__(self, bound: int) -> None:
-        self._items: queue.SimpleQueue[tuple[_OpenGroup, Episode] | Future[None]] = queue.SimpleQueue()
-        self._free_places = threading.Semaphore(bound)
-        self.closed = threading.Event()
-
-    def put(self, group: _OpenGroup, episode: Episode) -> None:
-        """Add an episode that has ended, as soon as there is room for it; drop it once `closed` is set."""
-        while not self.closed.is_set():
-            if self._free_places.acquire(timeout=0.2):
-                return self._items.put((group, episode))
-
-    def put_ended_thread(self, thread: "Future[None]") -> None:
-        """Add a thread that has ended; never waits, as the callback may run on the reader's own thread."""
-        self._items.put(thread)
-
-    def get(self) -> "tuple[_OpenGroup, Episode] | Future[None]":
-        """Wait for an episode or a thread that has ended."""
-        item = self._items.get()
-        if not isinstance(item, Future):
-            self._free_places.release()
-        return item
-
-
-def read_hints(state: TensorDictBase, turns: Mapping[int, str]) -> dict[str, list[str]]:
-    """Read the hints of an episode that has ended, by turn.
-
-    Args:
-        state (`TensorDictBase`): The last observation; an environment server of an earlier version has no `hints`.
-        turns (`Mapping[int, str]`): The turn of each step; a step whose turn is unknown gets no hint.
-    """
-    by_step: dict[str, list[str]] = json.loads(state["hints"]) if "hints" in state else {}
-    return {turns[int(step)]: words[:MAX_HINTS] for step, words in by_step.items() if int(step) in turns}
-
-
-def compute_success_rate(groups: Sequence[Group]) -> float:
-    """Return the share of the graded episodes that did their task in full; NaN when none was graded."""
-    graded = [episode for group in groups for episode in group.episodes if episode.outcome is not None]
-    return sum(episode.success for episode in graded) / len(graded) if graded else float("nan")

@@ -66,12 +66,12 @@ class StepJudge:
 
     def collect_scores(self, pending: "Mapping[str, Future[float | None]]") -> dict[str, float]:
         """Wait for scores, by turn, for at most one vote's time; what is late is cancelled and has no score."""
-        done, late = wait(pending.values(), timeout=self.timeout)
+        finished, late = wait(pending.values(), timeout=self.timeout)
         for future in late:
             future.cancel()
         if late:
             logger.warning("%d steps were not judged within %.0f s", len(late), self.timeout)
-        scores = {turn_id: future.result() for turn_id, future in pending.items() if future in done}
+        scores = {turn_id: future.result() for turn_id, future in pending.items() if future in finished}
         return {turn_id: score for turn_id, score in scores.items() if score is not None}
 
     def close(self) -> None:

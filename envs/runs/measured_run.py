@@ -22,7 +22,8 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from clawrl_trl.config.serving import ServeSettings, find_client_key
+from clawrl_trl.config.api_keys import read_client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.runs.options import RunOptions
 from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError
@@ -182,7 +183,7 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         Raises:
             UserError: If it still doesn't after 30 s.
         """
-        key = find_client_key("chat")
+        key = read_client_key("chat")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # On the side, so that no greeting is judged and trained on.
         body = {"model": self.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}

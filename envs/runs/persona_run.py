@@ -2,7 +2,8 @@
 
 from dataclasses import asdict
 
-from clawrl_trl.config.serving import ServeSettings, find_client_key
+from clawrl_trl.config.api_keys import read_client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.chat.evaluation import EvalReport, evaluate, interactions_to_hold
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.runs.learning_curve import learning_curve
@@ -38,7 +39,7 @@ class PersonaRun(MeasuredRun[PersonaOptions, EvalReport]):
         with open_progress_bar(total=self.options.eval_problems, desc=f"Evaluation {name}", leave=False) as bar:
             return evaluate(
                 self.base_url,
-                find_client_key("chat"),
+                read_client_key("chat"),
                 self.persona,
                 problems=self.options.eval_problems,
                 seed=self.options.seed,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from clawrl_trl.config.serving import find_client_key
+from clawrl_trl.config.api_keys import read_client_key
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         play(
             run,
             options,
-            key=find_client_key("chat"),
+            key=read_client_key("chat"),
             model=read_served_model(run),
             rollout=rollout,
             generate=generate,

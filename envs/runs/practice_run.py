@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from clawrl_trl.config.serving import find_client_key
+from clawrl_trl.config.api_keys import read_client_key
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
@@ -55,7 +55,7 @@ class PracticeRun(MeasuredRun[PracticeOptions, SuccessReport]):
         make_env, count = options.load_environments("heldout")
         policy = GatewayPolicy(
             self.base_url,
-            api_key=find_client_key("chat"),
+            api_key=read_client_key("chat"),
             model=self.model,
             sampling=options.sampling,
             stream_share=0.0,

@@ -15,10 +15,12 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clawrl_trl.config.serving import ServeSettings, find_client_key
+from clawrl_trl.config.api_keys import read_client_key
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.episode import Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.interactions import Interactions
@@ -147,7 +149,7 @@ def play_episodes(
         policy,
         num_generations=options.group_size,
         parallel_envs=options.parallel_envs,
-        feedback_key=find_client_key("feedback"),
+        feedback_key=read_client_key("feedback"),
         reward=load_callable(reward, parameters=["episode"]) if reward else None,
         prm_coef=options.prm_coef,
         stepwise=options.stepwise,
@@ -185,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),
-        api_key=find_client_key("chat"),
+        api_key=read_client_key("chat"),
         model=read_served_model(run),
         sampling=options.sampling,
         stream_share=0.0,

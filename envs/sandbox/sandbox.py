@@ -7,16 +7,12 @@ it started when its time is up, when the sandbox closes, or when this program di
 ```python
 with Sandbox() as sandbox:
     (sandbox.path / "a.py").write_text("print(1 + 1)")
-    done = sandbox.run(["python", "a.py"], timeout=10)
-    done.stdout  # "2\\n"
+    result = sandbox.run(["python", "a.py"], timeout=10)
+    result.stdout  # "2\\n"
 ```
 """
 
-import contextlib
-import io
 import os
-import selectors
-import stat
 import subprocess
 import tempfile
 import threading
@@ -24,26 +20,21 @@ import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, cast
+from typing import Self
 
+from clawrl_trl.envs.sandbox.backend import GRACE, PATH, Bind, SandboxSpec
 from clawrl_trl.envs.sandbox.backends import (
     BACKENDS,
-    GRACE,
-    NOBODY,
-    PATH,
-    Backend,
-    Bind,
-    SandboxSpec,
     check_backend,
     choose_backend,
-    inherit_descriptors,
 )
+from clawrl_trl.envs.sandbox.command import close_stream, communicate, start_command
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import MONITOR, RunningCommand
+from clawrl_trl.envs.sandbox.untrusted_files import give_to_sandbox_user, remove_folder
 from clawrl_trl.errors import UserError
 
 __all__ = ["Bind", "CommandResult", "Limits", "Sandbox", "SandboxClosed", "choose_backend"]
@@ -139,7 +130,7 @@ class Sandbox:
         process = self.popen(argv, cwd=cwd)
         stdin_data = input.encode() if isinstance(input, str) else input or b""
         try:
-            out, err, timed_out = _communicate(
+            out, err, timed_out = communicate(
                 process, stdin_data, time.monotonic() + timeout, self.limits.output_kb * 1024
             )
         finally:
@@ -170,7 +161,7 @@ class Sandbox:
         with self._lock:
             if self._closed:
                 raise SandboxClosed("the sandbox is closed")
-            process = _spawn(self.backend, spec, argv, directory, pty, files)
+            process = start_command(self.backend, spec, argv, directory, pty, files)
             self._running[process.pid] = process, spec
         folders = {self.path, *(bind.source for bind in spec.binds if bind.counted)}
         MONITOR.add(
@@ -188,7 +179,7 @@ class Sandbox:
         process.wait(GRACE)
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                _close_stream(stream)
+                close_stream(stream)
         return self._exceeded.pop(process.pid, "")
 
     def close(self) -> None:
@@ -217,102 +208,6 @@ class Sandbox:
             self.backend.end(entry[1], process)
 
 
-class BoundedOutput:
-    """The beginning and the end of a stream, within a bound.
-
-    Args:
-        max_bytes (`int`): Bytes to keep, half of them of the beginning.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._half = max_bytes // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._omitted = 0
-
-    def add(self, data: bytes) -> None:
-        """Append data; of what exceeds the bound, the middle goes."""
-        space = self._half - len(self._head)
-        self._head += data[:space]
-        self._tail += data[space:]
-        surplus = len(self._tail) - self._half
-        if surplus > 0:
-            del self._tail[:surplus]
-            self._omitted += surplus
-
-    @property
-    def is_truncated(self) -> bool:
-        """True if some of the stream is missing."""
-        return self._omitted > 0
-
-    @property
-    def data(self) -> bytes:
-        """The bytes that were kept, with a line in place of those that were not."""
-        gap = f"\n[... {self._omitted} bytes left out ...]\n".encode() if self._omitted else b""
-        return bytes(self._head + gap + self._tail)
-
-    @property
-    def text(self) -> str:
-        """`data` decoded as UTF-8."""
-        return self.data.decode(errors="replace")
-
-
-def _communicate(
-    process: "subprocess.Popen[bytes]", stdin_data: bytes, deadline: float, max_bytes: int
-) -> tuple[BoundedOutput, BoundedOutput, bool]:
-    """Feed a command and read its output until it has ended or its time is up: stdout, stderr, whether it timed out.
-
-    Both at once, since a command that waits for one would never come to the other; unlike
-    `subprocess.Popen.communicate`, with bounded output.
-    """
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    outputs = {process.stdout: BoundedOutput(max_bytes), process.stderr: BoundedOutput(max_bytes)}
-    unsent = memoryview(stdin_data)
-    with selectors.DefaultSelector() as selector:
-        for stream in outputs:
-            selector.register(stream, selectors.EVENT_READ)
-        if stdin_data:
-            os.set_blocking(process.stdin.fileno(), False)  # a write to a full pipe must not outlast the deadline
-            selector.register(process.stdin, selectors.EVENT_WRITE)
-        else:
-            process.stdin.close()
-        while len(selector.get_map()):
-            remaining = deadline - time.monotonic()
-            ready = selector.select(remaining) if remaining > 0 else []
-            if not ready:
-                return outputs[process.stdout], outputs[process.stderr], True
-            for key, _ in ready:
-                stream = cast(IO[bytes], key.fileobj)
-                if stream is process.stdin:
-                    unsent = _feed_stdin(stream, unsent)
-                    done = not unsent
-                else:
-                    data = os.read(stream.fileno(), 1 << 16)
-                    outputs[stream].add(data)
-                    done = not data
-                if done:
-                    selector.unregister(stream)
-                    _close_stream(stream)
-    # A command may close its streams and go on; its time is counted all the same.
-    try:
-        process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return outputs[process.stdout], outputs[process.stderr], True
-    return outputs[process.stdout], outputs[process.stderr], False
-
-
-def _feed_stdin(stream: IO[bytes], unsent: memoryview) -> memoryview:
-    try:
-        return unsent[os.write(stream.fileno(), unsent[: 1 << 16]) :]
-    except BrokenPipeError:  # the command reads no more
-        return unsent[:0]
-
-
-def _close_stream(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # closing flushes, and nobody reads any more
-        stream.close()
-
-
 def _build_environment(work: str) -> dict[str, str]:
     return {
         "PATH": PATH,
@@ -323,90 +218,3 @@ def _build_environment(work: str) -> dict[str, str]:
         "TMPDIR": "/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-
-
-def give_to_sandbox_user(folder: Path) -> None:
-    """Give what root put into a work folder to the sandbox's user."""
-    # Untrusted code may have left links to files of the host: `-h` and `-P` change the link and never its target, also
-    # when it is swapped meanwhile. `--from=0` leaves the files of other users of the host theirs.
-    owner = f"{NOBODY}:{NOBODY}"
-    subprocess.run(["chown", "-RhP", "--from=0", owner, "--", str(folder)], capture_output=True, check=False)
-
-
-def remove_folder(folder: Path | None) -> None:
-    """Remove a folder that untrusted code has filled."""
-    if folder is None:
-        return
-    # `rm` and not `shutil.rmtree`: it follows no link that is swapped in, and folders nested too deep to recurse into
-    # don't stop it.
-    removed = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
-    if removed.returncode:  # folders whose owner may not look into them
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
-        subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
-
-
-def read_untrusted_file(file: Path, max_bytes: int = 1 << 20) -> bytes:
-    """Read at most `max_bytes` of a file that untrusted code wrote; `b""` for what is no regular file."""
-    try:
-        # O_NOFOLLOW against a link to a file of the host, O_NONBLOCK against a pipe that nobody writes to.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as stream:  # noqa: PTH123  (a path would be followed)
-        # Checked on the descriptor, since the path may lead elsewhere by now.
-        return stream.read(max_bytes) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-
-
-class _Spawner:
-    """Starts all commands in one thread that lasts as long as the program.
-
-    bubblewrap's `--die-with-parent` ends a command when the thread that started it ends, not only with the process.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "sandbox-spawn")
-
-    def __call__(
-        self,
-        backend: Backend,
-        spec: SandboxSpec,
-        argv: Sequence[str],
-        cwd: str,
-        pty: bool,
-        files: Sequence[int] | None,
-    ) -> "subprocess.Popen[bytes]":
-        return self._pool.submit(_start, backend, spec, argv, cwd, pty, files).result()
-
-
-_spawn = _Spawner()
-# No thread survives a fork, so a child needs one of its own.
-os.register_at_fork(after_in_child=_spawn.__init__)  # type: ignore[misc]
-
-
-def _start(
-    backend: Backend, spec: SandboxSpec, argv: Sequence[str], cwd: str, pty: bool, files: Sequence[int] | None
-) -> "subprocess.Popen[bytes]":
-    env = dict(backend.build_environment(spec))
-    with inherit_descriptors(backend.build_command(spec, argv, cwd, pty=pty), backend) as (command, descriptors):
-        if not pty:
-            stdin, stdout, stderr = files or [subprocess.PIPE] * 3
-            return subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=env,
-                pass_fds=descriptors,
-                start_new_session=True,
-            )
-        master, slave = os.openpty()
-        try:
-            process = subprocess.Popen(
-                command, stdin=slave, stdout=slave, stderr=slave, env=env, pass_fds=descriptors, start_new_session=True
-            )
-            process.stdin = io.FileIO(os.dup(master), "w")
-            process.stdout = io.FileIO(os.dup(master), "r")
-            return process
-        finally:
-            os.close(master)
-            os.close(slave)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.sandbox import Bind, CommandResult, Limits, Sandbox
 from clawrl_trl.envs.swe.tasks import SweTask
 
@@ -88,8 +88,8 @@ class Checkout:
         self.run_program(["git", "add", "--all"])
         # The repository's settings are the agent's to change: none may change the form of the diff or run a program.
         plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
-        done = self.run_program(["git", "diff", "--cached", *plain, self.base])
-        return b"" if done.exit_code or done.truncated or done.timed_out else done.raw
+        result = self.run_program(["git", "diff", "--cached", *plain, self.base])
+        return b"" if result.exit_code or result.truncated or result.timed_out else result.raw
 
     def close(self) -> None:
         """End what runs in it, and remove it."""
@@ -110,9 +110,9 @@ class Checkout:
         Its history, which may contain the fix, is left behind.
         """
         copy = f"cp -a {IMAGE_REPO}/. repo && rm -rf repo/.git"
-        done = self._folder_sandbox.run(["bash", "-c", copy], timeout=GIT_TIMEOUT)
-        if done.exit_code:
-            raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
+        result = self._folder_sandbox.run(["bash", "-c", copy], timeout=GIT_TIMEOUT)
+        if result.exit_code:
+            raise WorldBroken(f"the image {image} can't be used: {result.stderr.strip()[-500:]}")
         # Bash reads this file first: the images keep their Python in a conda environment.
         (self._folder_sandbox.path / "activate").write_text(
             "source /opt/miniconda3/bin/activate testbed 2>/dev/null || true\n"
@@ -130,10 +130,10 @@ class Checkout:
         commit_command = (
             "git init --quiet --template= && git add --all && git commit --quiet --message=Begin && git rev-parse HEAD"
         )
-        done = self.run_program(["bash", "-c", commit_command])
-        if done.exit_code:
-            raise WorldBroken(f"the image {image} can't be used: {done.stderr.strip()[-500:]}")
-        return done.stdout.strip()
+        result = self.run_program(["bash", "-c", commit_command])
+        if result.exit_code:
+            raise WorldBroken(f"the image {image} can't be used: {result.stderr.strip()[-500:]}")
+        return result.stdout.strip()
 
 
 def _find_fault(command: str) -> str:
@@ -189,11 +189,11 @@ def _run_git(root: Path, *arguments: str) -> str:
     """Run git on the host, before any untrusted code had a chance to put hooks or settings into the repository."""
     env = {"PATH": os.environ["PATH"], "HOME": str(root), **_ISOLATED_CONFIG, **_IDENTITY}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *arguments], cwd=root, env=env, capture_output=True, text=True, timeout=GIT_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WorldBroken(f"git can't set the repository up: {error}") from None
-    if done.returncode:
-        raise WorldBroken(f"git can't set the repository up: {done.stderr.strip()[-500:]}")
-    return done.stdout.strip()
+    if result.returncode:
+        raise WorldBroken(f"git can't set the repository up: {result.stderr.strip()[-500:]}")
+    return result.stdout.strip()

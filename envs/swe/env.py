@@ -135,12 +135,12 @@ class SWEEnv(AgentEnv[SweTask]):
             return Effect(["Error: the time for this task is over."], ended=True)
         assert self._checkout is not None
         timeout = min(self.command_timeout, remaining)
-        done = self._checkout.run(command, timeout)
-        self._submitted = _submits(done)
+        result = self._checkout.run(command, timeout)
+        self._submitted = _submits(result)
         if not self._submitted:
             self._command_steps.append(self.steps_taken - 1)
-        succeeded = done.exit_code == 0 and not (done.timed_out or done.exceeded_limit)
-        return Effect([self._describe(done, timeout)], ended=self._submitted, signal=1.0 if succeeded else -1.0)
+        succeeded = result.exit_code == 0 and not (result.timed_out or result.exceeded_limit)
+        return Effect([self._describe(result, timeout)], ended=self._submitted, signal=1.0 if succeeded else -1.0)
 
     def evaluate(self) -> float:
         """Grade the diff in a fresh sandbox; the result stays in `grade`."""
@@ -172,12 +172,12 @@ class SWEEnv(AgentEnv[SweTask]):
         if checkout is not None:
             checkout.close()
 
-    def _describe(self, done: CommandResult, timeout: float) -> str:
-        note = f"Error: the command was ended after {timeout:g} s.\n" if done.timed_out else ""
-        note += f"Error: the command was ended: {done.exceeded_limit}.\n" if done.exceeded_limit else ""
+    def _describe(self, result: CommandResult, timeout: float) -> str:
+        note = f"Error: the command was ended after {timeout:g} s.\n" if result.timed_out else ""
+        note += f"Error: the command was ended: {result.exceeded_limit}.\n" if result.exceeded_limit else ""
         # The command's own stderr goes to stdout; what is on stderr comes from the sandbox.
-        output = excerpt(done.stdout + done.stderr, self.head, self.tail)
-        return f"{note}<returncode>{done.exit_code}</returncode>\n<output>\n{output.rstrip()}\n</output>"
+        output = excerpt(result.stdout + result.stderr, self.head, self.tail)
+        return f"{note}<returncode>{result.exit_code}</returncode>\n<output>\n{output.rstrip()}\n</output>"
 
 
 def _require_tools(tasks: Sequence[SweTask]) -> None:
@@ -211,6 +211,6 @@ def _read_command(action: Action) -> tuple[str | None, str]:
     )
 
 
-def _submits(done: CommandResult) -> bool:
-    lines = done.stdout.lstrip().splitlines()
-    return done.exit_code == 0 and bool(lines) and lines[0].strip() == SENTINEL
+def _submits(result: CommandResult) -> bool:
+    lines = result.stdout.lstrip().splitlines()
+    return result.exit_code == 0 and bool(lines) and lines[0].strip() == SENTINEL

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.canaries import Canaries, Phase, list_functions, make_canaries, strip_parameters
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
@@ -141,8 +141,8 @@ def _clear_path(root: Path, path: str) -> None:
 
 def _run_tests(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mapping[str, bool], str]:
     if task.test_command is not None:
-        done = checkout.run(task.test_command, timeout)
-        results: Mapping[str, bool] = read_log(done.stdout)
+        test_run = checkout.run(task.test_command, timeout)
+        results: Mapping[str, bool] = read_log(test_run.stdout)
         trouble = ""
     else:
         files = _list_test_files(checkout, task)
@@ -150,18 +150,17 @@ def _run_tests(checkout: Checkout, task: SweTask, timeout: float) -> tuple[Mappi
         for path, text in canaries.files.items():
             _clear_path(checkout.root, path)
             (checkout.root / path).write_text(text)
-        done = checkout.run_program(_build_pytest_command(task, files, canaries), timeout=timeout)
-        results, trouble = canaries.judge(read_report(done))
-    if done.timed_out:
+        test_run = checkout.run_program(_build_pytest_command(task, files, canaries), timeout=timeout)
+        results, trouble = canaries.judge(read_report(test_run))
+    if test_run.timed_out:
         return {}, f"the tests did not end within {timeout:g} s"
-    if done.exceeded_limit:
-        return {}, f"the tests were ended: {done.exceeded_limit}"
+    if test_run.exceeded_limit:
+        return {}, f"the tests were ended: {test_run.exceeded_limit}"
     if trouble and results:
         return {}, trouble
-    return (
-        results,
-        "" if results else f"no report that agrees with the exit code: {(done.stderr or done.stdout).strip()[-500:]}",
-    )
+    if results:
+        return results, ""
+    return {}, f"no report that agrees with the exit code: {(test_run.stderr or test_run.stdout).strip()[-500:]}"
 
 
 def _build_pytest_command(task: SweTask, files: Sequence[str], canaries: Canaries) -> list[str]:
@@ -184,17 +183,17 @@ def build_worker_command(path: Sequence[str], program: str = "") -> list[str]:
     return ["python", "-I", "-c", source, json.dumps({"path": list(path), "program": program})]
 
 
-def read_report(done: CommandResult) -> list[Phase]:
+def read_report(result: CommandResult) -> list[Phase]:
     """Read the tests' outcomes; empty unless the outcomes, the exit code in the report and the process's agree."""
     try:
-        report = json.loads(done.stdout)
+        report = json.loads(result.stdout)
         phases = [(str(name), str(phase), str(outcome)) for name, phase, outcome in report["phases"]]
         code = int(report["exit"])
     except (ValueError, TypeError, KeyError):
         return []
     # A forged report needs a forged exit code too, and the other way round.
     failed = any(outcome == "failed" for _, _, outcome in phases)
-    return phases if code == done.exit_code == int(failed) else []
+    return phases if code == result.exit_code == int(failed) else []
 
 
 def _find_deciding_tests(

@@ -154,6 +154,7 @@ def _build_task(row: Json, file: Path, repositories_folder: Path) -> SweTask:
 def _read_test_names(value: object) -> list[str]:
     if not isinstance(value, Iterable):
         raise TypeError("the tests must be a list of names")
+    # SWE-bench's own files hold the list as JSON text, and text is iterable too.
     names = json.loads(value) if isinstance(value, str) else list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError("the tests must be a list of names")

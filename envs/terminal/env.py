@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.base.episode import combine_signals
 from clawrl_trl.envs.base.message import Action, Call
 from clawrl_trl.envs.sandbox.backends import check_backend, choose_backend
 from clawrl_trl.envs.sandbox.sandbox import Limits

@@ -72,9 +72,9 @@ class PythonTests:
             *(f"/tests/{path}" for path in (*self.plain_files, *self.canaries.paths_to_run)),
         ]
 
-    def score(self, done: CommandResult) -> tuple[float, str]:
+    def score(self, result: CommandResult) -> tuple[float, str]:
         """Return the share of the tests that passed, and why none counts (empty: they count)."""
-        phases = read_report(done)
+        phases = read_report(result)
         if not phases:
             return 0.0, "there is no report that agrees with the exit code"
         results, trouble = self.canaries.judge(phases)

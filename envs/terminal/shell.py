@@ -28,8 +28,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawrl_trl.envs.sandbox.backends import Bubblewrap
-from clawrl_trl.envs.sandbox.sandbox import Bind, BoundedOutput, Sandbox
+from clawrl_trl.envs.sandbox.bounded_output import BoundedOutput
+from clawrl_trl.envs.sandbox.bubblewrap import Bubblewrap
+from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox
 from clawrl_trl.envs.terminal.text import TerminalText, resolve
 
 MAX_OUTPUT_BYTES = 8000

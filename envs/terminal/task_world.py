@@ -18,17 +18,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.envs.sandbox.sandbox import (
     Bind,
     CommandResult,
     Limits,
     Sandbox,
     choose_backend,
-    give_to_sandbox_user,
-    read_untrusted_file,
-    remove_folder,
 )
+from clawrl_trl.envs.sandbox.untrusted_files import give_to_sandbox_user, read_untrusted_file, remove_folder
 from clawrl_trl.envs.terminal.links import remove_escaping_links
 from clawrl_trl.envs.terminal.program import ProgramServer
 from clawrl_trl.envs.terminal.python_tests import PythonTests
@@ -189,19 +187,19 @@ class TaskWorld:
             script = suite.build_command(f"{VERIFY}/bin/program") if suite else ["bash", "/tests/test.sh"]
             argv = ["bash", "-c", _START_SCRIPT, "verify", LOGS, VERIFY, *script]
             command = [self._relocate_path(part, sandbox) for part in argv]
-            done = sandbox.run(command, timeout=self.task.verifier_timeout)
+            result = sandbox.run(command, timeout=self.task.verifier_timeout)
         if not (logs / "started").is_file():
-            raise WorldBroken(f"the tests of {self.task.id} did not start: {done.stderr.strip()[-200:]}")
-        text = done.stdout + done.stderr
+            raise WorldBroken(f"the tests of {self.task.id} did not start: {result.stderr.strip()[-200:]}")
+        text = result.stdout + result.stderr
         # Tests that were killed have not reported, whatever a program wrote as their reward.
-        if done.timed_out or done.exceeded_limit or not 0 <= done.exit_code < 128:
+        if result.timed_out or result.exceeded_limit or not 0 <= result.exit_code < 128:
             return TaskVerdict(0.0, text)
         if suite:
-            share, trouble = suite.score(done)
-            return TaskVerdict(share, done.stderr + trouble)
+            share, trouble = suite.score(result)
+            return TaskVerdict(share, result.stderr + trouble)
         # A full reward from tests that failed is a contradiction, such as a program that writes the file can cause.
         reward = _read_reward(logs)
-        return TaskVerdict(0.0 if reward == 1.0 and done.exit_code else reward, text)
+        return TaskVerdict(0.0 if reward == 1.0 and result.exit_code else reward, text)
 
     def close(self) -> None:
         """Remove the world."""
@@ -274,9 +272,9 @@ class TaskWorld:
     def _run_setup(self, command: str, workdir: PurePosixPath) -> None:
         with self.open_sandbox() as sandbox:
             cwd = self._relocate_path(str(workdir), sandbox)
-            done = sandbox.run(["bash", "-c", command], timeout=SETUP_TIMEOUT, cwd=cwd)
-        if done.exit_code:
-            raise WorldBroken(f"the set-up of {self.task.id} failed: {command}: {done.stderr.strip()[-200:]}")
+            result = sandbox.run(["bash", "-c", command], timeout=SETUP_TIMEOUT, cwd=cwd)
+        if result.exit_code:
+            raise WorldBroken(f"the set-up of {self.task.id} failed: {command}: {result.stderr.strip()[-200:]}")
 
 
 def _read_instructions(dockerfile: str) -> Iterator[tuple[str, str]]:

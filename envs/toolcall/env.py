@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken, combine_signals
+from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
+from clawrl_trl.envs.base.episode import combine_signals
 from clawrl_trl.envs.base.excerpt import excerpt
 from clawrl_trl.envs.base.message import Action, Call
 from clawrl_trl.envs.toolcall.math_answer import extract_final_answer, is_right, require_math_verify
@@ -119,6 +120,7 @@ class ToolCallEnv(AgentEnv[ToolTask]):
         head, tail = -(-self.result_length // 2), self.result_length // 2
         results = [excerpt(text, head, tail) for text in self._call_all(allowed)]
         results += [f"Error: no call is left, there were {self.max_calls}; give your answer."] * len(refused)
+        # A task without an answer asks for calls alone, so the last of them ends it.
         ended = self.task.answer is None and len(self._calls) >= len(self.task.calls)
         signals = (-1.0 if text.startswith("Error") else 1.0 for text in results)
         return Effect(results, ended, signal=combine_signals(signals))
@@ -137,6 +139,7 @@ class ToolCallEnv(AgentEnv[ToolTask]):
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close the episode, and the tools if nobody else has borrowed them."""
         super().close(raise_if_closed=raise_if_closed)
+        # Once, however often it is closed: other environments may use the tools on.
         borrowed, self._borrowed = self._borrowed, None
         if borrowed is not None:
             return_tools(borrowed)

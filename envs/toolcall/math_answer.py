@@ -12,8 +12,8 @@ import threading
 from fractions import Fraction
 from pathlib import Path
 
-from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.base.episode import WorldBroken
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.sandbox import Limits, Sandbox
 from clawrl_trl.envs.sandbox.worker import Worker, WorkerLost
 from clawrl_trl.errors import UserError
@@ -103,7 +103,7 @@ class _MathVerifier:
     def _open(self) -> Worker:
         if self._worker is None:
             require_math_verify()
-            backend = "none" if find_bubblewrap_trouble() else "bubblewrap"  # it runs no code, it only may run away
+            backend = "none" if diagnose_bubblewrap() else "bubblewrap"  # it runs no code, it only may run away
             self._sandbox = Sandbox(limits=Limits(memory_mb=1024, cpu_s=3600), backend=backend)
             self._worker = Worker(self._sandbox, Path(__file__).with_name("math_worker.py"))
             try:  # a trivial question first: a slow start must not make the first answer wrong

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.errors import UserError
 from clawrl_trl.messages import Json
 

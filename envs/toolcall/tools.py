@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError, validate_call
 
-from clawrl_trl.envs.base.agent import WorldBroken
+from clawrl_trl.envs.base.episode import WorldBroken
 from clawrl_trl.errors import UserError
 from clawrl_trl.messages import Json
 

@@ -129,6 +129,7 @@ def _make_server(name: str, entry: object, file: Path) -> Toolset:
     server = {key: value for key, value in entry.items() if key != "type"}  # it follows from command or url
     if "command" in server:
         server["cwd"] = str((file.parent / server.get("cwd", ".")).resolve())
+        # This interpreter and not the first on the path, which may lack the packages that the server needs.
         if server["command"] in ("python", "python3"):
             server["command"] = sys.executable
         if shutil.which(server["command"], path=None) is None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from doctor_rig import run_one_check
 
-from clawrl_trl.config.serving import KEY_ENVIRONMENT
+from clawrl_trl.config.api_keys import KEY_ENVIRONMENT
 from clawrl_trl.doctor import machine
 from clawrl_trl.doctor.command import MACHINE_CHECKS
 from clawrl_trl.doctor.finding import Finding

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.serving import ENVIRONMENT, ServeSettings
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.config.serving_arguments import ENVIRONMENT
 from clawrl_trl.engines import launch
 from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, assign_devices, narrow_trainer
 from clawrl_trl.engines.vllm import server as vllm

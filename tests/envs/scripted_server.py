@@ -63,8 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
             state.arrived.notify_all()
         reply = state.script(body.get("messages"), number)
         if isinstance(reply, int | tuple):
-            status, said = reply if isinstance(reply, tuple) else (reply, "no")
-            self._send(status, {"error": {"message": said, "type": "server_error", "param": None, "code": None}})
+            status, error_text = reply if isinstance(reply, tuple) else (reply, "no")
+            self._send(status, {"error": {"message": error_text, "type": "server_error", "param": None, "code": None}})
         elif "messages" not in body:
             self._send(200, {"said": reply})
         elif body.get("stream"):

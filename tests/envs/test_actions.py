@@ -61,15 +61,15 @@ def test_scenes_are_those_of_the_environment(name: str, tmp_path: Path) -> None:
                 state = env.reset()
                 assert list_texts(json.loads(state["conversation"])) == list_texts(scene.messages)
                 assert json.loads(state["tools"]) == scene.tools
-                replies: list[Message] = getattr(scene, way)
-                for message in replies:
+                expected: list[Message] = getattr(scene, way)
+                for message in expected:
                     if message["role"] == "assistant":
                         assert not state["done"], scene
                         state = env.step(state.set("action", make_action(message)))["next"]
                 assert state["done"] and not state["dropped"], scene
                 assert (float(state["outcome"]) == 1.0) is (way == "right"), scene
-                conversation = json.loads(state["conversation"])[len(scene.messages) :]
-                assert list_texts(conversation)[: len(replies)] == list_texts(replies)
+                observed = json.loads(state["conversation"])[len(scene.messages) :]
+                assert list_texts(observed)[: len(expected)] == list_texts(expected)
     finally:
         env.close()
 

@@ -22,11 +22,11 @@ def test_reply(scripted, share: float) -> None:
     assert reply.policy_version == 3
     assert (reply.ttft_s is not None) == (share == 1.0)
     assert reply.ttft_s is None or 0 < reply.ttft_s <= reply.total_s
-    seen = server.seen[0]
-    assert seen["headers"]["x-session-id"] == "s-1"
-    assert seen["headers"]["authorization"] == "Bearer secret"
-    assert "x-turn-type" not in seen["headers"]
-    assert (seen["body"]["max_tokens"], seen["body"]["seed"], seen["body"]["model"]) == (9, 4, "clawrl")
+    request = server.seen[0]
+    assert request["headers"]["x-session-id"] == "s-1"
+    assert request["headers"]["authorization"] == "Bearer secret"
+    assert "x-turn-type" not in request["headers"]
+    assert (request["body"]["max_tokens"], request["body"]["seed"], request["body"]["model"]) == (9, 4, "clawrl")
 
 
 def test_rollout_is_one_session(scripted) -> None:
@@ -36,8 +36,8 @@ def test_rollout_is_one_session(scripted) -> None:
     rollout = env.rollout(9, actor)
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 1.0, 0.0]
     assert rollout["policy_version"].flatten().tolist() == [3, 3, 3]
-    assert {one["headers"]["x-session-id"] for one in server.seen} == {env.session_id}
-    assert [len(one["body"]["messages"]) for one in server.seen] == [1, 3, 5]
+    assert {request["headers"]["x-session-id"] for request in server.seen} == {env.session_id}
+    assert [len(request["body"]["messages"]) for request in server.seen] == [1, 3, 5]
 
 
 def test_both_ways_of_asking_are_used(scripted) -> None:
@@ -45,12 +45,12 @@ def test_both_ways_of_asking_are_used(scripted) -> None:
     actor = GatewayPolicy(server.base_url, stream_share=0.5)
     for number in range(20):
         actor.reply(ASK, session_id=str(number))
-    streamed = [bool(one["body"].get("stream")) for one in server.seen]
+    streamed = [bool(request["body"].get("stream")) for request in server.seen]
     assert 4 <= sum(streamed) <= 16
     again = GatewayPolicy(server.base_url, stream_share=0.5)
     for number in range(20):
         again.reply(ASK, session_id=str(number))
-    assert [bool(one["body"].get("stream")) for one in server.seen[20:]] == streamed
+    assert [bool(request["body"].get("stream")) for request in server.seen[20:]] == streamed
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -61,8 +61,8 @@ def test_an_error_is_counted_once_and_the_chat_goes_on(scripted, share: float) -
     assert (actor.requests, actor.failures) == (4, 2)
     assert rollout["next", "reward"].flatten().tolist() == [0.0, 1.0, 0.0, 0.0]
     assert rollout["next", "terminated"][-1].item()
-    asked = [one["body"]["messages"] for one in server.seen]
-    assert asked[0] == asked[1] and asked[2] == asked[3]
+    conversations = [request["body"]["messages"] for request in server.seen]
+    assert conversations[0] == conversations[1] and conversations[2] == conversations[3]
 
 
 def test_a_reply_that_is_cut_off_has_not_arrived(scripted) -> None:
@@ -133,4 +133,4 @@ def test_own_generation(scripted) -> None:
 
     reply = GatewayPolicy(server.base_url, generate=twice).reply(ASK, session_id="s-9")
     assert (reply.text, reply.policy_version) == (BOLD, 3)
-    assert [one["headers"]["x-session-id"] for one in server.seen] == ["s-9"] * 2
+    assert [request["headers"]["x-session-id"] for request in server.seen] == ["s-9"] * 2

@@ -53,7 +53,7 @@ class CountEnv(AgentEnv[Count]):
         self.closed += 1
 
 
-def said(*names: str, text: str = "", by: int = 1) -> str:
+def make_reply(*names: str, text: str = "", by: int = 1) -> str:
     calls = [
         {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": json.dumps({"by": by})}}
         for i, name in enumerate(names)
@@ -73,10 +73,10 @@ def test_an_episode_has_one_outcome_at_its_end() -> None:
     env = CountEnv(first_task=1)
     state = env.reset()
     assert state["task_id"] == "two" and state["message"] == "Count to 2."
-    state = step(env, state, said("add"))
+    state = step(env, state, make_reply("add"))
     assert state["reward"].item() == 0.0 and not state["done"] and math.isnan(state["outcome"].item())
-    state = step(env, state, said("add"))
-    state = step(env, state, said(text="Done."))
+    state = step(env, state, make_reply("add"))
+    state = step(env, state, make_reply(text="Done."))
     assert state["terminated"] and not state["truncated"] and state["reward"].item() == 1.0
     assert state["outcome"].item() == 1.0 and env.closed == 1
     roles = [message["role"] for message in json.loads(state["conversation"])]
@@ -85,7 +85,7 @@ def test_an_episode_has_one_outcome_at_its_end() -> None:
 
 def test_parallel_calls_are_answered_one_by_one() -> None:
     env = CountEnv()
-    state = step(env, env.reset(), said("add", "add"))
+    state = step(env, env.reset(), make_reply("add", "add"))
     tools = [message for message in json.loads(state["conversation"]) if message["role"] == "tool"]
     assert [message["tool_call_id"] for message in tools] == ["c0", "c1"]
 
@@ -101,14 +101,14 @@ def test_calls_in_text_are_answered_in_text() -> None:
 
 def test_too_many_steps_truncate_and_are_graded() -> None:
     env = CountEnv(max_steps=1)
-    state = step(env, env.reset(), said("add"))
+    state = step(env, env.reset(), make_reply("add"))
     assert state["truncated"] and not state["terminated"] and state["reward"].item() == 1.0
 
 
 @pytest.mark.parametrize(("name", "reason"), [("fail", "the abacus fell apart"), ("bug", "KeyError")])
 def test_a_broken_world_drops_the_episode_without_a_reward(name: str, reason: str) -> None:
     env = CountEnv()
-    state = step(env, env.reset(), said(name))
+    state = step(env, env.reset(), make_reply(name))
     assert state["dropped"] and state["terminated"] and reason in state["reason"]
     assert math.isnan(state["reward"].item()) and math.isnan(state["outcome"].item())
     assert env.closed == 1
@@ -122,7 +122,7 @@ def test_an_outcome_that_is_no_finite_number_drops_the_episode(
 ) -> None:
     env = CountEnv()
     monkeypatch.setattr(env, "evaluate", lambda: outcome)
-    state = step(env, env.reset(), said(text="Done."))
+    state = step(env, env.reset(), make_reply(text="Done."))
     assert state["dropped"] and math.isnan(state["reward"].item()) and math.isnan(state["outcome"].item())
     assert str(outcome) in state["reason"] and env.closed == 1
 
@@ -162,22 +162,22 @@ def test_what_only_looks_like_a_message_is_text(calls: str) -> None:
 
 @given(st.text() | st.builds(json.dumps, st.dictionaries(st.text(), st.text() | st.integers() | st.none())))
 def test_reading_never_raises(action: str) -> None:
-    read = read_action(action)
-    assert read.fault is None or not read.calls
-    assert read.message["role"] == "assistant"
+    parsed = read_action(action)
+    assert parsed.fault is None or not parsed.calls
+    assert parsed.message["role"] == "assistant"
     json.dumps(
-        make_result_messages(read, ["x"] * max(1, len(read.calls))) if not read.message.get("tool_calls") else []
+        make_result_messages(parsed, ["x"] * max(1, len(parsed.calls))) if not parsed.message.get("tool_calls") else []
     )
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.dictionaries(st.text(), st.integers())), max_size=4))
 def test_calls_read_alike_from_the_message_and_from_text(calls: list[tuple[str, dict[str, int]]]) -> None:
     blocks = "".join(
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': given})}\n</tool_call>" for name, given in calls
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>" for name, arguments in calls
     )
-    inside = [{"function": {"name": name, "arguments": json.dumps(given)}} for name, given in calls]
+    inside = [{"function": {"name": name, "arguments": json.dumps(arguments)}} for name, arguments in calls]
     whole = json.dumps({"role": "assistant", "content": None, "tool_calls": inside})
-    expected = [(name, given) for name, given in calls]
+    expected = [(name, arguments) for name, arguments in calls]
     for action in (blocks, whole):
         assert [(call.name, call.arguments) for call in read_action(action).calls] == expected
 
@@ -191,19 +191,19 @@ class ToldEnv(CountEnv):
 
 def test_the_checker_s_words_come_with_a_bad_end_only() -> None:
     env = ToldEnv()
-    state = step(env, env.reset(), said("add", by=2))
+    state = step(env, env.reset(), make_reply("add", by=2))
     assert json.loads(state["hints"]) == {}, "the episode goes on"
-    state = step(env, state, said())
+    state = step(env, state, make_reply())
     (words,) = json.loads(state["hints"])["0"]
     assert words.startswith("The total is 2, not 1. [2Jx") and "<|" not in words and "\x1b" not in words
     assert len(words) == 200 and words.endswith("…")
-    state = step(env, step(env, env.reset(), said("add", by=2)), said())
+    state = step(env, step(env, env.reset(), make_reply("add", by=2)), make_reply())
     assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
 
 
 def test_an_action_that_could_not_be_read_has_the_form_it_should_have_had_for_a_hint() -> None:
     env = CountEnv()
     state = step(env, env.reset(), "<tool_call>[1]</tool_call>")
-    state = step(env, state, said())
+    state = step(env, state, make_reply())
     (words,) = json.loads(state["hints"])["0"]
     assert words == 'Error: a block must be an object with "name" and "arguments".', "and no marker of a template"

@@ -23,43 +23,45 @@ pytestmark = pytest.mark.browser
 TASKS = read_tasks(Path(__file__).parents[2] / "examples" / "tasks" / "gui" / "heldout.jsonl", difficulty=1)
 
 
-def mine() -> list[psutil.Process]:
+def list_own_processes() -> list[psutil.Process]:
     """Living processes that this one started, but for the browser's own children."""
     return living_children(without="--type=")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_dead_browser_is_dropped_and_replaced(backend: Backend) -> None:
-    before = {one.pid for one in mine()}
+    before = {process.pid for process in list_own_processes()}
     env = GUIEnv(TASKS, backend=backend)
     try:
         state = env.reset()
-        (chromium,) = (one for one in mine() if one.name() in ("chromium", "chrome"))
+        (chromium,) = (process for process in list_own_processes() if process.name() in ("chromium", "chrome"))
         os.kill(chromium.pid, signal.SIGKILL)
         state = step_with_calls(env, state, {"action": "left_click", "ref": 1})
         assert state["dropped"] and torch.isnan(state["reward"]).all()
         assert not env.reset()["dropped"]
     finally:
         env.close()
-    assert not [one for one in mine() if one.pid not in before and "crashpad" not in one.name()]
+    assert not [
+        process for process in list_own_processes() if process.pid not in before and "crashpad" not in process.name()
+    ]
 
 
 def test_nothing_is_left_when_the_last_environment_closes() -> None:
     threads = set(threading.enumerate())
-    before = {one.pid for one in mine()}
+    before = {process.pid for process in list_own_processes()}
     first, second = GUIEnv(TASKS), GUIEnv(TASKS)
     first.reset(), second.reset()
-    started = [one for one in mine() if one.pid not in before]
+    started = [process for process in list_own_processes() if process.pid not in before]
     first.close()
     assert started and not second.reset()["dropped"]
     second.close()
     second.close()
     psutil.wait_procs(started, timeout=30)
-    assert not [one for one in mine() if one.pid not in before]
-    left = set(threading.enumerate()) - threads
-    for one in left:
-        one.join(30)  # asyncio has a thread for each child, which ends a moment after the child
-    assert not [one for one in left if one.is_alive()]
+    assert not [process for process in list_own_processes() if process.pid not in before]
+    remaining = set(threading.enumerate()) - threads
+    for thread in remaining:
+        thread.join(30)  # asyncio has a thread for each child, which ends a moment after the child
+    assert not [thread for thread in remaining if thread.is_alive()]
 
 
 def test_it_is_asked_from_many_threads_and_does_not_wait_for_ever() -> None:
@@ -72,10 +74,10 @@ def test_it_is_asked_from_many_threads_and_does_not_wait_for_ever() -> None:
             for n in range(4)
             for page in pages
         ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(60)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
         assert sorted(answers) == [1, 1, 2, 2, 3, 3, 4, 4]
         with pytest.raises(WorldBroken, match="did not answer"):
             browser.call(pages[0]._send("Runtime.evaluate", {"expression": "for (;;);"}), 0.5)

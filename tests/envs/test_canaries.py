@@ -63,13 +63,13 @@ def test_each_copy_looks_like_any_other() -> None:
     assert all(path.startswith("t/test_") for path in canaries.files)
 
 
-def phases_of(canaries: Canaries, wins: Callable[[str, bool], bool]) -> list[Phase]:
+def make_phases(canaries: Canaries, wins: Callable[[str, bool], bool]) -> list[Phase]:
     """Build pytest's report where a test passes if `wins` (its name, whether it ought to pass)."""
-    ought = {f"{copy.path}::test_a[1 2]": "test_a" not in copy.inverted for copy in canaries.copies}
-    ought |= {name: name in canaries.must_pass for name in canaries.must_pass | canaries.must_fail}
+    expected = {f"{copy.path}::test_a[1 2]": "test_a" not in copy.inverted for copy in canaries.copies}
+    expected |= {name: name in canaries.must_pass for name in canaries.must_pass | canaries.must_fail}
     return [
         (name, phase, "passed" if phase != "call" or wins(name, right) else "failed")
-        for name, right in ought.items()
+        for name, right in expected.items()
         for phase in ("setup", "call", "teardown")
     ]
 
@@ -88,15 +88,15 @@ def test_results_are_believed_only_where_spoilt_tests_fail(
     wins: Callable[[str, bool], bool], passed: bool, trusted: bool
 ) -> None:
     canaries = make_canaries({"test_x.py": "def test_a():\n    assert 1 == 1\n"}, {"test_x.py": {"test_a"}})
-    result, trouble = canaries.judge(phases_of(canaries, wins))
+    result, trouble = canaries.judge(make_phases(canaries, wins))
     assert (result["test_x.py::test_a[1 2]"], not trouble) == (passed, trusted)
 
 
 def test_a_test_that_is_missing_in_a_copy_has_not_passed() -> None:
     canaries = make_canaries({"test_x.py": "def test_a():\n    assert 1 == 1\n"}, {"test_x.py": {"test_a"}})
-    phases = phases_of(canaries, lambda name, right: right)
-    left = [row for row in phases if not row[0].startswith(canaries.copies[0].path)]
-    assert canaries.judge(left)[0] == {"test_x.py::test_a[1 2]": False}
+    phases = make_phases(canaries, lambda name, right: right)
+    remaining = [row for row in phases if not row[0].startswith(canaries.copies[0].path)]
+    assert canaries.judge(remaining)[0] == {"test_x.py::test_a[1 2]": False}
     assert canaries.judge([])[1]
 
 

@@ -116,19 +116,19 @@ def test_pool_of_threads() -> None:
     pool = AsyncEnvPool(
         [partial(ChatEnv, "student", seed=seed) for seed in range(4)], backend="threading", stack="lazy"
     )
-    liked = [0] * 4
+    likes = [0] * 4
     try:
         ready = pool.reset()
         for _ in range(24):
-            for step in ready.unbind(0):
-                step.set("action", LIKED["student"])
+            for env_state in ready.unbind(0):
+                env_state.set("action", LIKED["student"])
             pool.async_step_and_maybe_reset_send(ready)
             stepped, ready = pool.async_step_and_maybe_reset_recv(min_get=1, max_get=4)
-            for step in stepped.unbind(0):
-                liked[step["env_index"]] += int(step["next", "reward"].item())
+            for env_state in stepped.unbind(0):
+                likes[env_state["env_index"]] += int(env_state["next", "reward"].item())
     finally:
         pool.close()
-    assert min(liked) >= 1
+    assert min(likes) >= 1
 
 
 def test_parallel_processes() -> None:

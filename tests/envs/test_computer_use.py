@@ -38,7 +38,7 @@ class Recorder:
         return ref == 9
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *given: self.asked.append((name, *given))
+        return lambda *arguments: self.asked.append((name, *arguments))
 
 
 @pytest.mark.parametrize(

@@ -325,5 +325,5 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
 )
 def test_mistakes_of_the_command_are_one_line(flags: list[str], words: str) -> None:
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1

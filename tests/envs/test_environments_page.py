@@ -10,8 +10,8 @@ from torchrl.envs.utils import check_env_specs
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 
 
-def answers(said: str) -> Callable[[Any], Any]:
-    return lambda td: td.set("action", said)
+def make_policy(answer: str) -> Callable[[Any], Any]:
+    return lambda td: td.set("action", answer)
 
 
 def test_the_environment_on_the_page() -> None:
@@ -19,6 +19,6 @@ def test_the_environment_on_the_page() -> None:
     exec(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0], names)
     env = names["RiddleEnv"]([names["Riddle"]("sum", "2 + 3?", "5")], max_steps=1)
     check_env_specs(env, break_when_any_done="both", seed=0)
-    for said, worth in (("5", 1.0), ("6", -1.0)):
-        rollout = env.rollout(3, answers(said))
+    for answer, worth in (("5", 1.0), ("6", -1.0)):
+        rollout = env.rollout(3, make_policy(answer))
         assert rollout["next", "reward"].flatten().tolist() == [worth]

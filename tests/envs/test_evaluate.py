@@ -25,13 +25,13 @@ def test_before_and_after_are_asked_the_same(scripted) -> None:
     server = scripted(lambda messages, number: BOLD)
     evaluate(server.base_url, None, "teacher", problems=8, seed=1)
     evaluate(server.base_url, None, "teacher", problems=8, seed=1)
-    requests = [(request["body"]["messages"][0]["content"], request["body"]["seed"]) for request in server.seen]
-    assert sorted(requests[:8]) == sorted(requests[8:])
+    problems = [(request["body"]["messages"][0]["content"], request["body"]["seed"]) for request in server.seen]
+    assert sorted(problems[:8]) == sorted(problems[8:])
     evaluate(server.base_url, None, "teacher", problems=8, seed=2)
-    other_requests = [
+    other_problems = [
         (request["body"]["messages"][0]["content"], request["body"]["seed"]) for request in server.seen[16:]
     ]
-    assert not set(other_requests) & set(requests)
+    assert not set(other_problems) & set(problems)
 
 
 def test_a_failed_request_is_counted_and_no_score(scripted) -> None:

@@ -40,17 +40,17 @@ for (const kind of ["click", "dblclick", "auxclick", "contextmenu", "mousedown",
 @pytest.fixture(params=BACKENDS)
 def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., GUIEnv]]:
     """Makes an environment with one task on a page of this content; what holds for one back end holds for both."""
-    made: list[GUIEnv] = []
+    envs: list[GUIEnv] = []
 
     def build(content: str = ALL, *, env: dict[str, Any] | None = None, **task: Any) -> GUIEnv:
         (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{content}")
-        one = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
-        made.append(GUIEnv([one], **{"backend": request.param, **(env or {})}))
-        return made[-1]
+        web_task = WebTask("one", tmp_path, "page.html", **{"instruction": "Go.", "checks": ("false",), **task})
+        envs.append(GUIEnv([web_task], **{"backend": request.param, **(env or {})}))
+        return envs[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for gui_env in envs:
+        gui_env.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,11 +61,11 @@ def browser() -> Iterator[None]:
     env.close()
 
 
-def seen(env: GUIEnv) -> Any:
+def take_events(env: GUIEnv) -> Any:
     return env.scene.screen.evaluate("seen.splice(0)")  # type: ignore[union-attr]
 
 
-def ref(env: GUIEnv, label: str) -> int:
+def find_ref(env: GUIEnv, label: str) -> int:
     return next(element.ref for element in env.elements if element.label == label)
 
 
@@ -90,7 +90,7 @@ def test_observations_show_the_page(make: Callable[..., GUIEnv]) -> None:
 def test_every_click(make: Callable[..., GUIEnv]) -> None:
     env = make()
     state = env.reset()
-    pad = ref(env, 'button "Pad"')
+    pad = find_ref(env, 'button "Pad"')
     for action, event in {
         "left_click": ["click", "pad", 1],
         "double_click": ["dblclick", "pad", 2],
@@ -99,10 +99,10 @@ def test_every_click(make: Callable[..., GUIEnv]) -> None:
         "right_click": ["contextmenu", "pad", 0],
     }.items():
         state = step_with_calls(env, state, {"action": action, "ref": pad})
-        assert event in seen(env), action
+        assert event in take_events(env), action
     x, y = env.scene.screen.locate(pad)  # type: ignore[union-attr]
     state = step_with_calls(env, state, {"action": "left_click", "coordinate": to_coordinate((x, y), (320, 240))})
-    assert ["click", "pad", 1] in seen(env)
+    assert ["click", "pad", 1] in take_events(env)
 
 
 def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
@@ -110,11 +110,11 @@ def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
         checks=("document.getElementById('name').value === 'Zoë'", "document.getElementById('size').value[0] === 'l'")
     )
     state = env.reset()
-    state = step_with_calls(env, state, {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"})
+    state = step_with_calls(env, state, {"action": "type", "ref": find_ref(env, 'textbox "Name"'), "text": "Tom"})
     assert 'textbox "Name" [2] = "Tom" (focused)' in state["outline"] and state["progress"].item() == 0.0
     state = step_with_calls(env, state, {"action": "key", "keys": ["ctrl", "a"]}, {"action": "type", "text": "Zoë"})
     assert state["progress"].item() == 0.5
-    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'option "large"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": find_ref(env, 'option "large"')})
     assert state["progress"].item() == 1.0 and 'combobox "Size" [3] = "large"' in state["outline"]
     state = step_with_calls(env, state, {"action": "terminate", "status": "failure"})
     assert state["terminated"] and state["reward"].item() == 1.0
@@ -123,16 +123,16 @@ def test_typing_keys_and_choosing(make: Callable[..., GUIEnv]) -> None:
 def test_moving_dragging_and_scrolling(make: Callable[..., GUIEnv]) -> None:
     env = make()
     state = step_with_calls(env, env.reset(), {"action": "mouse_move", "ref": 1})
-    state = step_with_calls(env, state, {"action": "left_click_drag", "ref": ref(env, 'text "some words here"')})
-    assert [one[:2] for one in seen(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
+    state = step_with_calls(env, state, {"action": "left_click_drag", "ref": find_ref(env, 'text "some words here"')})
+    assert [event[:2] for event in take_events(env)][:2] == [["mousedown", "pad"], ["mouseup", "text"]]
     where = lambda: env.scene.screen.evaluate("[scrollX, scrollY]")  # type: ignore[union-attr]  # noqa: E731
     state = step_with_calls(env, state, {"action": "scroll", "pixels": -200})
     assert where() == [0, 200] and state["difference"].item() > 0
     state = step_with_calls(env, state, {"action": "hscroll", "pixels": 150})
     state = step_with_calls(env, state, {"action": "scroll", "pixels": 50})
     assert where() == [150, 150]
-    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Far"')})
-    assert ["click", "far", 1] in seen(env)
+    state = step_with_calls(env, state, {"action": "left_click", "ref": find_ref(env, 'button "Far"')})
+    assert ["click", "far", 1] in take_events(env)
 
 
 def test_difference_tells_what_changed(make: Callable[..., GUIEnv]) -> None:
@@ -156,16 +156,16 @@ def test_difference_tells_what_changed(make: Callable[..., GUIEnv]) -> None:
 def test_mistakes_are_told_and_change_nothing(make: Callable[..., GUIEnv], arguments: Any, told: str) -> None:
     env = make()
     state = step_with_calls(env, env.reset(), arguments)
-    assert told in state["message"] and not state["done"] and seen(env) == []
+    assert told in state["message"] and not state["done"] and take_events(env) == []
 
 
 def test_a_key_that_is_not_there_leaves_none_down(make: Callable[..., GUIEnv]) -> None:
     """Playwright knows the keys of one keyboard only, Selenium presses any character."""
-    told = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
-    env = make(told, checks=("document.title === 'ctrl false'",))
+    markup = "<button>Pad</button><script>onclick = event => document.title = `ctrl ${event.ctrlKey}`</script>"
+    env = make(markup, checks=("document.title === 'ctrl false'",))
     state = step_with_calls(env, env.reset(), {"action": "key", "keys": ["ctrl", "\N{GRINNING FACE}"]})
     assert not state["done"] and state["message"].startswith(("Error: this keyboard can't press Control +", "Done"))
-    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Pad"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": find_ref(env, 'button "Pad"')})
     assert state["progress"].item() == 1.0
 
 
@@ -183,7 +183,7 @@ def test_calls_after_the_end_are_not_carried_out(make: Callable[..., GUIEnv]) ->
     )
     state = step_with_calls(env, env.reset(), {"action": "left_click", "ref": 1}, {"action": "left_click", "ref": 1})
     assert state["terminated"] and state["reward"].item() == 1.0
-    assert [one["content"] for one in json.loads(state["conversation"])][-1].startswith("Not done")
+    assert [message["content"] for message in json.loads(state["conversation"])][-1].startswith("Not done")
 
 
 def test_an_element_keeps_its_number_while_the_page_changes(make: Callable[..., GUIEnv]) -> None:
@@ -201,9 +201,9 @@ def test_pages_in_frames_and_new_tabs_are_read_and_clicked(make: Callable[..., G
         "<a href=other.html target=_blank>Tab</a><iframe src=inner.html></iframe>", ready="window[0].document.body"
     )
     state = env.reset()
-    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'button "Inner"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": find_ref(env, 'button "Inner"')})
     assert env.scene.screen.evaluate("window.clicked") == 1  # type: ignore[union-attr]
-    state = step_with_calls(env, state, {"action": "left_click", "ref": ref(env, 'link "Tab"')})
+    state = step_with_calls(env, state, {"action": "left_click", "ref": find_ref(env, 'link "Tab"')})
     assert 'button "Other"' in state["outline"]
     state = env.reset()
     assert 'link "Tab"' in state["outline"] and not state["dropped"]
@@ -317,7 +317,7 @@ def test_the_signal_of_an_action_is_the_change_of_progress(make: Callable[..., G
     env = make(checks=checks)
     state, signals = env.reset(), []
     for arguments in (
-        {"action": "type", "ref": ref(env, 'textbox "Name"'), "text": "Tom"},
+        {"action": "type", "ref": find_ref(env, 'textbox "Name"'), "text": "Tom"},
         {"action": "wait", "time": 0},
         {"action": "scroll", "pixels": -200},
         {"action": "key", "keys": ["x"]},
@@ -364,7 +364,7 @@ def test_a_page_that_overrides_everything_makes_no_progress(make: Callable[..., 
     state = env.reset()
     assert not state["dropped"] and state["progress"].item() == 0.0
     state = step_with_calls(
-        env, state, {"action": "left_click", "ref": ref(env, 'button "Go"')}, {"action": "terminate"}
+        env, state, {"action": "left_click", "ref": find_ref(env, 'button "Go"')}, {"action": "terminate"}
     )
     assert state["reward"].item() == -1.0
 
@@ -415,7 +415,7 @@ def test_the_first_step_that_left_the_oracle_has_the_element_for_a_hint() -> Non
     line = next(line for line in state["outline"].splitlines() if label in line)
     assert words.splitlines() == [task.instruction, line.strip()] * 2
     state = env.reset(TensorDict({"next_task": torch.tensor([0])}, batch_size=()))
-    ref = next(one.ref for one in env.elements if one.label == label)
+    ref = next(element.ref for element in env.elements if element.label == label)
     state = step_with_calls(env, state, {"action": "left_click", "ref": ref})
     assert state["outcome"] == 1.0 and json.loads(state["hints"]) == {}
     env.close()

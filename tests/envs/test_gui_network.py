@@ -25,23 +25,23 @@ class Listener:
         for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
             try:
                 kind = socket.SOCK_STREAM if family == socket.AF_INET6 else socket.SOCK_DGRAM
-                made = socket.socket(family, kind)
-                made.bind((address, self.port))
+                endpoint = socket.socket(family, kind)
+                endpoint.bind((address, self.port))
                 if kind == socket.SOCK_STREAM:
-                    made.listen()
-                self._sockets.append(made)
+                    endpoint.listen()
+                self._sockets.append(endpoint)
             except OSError:  # a machine without IPv6
                 continue
-        for one in self._sockets:
-            threading.Thread(target=self._hear, args=(one,), daemon=True).start()
+        for endpoint in self._sockets:
+            threading.Thread(target=self._hear, args=(endpoint,), daemon=True).start()
 
-    def _hear(self, one: socket.socket) -> None:
+    def _hear(self, endpoint: socket.socket) -> None:
         try:
             while True:
-                if one.type == socket.SOCK_DGRAM:
-                    self.came.append(f"datagram {one.recv(100)!r}")
+                if endpoint.type == socket.SOCK_DGRAM:
+                    self.came.append(f"datagram {endpoint.recv(100)!r}")
                 else:
-                    connection, _ = one.accept()
+                    connection, _ = endpoint.accept()
                     connection.settimeout(5)
                     self.came.append(f"connection {connection.recv(100)!r}")
                     connection.close()
@@ -49,15 +49,15 @@ class Listener:
             return
 
     def close(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for endpoint in self._sockets:
+            endpoint.close()
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener()
-    yield made
-    made.close()
+    listener = Listener()
+    yield listener
+    listener.close()
 
 
 ATTACK = """<!doctype html><meta charset=utf-8><title>busy</title><body><script>

@@ -50,7 +50,7 @@ class Writer:
                 tx, owner="local", external_id=name, identity_source="header", now=self.now, group=group
             )
             messages = [make_message("system", "Be kind."), make_message("user", f"{name}: question 0")]
-            stored = []
+            turn_ids = []
             for number, score in enumerate(scores):
                 length = number + 2
                 sampled: dict[str, Any] = {
@@ -68,7 +68,7 @@ class Writer:
                     response=make_message("assistant", f"{name}: reply {number}"),
                     **(sampled if ids else {}),
                 )
-                stored.append(turns.add(tx, turn))
+                turn_ids.append(turns.add(tx, turn))
                 following = make_message("user", f"{name}: question {number + 1}")
                 if kind == "main" and (number + 1 < len(scores) or score is not None) and group is None:
                     turns.set_next_state(tx, turn.id, [following], ["owner"], None, self.now)
@@ -76,7 +76,7 @@ class Writer:
                         sample = Sample(turn_id=turn.id, score=score, policy_version=number) if ids else None
                         turns.record_verdict(tx, Verdict(turn_id=turn.id, judge="test", score=score), sample)
                 messages += [turn.response, following]
-        return stored
+        return turn_ids
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_an_episode_is_a_session(filled: Ledger) -> None:
         assert step["completion_ids"].tolist() == list(range(100, 102 + number))
         assert step["logprobs"].tolist() == [-(place + 1) / 8 for place in range(number + 2)]
         talk = json.loads(step["conversation"])
-        assert [one["role"] for one in talk] == ["system", "user", *["assistant", "user"] * number]
+        assert [message["role"] for message in talk] == ["system", "user", *["assistant", "user"] * number]
         assert json.loads(step["response"]) == make_message("assistant", f"first: reply {number}")
 
 
@@ -184,13 +184,13 @@ def test_an_open_session_is_cut_off_and_a_settled_one_has_ended(ledger: Ledger) 
 
 def test_trajectories_are_what_the_environment_plays(filled: Ledger) -> None:
     env = LedgerEnv(filled)
-    stored = list(trajectories(filled))
-    assert [len(one) for one in stored] == [3, 1, 1]
-    for one in stored:
+    episodes = list(trajectories(filled))
+    assert [len(episode) for episode in episodes] == [3, 1, 1]
+    for episode in episodes:
         played = env.rollout(100, recorded)
-        shared = set(one.keys(True, True)) & set(played.keys(True, True))
-        assert shared == set(one.keys(True, True))
-        for mine, theirs in zip(one.unbind(0), played.unbind(0), strict=True):
+        shared = set(episode.keys(True, True)) & set(played.keys(True, True))
+        assert shared == set(episode.keys(True, True))
+        for mine, theirs in zip(episode.unbind(0), played.unbind(0), strict=True):
             for key in shared:
                 if isinstance(mine[key], torch.Tensor):
                     assert mine[key].dtype == theirs[key].dtype
@@ -204,11 +204,11 @@ def test_replay_buffers_hold_live_chats(filled: Ledger) -> None:
     for session in trajectories(filled):
         buffer.extend(session)
     assert len(buffer) == 5
-    drawn = buffer.sample()
-    ids = drawn.get("completion_ids", as_padded_tensor=True, padding_value=-1)
+    batch = buffer.sample()
+    ids = batch.get("completion_ids", as_padded_tensor=True, padding_value=-1)
     assert ids.shape == (64, 4)
     lengths = {
-        (version.item(), int((row >= 0).sum())) for version, row in zip(drawn["policy_version"], ids, strict=True)
+        (version.item(), int((row >= 0).sum())) for version, row in zip(batch["policy_version"], ids, strict=True)
     }
     assert lengths == {(0, 2), (1, 3), (2, 4), (-1, 0)}
 
@@ -272,14 +272,18 @@ def test_pool_of_threads(run: Path, filled: Ledger) -> None:
     pool = AsyncEnvPool(
         [partial(LedgerEnv, run, first_episode=first) for first in range(3)], backend="threading", stack="lazy"
     )
-    seen: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    actions: dict[int, list[str]] = {0: [], 1: [], 2: []}
     try:
         ready = pool.reset()
         for _ in range(12):
-            for one in ready.unbind(0):
-                seen[one["env_index"]].append(recorded(one)["action"])
+            for env_state in ready.unbind(0):
+                actions[env_state["env_index"]].append(recorded(env_state)["action"])
             pool.async_step_and_maybe_reset_send(ready)
             _, ready = pool.async_step_and_maybe_reset_recv(min_get=1, max_get=3)
     finally:
         pool.close()
-    assert [replies[0] for replies in seen.values()] == ["first: reply 0", "second: reply 0", "without ids: reply 0"]
+    assert [replies[0] for replies in actions.values()] == [
+        "first: reply 0",
+        "second: reply 0",
+        "without ids: reply 0",
+    ]

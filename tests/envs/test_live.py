@@ -69,12 +69,14 @@ def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> Non
 
     ledger = Ledger.open(served.folder / "ledger.db")
     with ledger.reader() as reader:
-        stored = {one.external_id: one.id for one in reader.scalars(select(Session))}
+        session_ids = {session.external_id: session.id for session in reader.scalars(select(Session))}
         for row in rows:
-            kept = [turn for turn in turns.of_session(reader, stored[row["session_id"]]) if turn.kind == "main"]
-            assert len(kept) >= row["turns"]
-            assert sum(turn.next_state is not None for turn in kept) >= row["turns"] - 1
-            assert {turn.policy_version for turn in kept} == {0}
+            main_turns = [
+                turn for turn in turns.of_session(reader, session_ids[row["session_id"]]) if turn.kind == "main"
+            ]
+            assert len(main_turns) >= row["turns"]
+            assert sum(turn.next_state is not None for turn in main_turns) >= row["turns"] - 1
+            assert {turn.policy_version for turn in main_turns} == {0}
     ledger.close()
 
 
@@ -113,7 +115,9 @@ def test_evaluation_is_repeatable_and_on_the_side(served: Run) -> None:
     ledger = Ledger.open(served.folder / "ledger.db")
     with ledger.reader() as reader:
         evaluated = select(Session).where(Session.external_id.startswith("evaluation-"))
-        kept = [turn for one in reader.scalars(evaluated) for turn in turns.of_session(reader, one.id)]
-    assert len(kept) == 8
-    assert {turn.kind for turn in kept} == {"side"}
+        recorded_turns = [
+            turn for session in reader.scalars(evaluated) for turn in turns.of_session(reader, session.id)
+        ]
+    assert len(recorded_turns) == 8
+    assert {turn.kind for turn in recorded_turns} == {"side"}
     ledger.close()

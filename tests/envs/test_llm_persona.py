@@ -35,8 +35,8 @@ def make_mia(server: ScriptedServer, **options: Any) -> LLMPersona:
 
 
 def make_policy(*replies: str) -> Callable[[TensorDictBase], TensorDictBase]:
-    left = list(replies)
-    return lambda td: td.set("action", left.pop(0) if len(left) > 1 else left[0])
+    remaining = list(replies)
+    return lambda td: td.set("action", remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
 
 def read_talk(messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -73,18 +73,18 @@ def test_mood_reward_and_end_follow_the_model(scripted: Callable[..., ScriptedSe
 def test_what_the_model_is_asked(scripted: Callable[..., ScriptedServer]) -> None:
     server = scripted(wants_short)
     ChatEnv(make_mia(server)).rollout(2, make_policy(BOLD, "x" * 9000))
-    first, second, third = (one["body"] for one in server.seen)
+    first, second, third = (request["body"] for request in server.seen)
     assert server.seen[0]["headers"]["authorization"] == "Bearer secret"
     assert server.seen[0]["headers"]["x-turn-type"] == "side"
     assert first["model"] == "user" and first["max_tokens"] and first["response_format"]["type"] == "json_schema"
-    told = [one["messages"][0]["content"] for one in (first, second, third)]
-    assert all(GOAL in text and "no lists" in text for text in told)
-    moods = [text.partition("mood at the moment: ")[2].partition("\n")[0] for text in told]
+    prompts = [body["messages"][0]["content"] for body in (first, second, third)]
+    assert all(GOAL in text and "no lists" in text for text in prompts)
+    moods = [text.partition("mood at the moment: ")[2].partition("\n")[0] for text in prompts]
     assert moods == ["patient", "curious", "confused"]
     assert read_talk(second["messages"])[-1] == {"role": "assistant", "content": BOLD}
-    shown = read_talk(third["messages"])
-    assert [one["role"] for one in shown] == ["user", "assistant", "user", "assistant"]
-    assert len(shown[-1]["content"]) < 7000
+    talk = read_talk(third["messages"])
+    assert [message["role"] for message in talk] == ["user", "assistant", "user", "assistant"]
+    assert len(talk[-1]["content"]) < 7000
 
 
 def test_sessions_of_one_persona_do_not_mix(scripted: Callable[..., ScriptedServer]) -> None:
@@ -153,22 +153,22 @@ def test_a_server_without_constrained_output_is_asked_in_plain_words(scripted: C
 
     server = scripted(refuses)
     ChatEnv(make_mia(server)).rollout(9, make_policy("Crumbs", "Bye!"))
-    assert ["response_format" in one["body"] for one in server.seen] == [True, False, False]
+    assert ["response_format" in request["body"] for request in server.seen] == [True, False, False]
 
 
 def test_an_answer_may_hold_a_thought_and_a_fence() -> None:
     answer = user_says("Fine.", "pleased", True)
     for form in (answer, f" {answer}\n", f"<think>Do I like it?</think>\n{answer}", f"```json\n{answer}\n```"):
-        message = parse_answer(form)
-        assert message is not None and (message.text, message.mood, message.satisfied) == ("Fine.", "pleased", True)
+        reply = parse_answer(form)
+        assert reply is not None and (reply.text, reply.mood, reply.satisfied) == ("Fine.", "pleased", True)
 
 
 def test_rules_decide_and_the_model_words_it(scripted: Callable[..., ScriptedServer]) -> None:
     def obeys(messages: list[dict[str, str]], number: int) -> str:
-        request = messages[1]["content"]
-        liked = "is to Mia's taste" in request
+        prompt = messages[1]["content"]
+        is_liked = "is to Mia's taste" in prompt
         return user_says(
-            "Ok." if liked else "Hm.", "pleased" if liked else "annoyed", liked and bool(read_talk(messages))
+            "Ok." if is_liked else "Hm.", "pleased" if is_liked else "annoyed", is_liked and bool(read_talk(messages))
         )
 
     server = scripted(obeys)
@@ -300,7 +300,7 @@ def test_playing_and_evaluating(
     user.script = lambda messages, number: "babble"
     with pytest.raises(UserError, match="did not answer with JSON"):
         evaluate(gateway.base_url, None, str(described(user)), problems=2)
-    count = len(gateway.seen)
+    requests = len(gateway.seen)
     options = PersonaOptions(persona=str(described(user)), interactions=1, think_time=0.0)
     (row,) = play(tmp_path / "other", options, base_url=gateway.base_url)
-    assert row["dropped"] and len(gateway.seen) == count, "where nothing was said, nothing is asked"
+    assert row["dropped"] and len(gateway.seen) == requests, "where nothing was said, nothing is asked"

@@ -88,16 +88,16 @@ def test_no_answer_is_wrong_because_the_checker_does_not_start(
 
 def test_the_time_to_start_is_not_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     math_answer.close()
-    given: list[float] = []
+    timeouts: list[float] = []
 
     class Timed(Worker):
         def ask(self, question: Json, timeout: float) -> Json:
-            given.append(timeout)
+            timeouts.append(timeout)
             return super().ask(question, timeout)
 
     monkeypatch.setattr(math_answer, "Worker", Timed)
     assert is_right(r"\frac{14}{2}", "7") and is_right(r"\frac{16}{2}", "8")
-    assert given == [math_answer.START, math_answer.TIMEOUT, math_answer.TIMEOUT]
+    assert timeouts == [math_answer.START, math_answer.TIMEOUT, math_answer.TIMEOUT]
     math_answer.close()
 
 

@@ -38,9 +38,9 @@ def test_objections_vary(name: str) -> None:
 def test_openings_vary_and_hold_the_problem(name: str) -> None:
     user = persona(name)
     tasks = user.tasks(5, "train", 200)
-    texts = [user.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
-    assert len({text.replace(task.question, "") for text, task in zip(texts, tasks, strict=True)}) >= 60
-    assert all(task.question in text for text, task in zip(texts, tasks, strict=True))
+    openings = [user.opening(task, random.Random(seed)) for seed, task in enumerate(tasks)]
+    assert len({text.replace(task.question, "") for text, task in zip(openings, tasks, strict=True)}) >= 60
+    assert all(task.question in text for text, task in zip(openings, tasks, strict=True))
 
 
 @pytest.mark.parametrize("name", PERSONAS)
@@ -58,9 +58,9 @@ def test_a_seed_says_it_all(name: str, seed: int) -> None:
 def test_moods_follow_the_style(name: str) -> None:
     user = persona(name)
     task = user.tasks(0, "train", 1)[0]
-    liked, disliked = REPLIES[name]
-    approving = [user.react(task, liked, turn, random.Random(turn)) for turn in range(1, 9)]
-    objecting = [user.react(task, disliked, turn, random.Random(turn)) for turn in range(1, 9)]
+    good_reply, bad_reply = REPLIES[name]
+    approving = [user.react(task, good_reply, turn, random.Random(turn)) for turn in range(1, 9)]
+    objecting = [user.react(task, bad_reply, turn, random.Random(turn)) for turn in range(1, 9)]
     assert {(reaction.mood, reaction.satisfied) for reaction in approving} == {("pleased", True)}
     assert not any(reaction.satisfied for reaction in objecting)
     assert [reaction.mood for reaction in objecting] == ["patient"] + ["annoyed"] * 7

@@ -21,7 +21,8 @@ from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.gui.env import GUIEnv
 from clawrl_trl.envs.gui.screen import to_tensor
 from clawrl_trl.envs.gui.tasks import WebTask
-from clawrl_trl.envs.rollout.rollout import Episode, Rollout
+from clawrl_trl.envs.rollout.episode import Episode
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_worker import play_episodes
@@ -80,23 +81,23 @@ CLICKS = [call(action="left_click", ref=1), call(action="left_click", ref=1), ca
 @pytest.mark.browser
 def test_pictures_in_the_requests_are_shown_and_written(tmp_path: Path) -> None:
     with running(tmp_path / "run", engine=ScriptedEngine(list(CLICKS))) as rig:
-        episode, images_shown = play(tmp_path, rig, images=True)
+        episode, screens = play(tmp_path, rig, images=True)
         first = rig.turns()[0]
     inspect = ("inspect", episode.session_id, "--run", tmp_path / "run")
-    shown = clawrl(*inspect)
-    assert shown.returncode == 0, shown.stderr
-    assert [line for line in shown.stdout.splitlines() if line.startswith("picture:")] == [
-        f"picture: image/png 320x240, {len(png):,} bytes" for png in images_shown[:3]
+    result = clawrl(*inspect)
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("picture:")] == [
+        f"picture: image/png 320x240, {len(png):,} bytes" for png in screens[:3]
     ]
-    assert "[image/png]" in shown.stdout and 'button "Go" [1]' in shown.stdout and "base64" not in shown.stdout
-    assert ", outcome -1\n" in shown.stdout
+    assert "[image/png]" in result.stdout and 'button "Go" [1]' in result.stdout and "base64" not in result.stdout
+    assert ", outcome -1\n" in result.stdout
 
     report = json.loads(clawrl(*inspect, "--json", "--pictures", tmp_path / "out").stdout)
     assert [turn["pictures"][0]["step"] for turn in report["turns"]] == [0, 1, 2]
     names = ["000-turn-1.png", "001-turn-2.png", "002-turn-3.png", "filmstrip.png"]
     assert [Path(file).name for file in report["files"]] == names == list_names(tmp_path / "out")
-    assert [(tmp_path / "out" / name).read_bytes() for name in names[:3]] == images_shown[:3]
-    assert len(set(images_shown[:3])) == 3
+    assert [(tmp_path / "out" / name).read_bytes() for name in names[:3]] == screens[:3]
+    assert len(set(screens[:3])) == 3
     with Image.open(tmp_path / "out" / "filmstrip.png") as strip:
         assert strip.width > 3 * 320
     again = clawrl("inspect", first.session_id, "--run", tmp_path / "run", "--pictures", tmp_path / "same")
@@ -106,14 +107,14 @@ def test_pictures_in_the_requests_are_shown_and_written(tmp_path: Path) -> None:
 @pytest.mark.browser
 def test_screenshots_that_were_kept_are_found_and_forgotten(tmp_path: Path) -> None:
     with running(tmp_path / "run", engine=ScriptedEngine(list(CLICKS))) as rig:
-        episode, images_shown = play(tmp_path, rig, images=False, keep=True)
+        episode, screens = play(tmp_path, rig, images=False, keep=True)
     assert "one/two" in episode.session_id
     run = ("--run", tmp_path / "run")
     report = json.loads(clawrl("inspect", episode.session_id, *run, "--json", "--pictures", tmp_path / "out").stdout)
     assert [turn["pictures"][0]["step"] for turn in report["turns"]] == [0, 1, 2]
     names = [Path(file).name for file in report["files"]]
     assert names == ["000-turn-1.png", "001-turn-2.png", "002-turn-3.png", "003-end.png", "filmstrip.png"]
-    for name, png in zip(names, images_shown, strict=False):
+    for name, png in zip(names, screens, strict=False):
         assert torch.equal(to_tensor((tmp_path / "out" / name).read_bytes()), to_tensor(png))
     folder = RunFolder(tmp_path / "run").screenshots_of(episode.session_id)
     assert folder.parent == tmp_path / "run" / "screenshots" and len(list(folder.iterdir())) == 4
@@ -146,12 +147,12 @@ def test_practice_of_the_bundled_model_keeps_its_screenshots(tmp_path: Path) -> 
     assert row["settled"]["dropped_episodes"] == 0
     for episode in row["episodes"]:
         out = tmp_path / episode["session_id"]
-        process = clawrl("inspect", episode["session_id"], "--run", tmp_path / "run", "--pictures", out)
-        assert process.returncode == 0, process.stderr
-        assert f"picture: image/png {320}x{240}" in process.stdout
+        result = clawrl("inspect", episode["session_id"], "--run", tmp_path / "run", "--pictures", out)
+        assert result.returncode == 0, result.stderr
+        assert f"picture: image/png {320}x{240}" in result.stdout
         assert len(list(out.glob("0*.png"))) == episode["steps"] + 1 and (out / "filmstrip.png").exists()
         assert len(episode["signals"]) == episode["steps"]
-    assert {name for episode_row in row["episodes"] for name in episode_row["signals"]} <= {turn.id for turn in turns}
+    assert {name for entry in row["episodes"] for name in entry["signals"]} <= {turn.id for turn in turns}
 
 
 def make_observation(session: str, step: int = 0) -> dict[str, Any]:
@@ -192,15 +193,15 @@ def test_pictures_of_other_kinds() -> None:
         {"role": "assistant", "content": "ok"},
         {"role": "user", "content": parts},
     ]
-    listed = pictures.list_turn_pictures(messages, 2)
-    assert [(picture.step, picture.turn, picture.place, picture.kind) for picture in listed] == [
+    images = pictures.list_turn_pictures(messages, 2)
+    assert [(picture.step, picture.turn, picture.place, picture.kind) for picture in images] == [
         (1, 2, 0, "image/jpeg"),
         (1, 2, 1, "image at an address"),
         (1, 2, 2, "image/png"),
     ]
-    assert str(listed[1]) == "image at an address, not in the request"
-    assert [picture.name for picture in listed] == ["001-turn-2.png", "001-turn-2-2.png", "001-turn-2-3.png"]
-    with Image.open(io.BytesIO(listed[0].png())) as image:
+    assert str(images[1]) == "image at an address, not in the request"
+    assert [picture.name for picture in images] == ["001-turn-2.png", "001-turn-2-2.png", "001-turn-2-3.png"]
+    with Image.open(io.BytesIO(images[0].png())) as image:
         assert (image.format, image.size) == ("PNG", (8, 6))
     with pytest.raises(UserError, match="can't be read as a picture"):
         pictures.Picture(0, 1, "image/webp", b"nothing").png()
@@ -209,6 +210,6 @@ def test_pictures_of_other_kinds() -> None:
 def test_a_session_without_pictures_says_so(tmp_path: Path) -> None:
     with running(tmp_path / "run") as rig, rig.client(headers={"X-Session-Id": "plain"}) as http:
         http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "[/b] hello"}]})
-    process = clawrl("inspect", "plain", "--run", tmp_path / "run", "--pictures", tmp_path / "out")
-    assert process.returncode == 2 and "--keep_screenshots" in process.stderr and not (tmp_path / "out").exists()
+    result = clawrl("inspect", "plain", "--run", tmp_path / "run", "--pictures", tmp_path / "out")
+    assert result.returncode == 2 and "--keep_screenshots" in result.stderr and not (tmp_path / "out").exists()
     assert "[/b] hello" in clawrl("inspect", "plain", "--run", tmp_path / "run").stdout

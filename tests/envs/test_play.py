@@ -36,8 +36,8 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def list_asked_problems(seen: list[dict]) -> list[str]:
-    return [request["body"]["messages"][0]["content"] for request in seen if len(request["body"]["messages"]) == 1]
+def list_problems(requests: list[dict]) -> list[str]:
+    return [request["body"]["messages"][0]["content"] for request in requests if len(request["body"]["messages"]) == 1]
 
 
 def test_rows(scripted, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_rows(scripted, tmp_path: Path) -> None:
         assert (row["policy_version"], row["requests"], row["failed"]) == (3, 3, 0)
         assert len(row["total_s"]) == 3 and len(row["ttft_s"]) <= 3
     assert len({row["session_id"] for row in rows}) == 5
-    assert len(set(list_asked_problems(server.seen))) == 5
+    assert len(set(list_problems(server.seen))) == 5
     assert [json.loads(line) for line in (tmp_path / "interactions.jsonl").read_text().splitlines()] == rows
 
 
@@ -61,7 +61,7 @@ def test_a_second_start_plays_only_what_is_missing(scripted, tmp_path: Path) -> 
     assert len(server.seen) == 15
     rows = play(tmp_path, PersonaOptions(interactions=7, think_time=0.0), base_url=server.base_url)
     assert [row["index"] for row in rows] == list(range(7))
-    assert len(set(list_asked_problems(server.seen))) == 7
+    assert len(set(list_problems(server.seen))) == 7
 
 
 def test_killed_player_goes_on_without_repeating(scripted, tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_a_run_nobody_serves_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clawrl serve --run"):
         play(tmp_path, PersonaOptions(patience=0.0))
     PersonaOptions(patience=0.0).save(tmp_path)
-    process = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "clawrl_trl.envs.runs.persona_worker", "--run", str(tmp_path)], capture_output=True
     )
-    assert process.returncode == 2
-    assert process.stderr.splitlines()[-1].startswith(b"error: ")
-    assert b"Traceback" not in process.stderr
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(b"error: ")
+    assert b"Traceback" not in result.stderr
 
 
 def test_own_rollout(scripted, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_own_rollout(scripted, tmp_path: Path) -> None:
     assert len(play(tmp_path, more, base_url=server.base_url, rollout=one_question)) == 7
     assert calls[0] == ("student", 5, 0)
     assert calls[1][:2] == ("student", 2) and calls[1][2] != 0
-    assert len(set(list_asked_problems(server.seen))) == 7
+    assert len(set(list_problems(server.seen))) == 7
 
 
 @pytest.mark.parametrize("result", [None, [{}], ["done"]])

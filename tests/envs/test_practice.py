@@ -14,7 +14,8 @@ import pytest
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_folder, get_environment
-from clawrl_trl.envs.rollout.rollout import Episode, Group, Rollout
+from clawrl_trl.envs.rollout.episode import Episode, Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, find_newest_version, order_tasks, play_episodes

@@ -11,7 +11,8 @@ import pytest
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start, WorldBroken
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout, compute_success_rate
+from clawrl_trl.envs.rollout.episode import Group, compute_success_rate
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.errors import UserError
 
 
@@ -55,7 +56,7 @@ class GuessEnv(AgentEnv[Guess]):
         super().close(raise_if_closed=raise_if_closed)
 
 
-def played(scripted: Any, tasks: Any, script: Any, **options: Any) -> tuple[list[Group], Any]:
+def play_groups(scripted: Any, tasks: Any, script: Any, **options: Any) -> tuple[list[Group], Any]:
     server = scripted(script)
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
     groups = list(Rollout(GuessEnv, policy, **options).play(tasks))
@@ -63,36 +64,38 @@ def played(scripted: Any, tasks: Any, script: Any, **options: Any) -> tuple[list
     return groups, server
 
 
-def reports(server: Any) -> list[dict[str, Any]]:
-    return [one["body"] for one in server.seen if one["path"].endswith("/episodes")]
+def list_reports(server: Any) -> list[dict[str, Any]]:
+    return [request["body"] for request in server.seen if request["path"].endswith("/episodes")]
 
 
 def test_groups_of_one_task_are_reported_once_each(scripted: Any) -> None:
-    groups, server = played(scripted, [0, 1], lambda messages, number: "1", num_generations=3, parallel_envs=2)
+    groups, server = play_groups(scripted, [0, 1], lambda messages, number: "1", num_generations=3, parallel_envs=2)
     assert sorted(len(group.episodes) for group in groups) == [3, 3]
     for group in groups:
-        assert len({one.task_id for one in group.episodes}) == 1
-        assert {one.outcome for one in group.episodes} == {1.0} and {one.versions for one in group.episodes} == {(3,)}
-    told = {one["group"]: one["episodes"] for one in reports(server)}
-    assert set(told) == {group.id for group in groups}
-    asked = [one["headers"] for one in server.seen if one["path"].endswith("/chat/completions")]
+        assert len({episode.task_id for episode in group.episodes}) == 1
+        assert {episode.outcome for episode in group.episodes} == {1.0} and {
+            episode.versions for episode in group.episodes
+        } == {(3,)}
+    reported = {report["group"]: report["episodes"] for report in list_reports(server)}
+    assert set(reported) == {group.id for group in groups}
+    headers = [request["headers"] for request in server.seen if request["path"].endswith("/chat/completions")]
     for group in groups:
-        sessions = {one["x-session-id"] for one in asked if one["x-group-id"] == group.id}
-        assert sessions == {one["session_id"] for one in told[group.id]} and len(sessions) == 3
+        sessions = {header["x-session-id"] for header in headers if header["x-group-id"] == group.id}
+        assert sessions == {episode["session_id"] for episode in reported[group.id]} and len(sessions) == 3
     assert compute_success_rate(groups) == 1.0 and GuessEnv.alive == 0
 
 
 def test_an_evaluation_reports_nothing_and_belongs_to_no_group(scripted: Any) -> None:
-    groups, server = played(scripted, [0], lambda messages, number: "0.5", num_generations=1, report=False)
-    assert reports(server) == [] and "x-group-id" not in server.seen[0]["headers"]
+    groups, server = play_groups(scripted, [0], lambda messages, number: "0.5", num_generations=1, report=False)
+    assert list_reports(server) == [] and "x-group-id" not in server.seen[0]["headers"]
     assert compute_success_rate(groups) == 0.0
 
 
 def test_a_broken_world_is_told_as_dropped_and_asks_nothing(scripted: Any) -> None:
-    groups, server = played(scripted, [2], lambda messages, number: "1", num_generations=2, parallel_envs=1)
-    assert [one.outcome for one in groups[0].episodes] == [None, None]
-    assert [one["outcome"] for one in reports(server)[0]["episodes"]] == [None, None]
-    assert reports(server)[0]["episodes"][0]["reason"] == "no world"
+    groups, server = play_groups(scripted, [2], lambda messages, number: "1", num_generations=2, parallel_envs=1)
+    assert [episode.outcome for episode in groups[0].episodes] == [None, None]
+    assert [entry["outcome"] for entry in list_reports(server)[0]["episodes"]] == [None, None]
+    assert list_reports(server)[0]["episodes"][0]["reason"] == "no world"
     assert len(server.seen) == 1 and str(compute_success_rate(groups)) == "nan"
 
 
@@ -122,21 +125,23 @@ def test_a_request_that_is_refused_is_not_repeated(
     policy = GatewayPolicy(server.base_url, stream_share=0.0)
     group = next(Rollout(WordyEnv, policy, num_generations=1, parallel_envs=1).play([0]))
     assert group.episodes[0].outcome == outcome and policy.requests == asked
-    assert group.episodes[0].reason == ("" if outcome else refused[2]) == reports(server)[0]["episodes"][0]["reason"]
+    assert (
+        group.episodes[0].reason == ("" if outcome else refused[2]) == list_reports(server)[0]["episodes"][0]["reason"]
+    )
     policy.close()
 
 
 def test_an_own_reward_is_told_in_place_of_the_outcome(scripted: Any) -> None:
     options = {"num_generations": 1, "parallel_envs": 1, "reward": lambda episode: -episode.outcome / 4}
-    groups, server = played(scripted, [0, 2], lambda messages, number: "0.5", **options)
-    assert [[one.outcome for one in group.episodes] for group in groups] == [[0.5], [None]]
-    assert [one["episodes"][0]["outcome"] for one in reports(server)] == [-0.125, None]
+    groups, server = play_groups(scripted, [0, 2], lambda messages, number: "0.5", **options)
+    assert [[episode.outcome for episode in group.episodes] for group in groups] == [[0.5], [None]]
+    assert [report["episodes"][0]["outcome"] for report in list_reports(server)] == [-0.125, None]
 
 
 @pytest.mark.parametrize("reward", [2.0, float("nan")])
 def test_an_own_reward_that_is_none_is_the_users_mistake(scripted: Any, reward: float) -> None:
     with pytest.raises(UserError, match="from -1 to 1"):
-        played(scripted, [0], lambda messages, number: "0.5", num_generations=1, reward=lambda episode: reward)
+        play_groups(scripted, [0], lambda messages, number: "0.5", num_generations=1, reward=lambda episode: reward)
 
 
 def test_a_report_that_fails_is_told_again(scripted: Any) -> None:
@@ -145,8 +150,8 @@ def test_a_report_that_fails_is_told_again(scripted: Any) -> None:
     def script(messages: Any, number: int) -> str | int:
         return "1" if messages is not None else (503 if next(broken) < 2 else "ok")
 
-    groups, server = played(scripted, [0], script, num_generations=1)
-    assert len(groups) == 1 and len(reports(server)) == 3
+    groups, server = play_groups(scripted, [0], script, num_generations=1)
+    assert len(groups) == 1 and len(list_reports(server)) == 3
 
 
 def test_an_endless_task_list_ends_with_its_reader(scripted: Any) -> None:
@@ -235,6 +240,6 @@ def test_the_checker_s_words_are_reported_for_the_turn_they_are_of(scripted: Any
     rollout = Rollout(AdvisedEnv, policy, num_generations=1, parallel_envs=1, hints=hints)
     (group,) = rollout.play([0])
     policy.close()
-    (told,) = reports(server)[0]["episodes"]
-    assert told.get("hints", {}) == group.episodes[0].hints
+    (reported,) = list_reports(server)[0]["episodes"]
+    assert reported.get("hints", {}) == group.episodes[0].hints
     assert list(group.episodes[0].hints.values()) == ([["Too small."]] if hints else [])

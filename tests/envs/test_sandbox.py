@@ -13,13 +13,15 @@ from child_processes import has_ended
 
 from clawrl_trl.config.flags import list_flags
 from clawrl_trl.envs.runs.practice_options import PracticeArguments
-from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker, SandboxSpec, find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.backend import SandboxSpec
+from clawrl_trl.envs.sandbox.backends import BACKENDS, Docker
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants, measure_folder
 from clawrl_trl.envs.sandbox.sandbox import Bind, Sandbox, SandboxClosed, choose_backend
 from clawrl_trl.errors import UserError
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 
@@ -31,22 +33,22 @@ def sandbox():
 
 def test_a_command_runs_in_the_work_folder(sandbox: Sandbox) -> None:
     (sandbox.path / "a.py").write_text("print(1 + 1)")
-    done = sandbox.run(["python", "a.py"], timeout=60)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "2\n", "")
-    assert not done.timed_out and not done.truncated and done.exceeded_limit == ""
+    result = sandbox.run(["python", "a.py"], timeout=60)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "2\n", "")
+    assert not result.timed_out and not result.truncated and result.exceeded_limit == ""
 
 
 def test_what_it_writes_is_on_the_host_and_stays_between_commands(sandbox: Sandbox) -> None:
     sandbox.run(["bash", "-c", "mkdir d && echo hello > d/a"], timeout=60)
     assert (sandbox.path / "d" / "a").read_text() == "hello\n"
     (sandbox.path / "d" / "b").write_text("from the host")
-    done = sandbox.run(["bash", "-c", "cat a b && rm b && pwd"], timeout=60, cwd="d")
-    assert done.stdout == "hello\nfrom the host/work/d\n" and done.exit_code == 0
+    result = sandbox.run(["bash", "-c", "cat a b && rm b && pwd"], timeout=60, cwd="d")
+    assert result.stdout == "hello\nfrom the host/work/d\n" and result.exit_code == 0
 
 
 def test_input_exit_code_and_both_streams(sandbox: Sandbox) -> None:
-    done = sandbox.run(["bash", "-c", "cat; echo wrong >&2; exit 3"], input="given", timeout=60)
-    assert (done.exit_code, done.stdout, done.stderr) == (3, "given", "wrong\n")
+    result = sandbox.run(["bash", "-c", "cat; echo wrong >&2; exit 3"], input="given", timeout=60)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "given", "wrong\n")
 
 
 def test_input_that_nobody_reads(sandbox: Sandbox) -> None:
@@ -54,27 +56,27 @@ def test_input_that_nobody_reads(sandbox: Sandbox) -> None:
 
 
 def test_much_input_and_output_at_once(sandbox: Sandbox) -> None:
-    given = os.urandom(1 << 18).hex()
-    assert sandbox.run(["cat"], input=given, timeout=60).stdout == given
+    data = os.urandom(1 << 18).hex()
+    assert sandbox.run(["cat"], input=data, timeout=60).stdout == data
 
 
 def test_output_is_bounded_and_keeps_both_ends(sandbox: Sandbox) -> None:
     sandbox = Sandbox(sandbox.path, limits=Limits(output_kb=1))
-    done = sandbox.run(["bash", "-c", "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo last"], timeout=60)
-    assert done.truncated and done.exit_code == 0 and len(done.stdout) < 1200
-    assert done.stdout.startswith("first\n") and done.stdout.endswith("last\n")
+    result = sandbox.run(["bash", "-c", "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo last"], timeout=60)
+    assert result.truncated and result.exit_code == 0 and len(result.stdout) < 1200
+    assert result.stdout.startswith("first\n") and result.stdout.endswith("last\n")
 
 
 def test_a_command_is_ended_with_what_it_started_when_its_time_is_up(sandbox: Sandbox) -> None:
     script = "(setsid bash -c 'while :; do date > tick; done' &) ; echo started; sleep 1000"
-    done = sandbox.run(["bash", "-c", script], timeout=3)
-    assert done.timed_out and done.exit_code != 0 and done.stdout == "started\n"
+    result = sandbox.run(["bash", "-c", script], timeout=3)
+    assert result.timed_out and result.exit_code != 0 and result.stdout == "started\n"
     assert _nothing_runs_in(sandbox.path)
 
 
 def test_what_a_command_leaves_running_ends_with_it(sandbox: Sandbox) -> None:
-    done = sandbox.run(["bash", "-c", "sleep 1000 & sleep 1000 & echo bye"], timeout=60)
-    assert done.stdout == "bye\n" and not done.timed_out
+    result = sandbox.run(["bash", "-c", "sleep 1000 & sleep 1000 & echo bye"], timeout=60)
+    assert result.stdout == "bye\n" and not result.timed_out
     assert _nothing_runs_in(sandbox.path)
 
 
@@ -93,9 +95,9 @@ def test_a_terminal(sandbox: Sandbox) -> None:
     process = sandbox.popen(["bash", "-c", 'test -t 0 && test -t 1 && read line && echo "<$line>"'], pty=True)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(b"hi\n")
-    said = b""
-    while b"<hi>" not in said:
-        said += process.stdout.read(1024)
+    output = b""
+    while b"<hi>" not in output:
+        output += process.stdout.read(1024)
     assert process.wait(60) == 0
 
 
@@ -146,15 +148,15 @@ def test_binds_and_environment(tmp_path: Path) -> None:
     (shared / "a").write_text("text")
     for writable in (False, True):
         with Sandbox(binds=[Bind(shared, "/data/here", writable)], env={"WHO": "me"}) as sandbox:
-            done = sandbox.run(["bash", "-c", "cat /data/here/a; echo $WHO; touch /data/here/new"], timeout=60)
-        assert done.stdout == "textme\n" and (done.exit_code == 0) == writable
+            result = sandbox.run(["bash", "-c", "cat /data/here/a; echo $WHO; touch /data/here/new"], timeout=60)
+        assert result.stdout == "textme\n" and (result.exit_code == 0) == writable
         assert (shared / "new").exists() == writable
 
 
 def test_pytest_can_be_run_inside(sandbox: Sandbox) -> None:
     (sandbox.path / "test_it.py").write_text("def test_it():\n    assert 1 + 1 == 2\n")
-    done = sandbox.run(["python", "-m", "pytest", "-q", "-p", "no:cacheprovider"], timeout=120)
-    assert done.exit_code == 0 and "1 passed" in done.stdout
+    result = sandbox.run(["python", "-m", "pytest", "-q", "-p", "no:cacheprovider"], timeout=120)
+    assert result.exit_code == 0 and "1 passed" in result.stdout
     assert [path.name for path in sandbox.path.iterdir()] == ["test_it.py"]
 
 
@@ -165,7 +167,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Sandbox(backend="chroot")
     with pytest.raises(UserError, match="memory_mb"):
         Limits(memory_mb=0)
-    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.diagnose_bubblewrap", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="bwrap is not installed") as caught:
         choose_backend()
     flag, value = re.findall(r"--(\w+) '(.*)'", str(caught.value))[0]
@@ -175,8 +177,8 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_sandbox_where_the_user_insists() -> None:
     with Sandbox(backend="none") as sandbox:
-        done = sandbox.run(["bash", "-c", "sleep 1000 & echo here > a; pwd"], timeout=10)
-        assert done.stdout == f"{sandbox.path}\n" and (sandbox.path / "a").exists()
+        result = sandbox.run(["bash", "-c", "sleep 1000 & echo here > a; pwd"], timeout=10)
+        assert result.stdout == f"{sandbox.path}\n" and (sandbox.path / "a").exists()
         assert _nothing_runs_in(sandbox.path)
 
 
@@ -202,7 +204,7 @@ def _nothing_runs_in(path: Path) -> bool:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         own = [pid for pid in iterate_descendants(os.getpid()) if pid != os.getpid()]
-        if not any(str(path) in _command_line(pid) for pid in own) and not _mounted(path):
+        if not any(str(path) in _command_line(pid) for pid in own) and not _is_mounted(path):
             return True
     return False
 
@@ -214,7 +216,7 @@ def _command_line(pid: int) -> str:
         return ""
 
 
-def _mounted(path: Path) -> bool:
+def _is_mounted(path: Path) -> bool:
     """Whether a process of any user has the folder in its mounts."""
     for mounts in Path("/proc").glob("[0-9]*/mountinfo"):
         try:
@@ -233,6 +235,6 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(sandbox: Sandbox
     for _ in range(30):
         sandbox.end(sandbox.popen(["sleep", "600"]))
     running = psutil.process_iter(["cmdline"])
-    ours = [one for one in running if str(sandbox.path) in " ".join(one.info["cmdline"] or ())]
-    left = psutil.wait_procs(ours, timeout=10)[1]
-    assert all(map(has_ended, left))
+    ours = [process for process in running if str(sandbox.path) in " ".join(process.info["cmdline"] or ())]
+    survivors = psutil.wait_procs(ours, timeout=10)[1]
+    assert all(map(has_ended, survivors))

@@ -16,8 +16,8 @@ IMAGE = "python:3.11-slim"
 def missing() -> str:
     if shutil.which("docker") is None:
         return "Docker is not installed"
-    found = subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, text=True, check=False)
-    return found.stderr.strip().splitlines()[-1] if found.returncode else ""
+    inspection = subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, text=True, check=False)
+    return inspection.stderr.strip().splitlines()[-1] if inspection.returncode else ""
 
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(bool(missing()), reason=f"needs Docker and {IMAGE}: {missing()}")]
@@ -30,18 +30,18 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def test_a_command(sandbox: Sandbox) -> None:
-    done = sandbox.run(["bash", "-c", "cat > a; pwd; exit 3"], input="given", timeout=120)
-    assert (done.exit_code, done.stdout) == (3, "/work\n") and (sandbox.path / "a").read_text() == "given"
+    result = sandbox.run(["bash", "-c", "cat > a; pwd; exit 3"], input="given", timeout=120)
+    assert (result.exit_code, result.stdout) == (3, "/work\n") and (sandbox.path / "a").read_text() == "given"
 
 
 def test_no_network(sandbox: Sandbox) -> None:
-    done = sandbox.run(["cut", "-d:", "-f1", "/proc/net/dev"], timeout=120)
-    assert [line.strip() for line in done.stdout.splitlines()[2:]] == ["lo"]
+    result = sandbox.run(["cut", "-d:", "-f1", "/proc/net/dev"], timeout=120)
+    assert [line.strip() for line in result.stdout.splitlines()[2:]] == ["lo"]
 
 
 def test_a_time_limit_ends_the_container(sandbox: Sandbox) -> None:
-    done = sandbox.run(["bash", "-c", "while :; do date > tick; done"], timeout=10)
-    assert done.timed_out
+    result = sandbox.run(["bash", "-c", "while :; do date > tick; done"], timeout=10)
+    assert result.timed_out
     names = subprocess.run(["docker", "ps", "--format", "{{.Names}}"], capture_output=True, text=True, check=True)
     assert "clawrl-" not in names.stdout
 

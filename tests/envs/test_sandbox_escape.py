@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import MB, Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SMALL = Limits(memory_mb=128, cpu_s=20, processes=32, file_mb=8, disk_mb=32)
 
@@ -51,29 +51,29 @@ def test_nothing_of_the_host_can_be_read_but_its_programs(sandbox: Sandbox, tmp_
 @pytest.mark.parametrize("way", ["../../../../..{}", "/proc/self/root{}", "/proc/1/root{}", "/proc/self/cwd/../..{}"])
 def test_no_detour_leads_outside(sandbox: Sandbox, tmp_path: Path, way: str) -> None:
     (tmp_path / "secret").write_text("swordfish")
-    done = bash(sandbox, f"cat {way.format(tmp_path / 'secret')}")
-    assert done.exit_code != 0 and "swordfish" not in done.stdout
+    result = bash(sandbox, f"cat {way.format(tmp_path / 'secret')}")
+    assert result.exit_code != 0 and "swordfish" not in result.stdout
 
 
 def test_the_hosts_environment_is_not_inherited(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "swordfish")
-    done = bash(sandbox, "env; cat /proc/*/environ | tr '\\0' '\\n'")
-    assert "PATH=" in done.stdout and "swordfish" not in done.stdout
+    result = bash(sandbox, "env; cat /proc/*/environ | tr '\\0' '\\n'")
+    assert "PATH=" in result.stdout and "swordfish" not in result.stdout
 
 
 def test_no_file_of_the_host_is_inherited_open(sandbox: Sandbox, tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w+") as secret:
         os.set_inheritable(secret.fileno(), True)
-        done = bash(sandbox, "readlink /proc/self/fd/*")
-    assert "secret" not in done.stdout
+        result = bash(sandbox, "readlink /proc/self/fd/*")
+    assert "secret" not in result.stdout
 
 
 def test_symbolic_links_lead_nowhere(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("swordfish")
     (sandbox.path / "link").symlink_to(tmp_path / "secret")
     (sandbox.path / "up").symlink_to("../..")
-    done = bash(sandbox, f"cat link up{tmp_path}/secret; echo overwritten > link")
-    assert "swordfish" not in done.stdout and (tmp_path / "secret").read_text() == "swordfish"
+    result = bash(sandbox, f"cat link up{tmp_path}/secret; echo overwritten > link")
+    assert "swordfish" not in result.stdout and (tmp_path / "secret").read_text() == "swordfish"
 
 
 def test_a_link_in_the_work_folder_gives_nothing_outside_away(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def server() -> Iterator[int]:
 def test_no_network(sandbox: Sandbox, server: int) -> None:
     connect = f"import socket; socket.create_connection(('127.0.0.1', {server}), 5)"
     assert subprocess.run(["python3", "-c", connect], check=False).returncode == 0
-    done = python(sandbox, connect)
-    assert done.exit_code != 0 and "ConnectionRefused" in done.stderr
+    result = python(sandbox, connect)
+    assert result.exit_code != 0 and "ConnectionRefused" in result.stderr
     assert bash(sandbox, "cut -d: -f1 /proc/net/dev | tail -n +3 | tr -d ' '").stdout == "lo\n"
 
 
@@ -155,8 +155,8 @@ def test_no_abstract_socket_of_the_host(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("family", ["AF_VSOCK", "AF_PACKET"])
 def test_no_socket_past_the_network_namespace(sandbox: Sandbox, family: str) -> None:
     """A vsock reaches the host of a virtual machine whatever the namespace."""
-    done = python(sandbox, f"import socket; socket.socket(socket.{family}, socket.SOCK_RAW)")
-    assert done.exit_code != 0 and "Errno 97" in done.stderr
+    result = python(sandbox, f"import socket; socket.socket(socket.{family}, socket.SOCK_RAW)")
+    assert result.exit_code != 0 and "Errno 97" in result.stderr
 
 
 def test_sockets_within_it_work(sandbox: Sandbox) -> None:
@@ -170,8 +170,8 @@ def test_sockets_within_it_work(sandbox: Sandbox) -> None:
 
 def test_network_where_it_is_allowed(server: int) -> None:
     with Sandbox(network=True, limits=SMALL) as sandbox:
-        done = python(sandbox, f"import socket; socket.create_connection(('127.0.0.1', {server}), 5)")
-        assert done.exit_code == 0, done.stderr
+        result = python(sandbox, f"import socket; socket.create_connection(('127.0.0.1', {server}), 5)")
+        assert result.exit_code == 0, result.stderr
 
 
 # Using everything up
@@ -187,10 +187,10 @@ def test_fork_bomb(sandbox: Sandbox) -> None:
 
     watcher = threading.Thread(target=count)
     watcher.start()
-    done = bash(sandbox, "f() { f | f & }; f; sleep 1000", timeout=4)
+    result = bash(sandbox, "f() { f | f & }; f; sleep 1000", timeout=4)
     stop.set()
     watcher.join()
-    assert done.timed_out and "Resource temporarily unavailable" in done.stderr
+    assert result.timed_out and "Resource temporarily unavailable" in result.stderr
     assert 1 < max(counted) < SMALL.processes + 20
     assert bash(sandbox, "echo alive").stdout == "alive\n"
 
@@ -199,27 +199,27 @@ def test_each_sandbox_has_processes_of_its_own(sandbox: Sandbox) -> None:
     full = sandbox.popen(["bash", "-c", "for i in $(seq 20); do sleep 1000 & done; echo up; wait"])
     assert full.stdout is not None and full.stdout.readline() == b"up\n"
     with Sandbox(limits=SMALL) as other:
-        done = bash(other, "for i in $(seq 20); do sleep 1000 & done; echo up")
-    assert done.stdout == "up\n" and "unavailable" not in done.stderr
+        result = bash(other, "for i in $(seq 20); do sleep 1000 & done; echo up")
+    assert result.stdout == "up\n" and "unavailable" not in result.stderr
 
 
 def test_memory_bomb_of_one_process(sandbox: Sandbox) -> None:
-    done = python(sandbox, "x = bytearray(10 ** 9)")
-    assert done.exit_code == 1 and "MemoryError" in done.stderr
+    result = python(sandbox, "x = bytearray(10 ** 9)")
+    assert result.exit_code == 1 and "MemoryError" in result.stderr
 
 
 def test_memory_bomb_of_many_processes(sandbox: Sandbox) -> None:
     code = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(40 * 2 ** 20)\ntime.sleep(1000)"
-    done = python(sandbox, code)
-    assert done.exceeded_limit == "more than 128 MB of memory" and not done.timed_out
+    result = python(sandbox, code)
+    assert result.exceeded_limit == "more than 128 MB of memory" and not result.timed_out
 
 
 def test_memory_bomb_in_shared_memory(sandbox: Sandbox) -> None:
     code = (
         "import mmap, time\nx = mmap.mmap(-1, 2 ** 30)\nfor i in range(0, 2 ** 30, 4096): x[i] = 1\ntime.sleep(1000)"
     )
-    done = python(sandbox, code)
-    assert done.exceeded_limit == "more than 128 MB of memory"
+    result = python(sandbox, code)
+    assert result.exceeded_limit == "more than 128 MB of memory"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
@@ -263,13 +263,13 @@ def test_no_scratch_of_its_own_is_mounted_beside_the_limits(sandbox: Sandbox, ca
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
 def test_scratch_is_bounded(sandbox: Sandbox, place: str) -> None:
-    done = bash(sandbox, f"for i in $(seq 50); do head -c 4000000 /dev/zero > {place}/$i || exit 7; done")
-    assert done.exit_code == 7 and "No space left" in done.stderr
+    result = bash(sandbox, f"for i in $(seq 50); do head -c 4000000 /dev/zero > {place}/$i || exit 7; done")
+    assert result.exit_code == 7 and "No space left" in result.stderr
 
 
 def test_disk_fill(sandbox: Sandbox) -> None:
-    done = bash(sandbox, "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero > $i; done")
-    assert done.exceeded_limit == "more than 32 MB on disk" and not done.timed_out
+    result = bash(sandbox, "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero > $i; done")
+    assert result.exceeded_limit == "more than 32 MB on disk" and not result.timed_out
     assert sum(path.stat().st_size for path in sandbox.path.iterdir()) > 32 * MB
 
 
@@ -278,13 +278,13 @@ def test_files_without_a_name_count(sandbox: Sandbox, make: str) -> None:
     make = f"file = {make}"
     write = "file.write(bytes(2 ** 22)); file.flush(); held.append(file)"
     code = f"import os\nheld = []\nwhile True:\n    name = str(len(held))\n    {make}\n    {write}"
-    done = python(sandbox, code)
-    assert done.exceeded_limit == "more than 32 MB on disk" and not done.timed_out
+    result = python(sandbox, code)
+    assert result.exceeded_limit == "more than 32 MB on disk" and not result.timed_out
 
 
 def test_one_big_file(sandbox: Sandbox) -> None:
-    done = bash(sandbox, "head -c 20000000 /dev/zero > big; stat -c %s big")
-    assert int(done.stdout) == SMALL.file_mb * MB
+    result = bash(sandbox, "head -c 20000000 /dev/zero > big; stat -c %s big")
+    assert int(result.stdout) == SMALL.file_mb * MB
 
 
 def test_limits_cannot_be_raised(sandbox: Sandbox) -> None:
@@ -294,13 +294,13 @@ def test_limits_cannot_be_raised(sandbox: Sandbox) -> None:
 
 def test_cpu_time(tmp_path: Path) -> None:
     with Sandbox(limits=Limits(cpu_s=1)) as sandbox:
-        done = bash(sandbox, "while :; do :; done")
-    assert done.exit_code in (-9, 137, -24, 152) and not done.timed_out
+        result = bash(sandbox, "while :; do :; done")
+    assert result.exit_code in (-9, 137, -24, 152) and not result.timed_out
 
 
 def test_endless_output(sandbox: Sandbox) -> None:
-    done = bash(sandbox, "yes", timeout=2)
-    assert done.timed_out and done.truncated and len(done.stdout) < 2 * MB
+    result = bash(sandbox, "yes", timeout=2)
+    assert result.timed_out and result.truncated and len(result.stdout) < 2 * MB
 
 
 # Processes outside
@@ -309,19 +309,19 @@ def test_endless_output(sandbox: Sandbox) -> None:
 def test_no_process_outside_is_seen_or_signalled(sandbox: Sandbox) -> None:
     with subprocess.Popen(["sleep", "1000"]) as outside:
         try:
-            done = bash(sandbox, f"kill -9 {outside.pid} {os.getpid()} {os.getppid()}")
-            assert done.exit_code != 0 and outside.poll() is None
+            result = bash(sandbox, f"kill -9 {outside.pid} {os.getpid()} {os.getppid()}")
+            assert result.exit_code != 0 and outside.poll() is None
             assert bash(sandbox, "kill -9 -1; kill -9 1; kill -9 0").exit_code != 0
             assert outside.poll() is None
-            seen = bash(sandbox, "cat /proc/[0-9]*/comm").stdout.split()
-            assert "sleep" not in seen and "pytest" not in seen and len(seen) <= 6
+            names = bash(sandbox, "cat /proc/[0-9]*/comm").stdout.split()
+            assert "sleep" not in names and "pytest" not in names and len(names) <= 6
         finally:
             outside.kill()
 
 
 def test_the_outer_process_cannot_be_traced(sandbox: Sandbox) -> None:
-    done = bash(sandbox, "cat /proc/1/mem /proc/1/environ; ls /proc/1/cwd/; ls -l /proc/1/fd")
-    assert done.exit_code != 0 and done.stdout == ""
+    result = bash(sandbox, "cat /proc/1/mem /proc/1/environ; ls /proc/1/cwd/; ls -l /proc/1/fd")
+    assert result.exit_code != 0 and result.stdout == ""
 
 
 # /proc
@@ -346,8 +346,8 @@ def test_a_fresh_proc_cannot_be_mounted(sandbox: Sandbox) -> None:
 
 
 def test_there_is_no_terminal_to_type_into(sandbox: Sandbox) -> None:
-    done = bash(sandbox, "exec 3<> /dev/tty")
-    assert done.exit_code != 0 and "No such device" in done.stderr
+    result = bash(sandbox, "exec 3<> /dev/tty")
+    assert result.exit_code != 0 and "No such device" in result.stderr
 
 
 def test_nothing_outlives_the_program(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from clawrl_trl.envs.sandbox import backends, sandbox
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.sandbox import CommandResult, Sandbox
 from clawrl_trl.envs.sandbox.seccomp import build_seccomp_filter
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 FLAGS = {
     "mount": 0x20000,
@@ -57,8 +57,8 @@ def box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == "by anybody" and os.geteuid() == 0:
         monkeypatch.setattr(backends.os, "geteuid", lambda: 1000)
         monkeypatch.setattr(sandbox.os, "geteuid", lambda: 1000)
-    with Sandbox(limits=Limits(memory_mb=256, processes=32)) as made:
-        yield made
+    with Sandbox(limits=Limits(memory_mb=256, processes=32)) as limited_sandbox:
+        yield limited_sandbox
 
 
 def python(box: Sandbox, code: str) -> CommandResult:
@@ -74,9 +74,9 @@ def syscall(box: Sandbox, name: str, *arguments: int) -> int:
         f"answer = libc.syscall({numbers})\nif os.getpid() != parent: os._exit(0)\n"
         "print(ctypes.get_errno() if answer < 0 else 0)"
     )
-    done = python(box, code)
-    assert done.exit_code == 0, done.stderr
-    return int(done.stdout)
+    result = python(box, code)
+    assert result.exit_code == 0, result.stderr
+    return int(result.stdout)
 
 
 @pytest.mark.parametrize("kind", FLAGS)
@@ -94,8 +94,8 @@ def test_no_namespace_by_the_newer_calls(box: Sandbox) -> None:
 
 def test_netlink_lists_addresses_and_no_more(box: Sandbox) -> None:
     for protocol in (4, 12, 16):  # socket diagnosis, nf_tables, generic
-        done = python(box, f"import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, {protocol})")
-        assert done.exit_code != 0 and "Errno 97" in done.stderr, protocol
+        result = python(box, f"import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, {protocol})")
+        assert result.exit_code != 0 and "Errno 97" in result.stderr, protocol
     assert python(box, "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)").exit_code == 0
     assert syscall(box, "socketpair", 30, 5, 0, 0) == errno.EAFNOSUPPORT  # TIPC
 
@@ -106,21 +106,21 @@ def test_threads_and_processes_start_as_ever(box: Sandbox) -> None:
         "thread.start(); thread.join()\nsubprocess.run(['echo', 'spawned'])\n"
         "os.posix_spawn('/bin/true', ['true'], {})\nos.wait()\n"
     )
-    done = box.run(["python", "-u", "-c", code], timeout=60)
-    assert done.stdout == "thread\nspawned\n", done.stderr
+    result = box.run(["python", "-u", "-c", code], timeout=60)
+    assert result.stdout == "thread\nspawned\n", result.stderr
 
 
 def test_the_user_inside_is_the_same(box: Sandbox) -> None:
     code = "id -u; id -g; grep -h Cap /proc/self/status; ls -ld /work | cut -d' ' -f3"
-    done = box.run(["bash", "-c", code], timeout=60)
-    assert done.stdout.splitlines()[:2] == ["1000", "1000"] and done.stdout.splitlines()[-1] == "agent"
-    assert done.stdout.count("0000000000000000") == 5
+    result = box.run(["bash", "-c", code], timeout=60)
+    assert result.stdout.splitlines()[:2] == ["1000", "1000"] and result.stdout.splitlines()[-1] == "agent"
+    assert result.stdout.count("0000000000000000") == 5
 
 
 def run_filter(machine: str, number: int, arguments: tuple[int, ...] = (), arch: int | None = None) -> int:
     """What a filter answers a call, by the rules of classic BPF: an errno, 0 for allowed."""
-    given = (*arguments, *(0,) * (6 - len(arguments)))
-    data = struct.pack("<IIQ6Q", number, ARCHES[machine] if arch is None else arch, 0, *given)
+    padded = (*arguments, *(0,) * (6 - len(arguments)))
+    data = struct.pack("<IIQ6Q", number, ARCHES[machine] if arch is None else arch, 0, *padded)
     program = list(struct.iter_unpack("HBBI", build_seccomp_filter(machine)))
     place = loaded = 0
     while True:

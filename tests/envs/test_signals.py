@@ -20,7 +20,8 @@ from clawrl_trl.credit import binary
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.episode import Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.errors import UserError
@@ -76,8 +77,8 @@ def rollout(rig: Rig, groups: int = 3, size: int = 4, **options: Any) -> list[Gr
 
 def samples(rig: Rig, group: str) -> dict[str, list[schema.Sample]]:
     """The samples of a group's sessions, in the order of the turns; without those of replies that were cut off."""
-    found: dict[str, list[schema.Sample]] = defaultdict(list)
-    wanted = (
+    by_session: dict[str, list[schema.Sample]] = defaultdict(list)
+    query = (
         select(schema.Session.external_id, schema.Sample)
         .join(schema.Turn, schema.Turn.session_id == schema.Session.id)
         .join(schema.Sample, schema.Sample.turn_id == schema.Turn.id)
@@ -85,9 +86,9 @@ def samples(rig: Rig, group: str) -> dict[str, list[schema.Sample]]:
         .order_by(schema.Turn.seq)
     )
     with rig.ledger.reader() as tx:
-        for name, sample in tx.execute(wanted):
-            found[str(name)].append(sample)
-    return found
+        for name, sample in tx.execute(query):
+            by_session[str(name)].append(sample)
+    return by_session
 
 
 def advantage(sample: schema.Sample) -> float:
@@ -98,13 +99,13 @@ def advantage(sample: schema.Sample) -> float:
 
 def check_group(rig: Rig, group: Group, weight: float, *, stepwise: bool) -> int:
     """Compare what the ledger holds with the definition, worked out anew; returns how many turns there were."""
-    played = {one.session_id: WalkEnv.played[one.session_id] for one in group.episodes}
-    everything = [(s, k, o, told[k]) for s, (o, told) in played.items() for k in range(len(told))]
-    found, count = samples(rig, group.id), 0
+    episodes = {episode.session_id: WalkEnv.played[episode.session_id] for episode in group.episodes}
+    everything = [(s, k, o, signals[k]) for s, (o, signals) in episodes.items() for k in range(len(signals))]
+    by_session, count = samples(rig, group.id), 0
     for session, step, outcome, signal in everything:
-        rivals = [one for one in everything if one[1] == step] if stepwise else everything
-        known = [one[3] for one in rivals if one[3] is not None]
-        usual = sum(known) / len(known) if known else 0.0
+        rivals = [rival for rival in everything if rival[1] == step] if stepwise else everything
+        rival_scores = [rival[3] for rival in rivals if rival[3] is not None]
+        usual = sum(rival_scores) / len(rival_scores) if rival_scores else 0.0
         rewards = [o + weight * (usual if s is None else s) for _, _, o, s in rivals]
         reward = outcome + weight * (usual if signal is None else signal)
         if len(rewards) < 2:
@@ -113,10 +114,10 @@ def check_group(rig: Rig, group: Group, weight: float, *, stepwise: bool) -> int
             expected = 0.0
         else:
             expected = (reward - statistics.mean(rewards)) / (statistics.stdev(rewards) + 1e-6)
-        sample = found[session][step]
+        sample = by_session[session][step]
         assert sample.score == pytest.approx(reward) and advantage(sample) == pytest.approx(expected, abs=1e-6)
         count += 1
-    assert count == sum(map(len, found.values()))
+    assert count == sum(map(len, by_session.values()))
     return count
 
 
@@ -126,9 +127,9 @@ def test_rewards_and_advantages_are_those_of_the_definition(tmp_path: Path, step
         groups = rollout(rig, prm_coef=0.3, stepwise=stepwise)
         counts = [check_group(rig, group, 0.3, stepwise=stepwise) for group in groups]
     assert sum(counts) >= 3 * 4 * 2
-    told = [one.signals for group in groups for one in group.episodes]
-    assert sum(map(len, told)) == sum(
-        one is not None for group in groups for e in group.episodes for one in WalkEnv.played[e.session_id][1]
+    reported = [episode.signals for group in groups for episode in group.episodes]
+    assert sum(map(len, reported)) == sum(
+        signal is not None for group in groups for e in group.episodes for signal in WalkEnv.played[e.session_id][1]
     )
 
 
@@ -137,20 +138,20 @@ def test_replies_that_never_arrived_shift_nothing(tmp_path: Path) -> None:
     engine = ScriptedEngine([says("a"), fails(500, "no"), hangs_up("cut", " off"), says("b")])
     with running(tmp_path / "run", engine=engine, patience_s=0.01) as rig:
         (group,) = rollout(rig, groups=1, prm_coef=1.0, stepwise=True)
-        assert sum(one.finish_reason == "abort" for one in rig.turns()) == 1
-        played = {one.session_id: WalkEnv.played[one.session_id][1] for one in group.episodes}
-        found = samples(rig, group.id)
-        for one in group.episodes:
-            turns = [sample.turn_id for sample in found[one.session_id]]
-            assert [one.signals.get(turn) for turn in turns] == played[one.session_id]
+        assert sum(turn.finish_reason == "abort" for turn in rig.turns()) == 1
+        signals = {episode.session_id: WalkEnv.played[episode.session_id][1] for episode in group.episodes}
+        by_session = samples(rig, group.id)
+        for episode in group.episodes:
+            turns = [sample.turn_id for sample in by_session[episode.session_id]]
+            assert [episode.signals.get(turn) for turn in turns] == signals[episode.session_id]
 
 
 def test_without_a_coefficient_there_are_no_signals(tmp_path: Path) -> None:
     with running(tmp_path / "run") as rig:
         (group,) = rollout(rig, groups=1)
-        scores = {one.score for rows in samples(rig, group.id).values() for one in rows}
-    assert all(one.signals == {} for one in group.episodes)
-    assert scores == {one.outcome for one in group.episodes}
+        scores = {sample.score for rows in samples(rig, group.id).values() for sample in rows}
+    assert all(episode.signals == {} for episode in group.episodes)
+    assert scores == {episode.outcome for episode in group.episodes}
 
 
 def judge_settings(run: Path, url: str | None = None, **more: Any) -> ServeSettings:
@@ -171,19 +172,21 @@ def test_the_run_s_judge_scores_the_steps(scripted: Any, tmp_path: Path) -> None
     assert judge is not None
     with running(tmp_path / "run") as rig:
         (group,) = rollout(rig, groups=1, prm_coef=0.5, judge=judge)
-        found = samples(rig, group.id)
+        by_session = samples(rig, group.id)
     judge.close()
     steps = 0
-    for one in group.episodes:
-        outcome, told = WalkEnv.played[one.session_id]
-        expected = [1.0 if signal == 1.0 else -1.0 for signal in told]
-        assert list(one.signals.values()) == expected
-        assert [sample.score for sample in found[one.session_id]] == [outcome + 0.5 * score for score in expected]
-        steps += len(told)
+    for episode in group.episodes:
+        outcome, signals = WalkEnv.played[episode.session_id]
+        expected = [1.0 if signal == 1.0 else -1.0 for signal in signals]
+        assert list(episode.signals.values()) == expected
+        assert [sample.score for sample in by_session[episode.session_id]] == [
+            outcome + 0.5 * score for score in expected
+        ]
+        steps += len(signals)
     assert len(server.seen) == 3 * steps, "three votes a step"
-    asked = server.seen[0]["body"]["messages"][-1]["content"]
-    assert "request from the owner\ngo\n" in asked and "reply of the assistant\none two three\n" in asked
-    assert "what came next, part 1, from a tool" in asked
+    prompt = server.seen[0]["body"]["messages"][-1]["content"]
+    assert "request from the owner\ngo\n" in prompt and "reply of the assistant\none two three\n" in prompt
+    assert "what came next, part 1, from a tool" in prompt
 
 
 def test_a_judge_that_hangs_costs_its_time_out_and_no_score(tmp_path: Path) -> None:
@@ -191,10 +194,10 @@ def test_a_judge_that_hangs_costs_its_time_out_and_no_score(tmp_path: Path) -> N
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         judge = StepJudge(judge_settings(tmp_path / "judged", url, judge_timeout=0.2))
         groups = rollout(rig, groups=2, size=2, prm_coef=0.5, judge=judge)
-        outcomes = {one.outcome for group in groups for one in group.episodes}
+        outcomes = {episode.outcome for group in groups for episode in group.episodes}
         scores = {s.score for group in groups for rows in samples(rig, group.id).values() for s in rows}
         judge.close()
-    assert [one.signals for group in groups for one in group.episodes] == [{}] * 4
+    assert [episode.signals for group in groups for episode in group.episodes] == [{}] * 4
     assert scores == outcomes, "what was not judged is no score"
 
 
@@ -207,7 +210,7 @@ def test_a_judge_with_devices_of_its_own_is_found_with_its_key(scripted: Any, tm
         judge = StepJudge(settings)
         assert judge.collect_scores({"t": judge.ask(step)}) == {"t": 1.0}
         judge.close()
-    assert [one["headers"].get("authorization") for one in server.seen] == ["Bearer its-key", None]
+    assert [request["headers"].get("authorization") for request in server.seen] == ["Bearer its-key", None]
 
 
 def test_a_judge_that_is_away_or_undecided_gives_no_score(scripted: Any, tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_an_own_reward_scores_steps_and_other_judges_leave_it_to_the_world(tmp_p
     with running(tmp_path / "run") as rig:
         (group,) = rollout(rig, groups=1, prm_coef=1.0, judge=judge)
     judge.close()
-    assert {score for one in group.episodes for score in one.signals.values()} == {0.25}
+    assert {score for episode in group.episodes for score in episode.signals.values()} == {0.25}
     ServeSettings(run=str(tmp_path), custom_rm_path=f"{tmp_path}/mine.py:nothing").save()
     with pytest.raises(UserError, match="nothing"):
         StepJudge.of_run(tmp_path)

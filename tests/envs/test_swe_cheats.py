@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.swe.grading import grade
 from clawrl_trl.envs.swe.tasks import SweTask, read_swe_tasks
 from recipes.tasks.swe import make_diff
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
 TASKS = [read_swe_tasks(SHIPPED / "train.jsonl", difficulty=difficulty)[0] for difficulty in (1, 2, 3)]
@@ -124,7 +124,7 @@ def _read():
 """
 
 
-def added(task: SweTask, code: str) -> str:
+def make_cheat(task: SweTask, code: str) -> str:
     """A diff that puts code before that of the file which the oracle mends."""
     name = next(name for name in task.files if f"+++ b/{name}" in task.patch)
     return make_diff(task.files, {**task.files, name: code + task.files[name]})
@@ -133,7 +133,7 @@ def added(task: SweTask, code: str) -> str:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_code_that_fools_pytest_from_inside_is_not_paid(task: SweTask, cheat: str) -> None:
-    graded = grade(task, added(task, CHEATS[cheat]), timeout=60.0)
+    graded = grade(task, make_cheat(task, CHEATS[cheat]), timeout=60.0)
     assert not graded.resolved
 
 

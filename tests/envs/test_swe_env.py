@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import SWEEnv, read_swe_tasks
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.swe.checkout import LIMITS, Checkout
 from clawrl_trl.envs.swe.grading import _grade_unwritable_tests, _restore_base_files, grade, list_paths, read_log
@@ -23,7 +23,7 @@ from clawrl_trl.envs.swe.tasks import SENTINEL, SweTask, format_action
 from clawrl_trl.errors import UserError
 from recipes.tasks.swe import make_diff
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "swe"
@@ -62,9 +62,9 @@ def play(env: SWEEnv, *commands: str) -> Any:
 
 @pytest.fixture
 def env() -> Iterator[SWEEnv]:
-    made = SWEEnv([TASK])
-    yield made
-    made.close()
+    swe_env = SWEEnv([TASK])
+    yield swe_env
+    swe_env.close()
 
 
 def test_specs() -> None:
@@ -129,9 +129,9 @@ def test_no_time_left_ends_the_episode() -> None:
 
 
 def test_long_output_shows_its_beginning_and_end(env: SWEEnv) -> None:
-    said = play(env, "python -c \"print('a' * 6000 + 'b' * 6000)\"")["message"]
-    assert "a" * 5000 + "\n[... 2001 characters left out ...]\n" + "b" * 4999 + "\n" in said
-    assert "a" * 5001 not in said
+    message = play(env, "python -c \"print('a' * 6000 + 'b' * 6000)\"")["message"]
+    assert "a" * 5000 + "\n[... 2001 characters left out ...]\n" + "b" * 4999 + "\n" in message
+    assert "a" * 5001 not in message
 
 
 @pytest.mark.parametrize("text", ["no block", "```bash\nls\n```\n```bash\nls\n```", "```python\n1\n```"])
@@ -147,8 +147,8 @@ def test_the_bash_tool() -> None:
     assert json.loads(state["tools"])[0]["function"]["name"] == "bash"
 
     def call(*arguments: dict[str, str]) -> str:
-        calls = [{"id": f"c{i}", "function": {"name": "bash", "arguments": json.dumps(one)}}
-                 for i, one in enumerate(arguments)]  # fmt: skip
+        calls = [{"id": f"c{i}", "function": {"name": "bash", "arguments": json.dumps(call_arguments)}}
+                 for i, call_arguments in enumerate(arguments)]  # fmt: skip
         return json.dumps({"role": "assistant", "content": "", "tool_calls": calls})
 
     state = env.step(state.set("action", call({"command": "ls"})))["next"]
@@ -310,8 +310,8 @@ def test_hidden_tests_that_do_not_fit_break_the_world() -> None:
 def git(folder: Path, *arguments: str) -> str:
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
     command = ["git", "-c", "protocol.file.allow=always", *arguments]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **who}, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    result = subprocess.run(command, cwd=folder, env={**os.environ, **who}, capture_output=True, text=True, check=True)
+    return result.stdout.strip()
 
 
 @pytest.fixture
@@ -394,13 +394,13 @@ def test_add(case):
     assert add(1, 2) == 3 and case != WRONG
 """
 
-    def named(name: str, wrong: str = "None") -> SweTask:
+    def make_task(name: str, wrong: str = "None") -> SweTask:
         hidden = {**FILES, "test_cases.py": cases.replace("WRONG", wrong)}
         more = {"test_patch": make_diff(FILES, hidden), "fail_to_pass": [name], "pass_to_pass": []}
         return SweTask(**{**vars(TASK), **more})
 
-    assert grade(named("test_cases.py::test_add[one"), TASK.patch).resolved
-    assert not grade(named("test_cases.py::test_add[one", wrong="'one more'"), TASK.patch).resolved
+    assert grade(make_task("test_cases.py::test_add[one"), TASK.patch).resolved
+    assert not grade(make_task("test_cases.py::test_add[one", wrong="'one more'"), TASK.patch).resolved
     bare = SweTask(**{**vars(TASK), "fail_to_pass": ["test_add"], "pass_to_pass": ["test_same"]})
     assert grade(bare, TASK.patch).resolved and not grade(bare, "").resolved
     missing = SweTask(**{**vars(TASK), "fail_to_pass": ["test_nothing"], "pass_to_pass": []})
@@ -410,8 +410,8 @@ def test_add(case):
 def test_logs_of_pytest_and_unittest() -> None:
     log = "PASSED t.py::test_a[x y]\nFAILED t.py::test_b - assert 1\nXFAIL t.py::test_c\nERROR t.py::test_d\n"
     log += "test_e (m.T) ... ok\ntest_f (m.T.test_f) ... FAIL\n"
-    read = read_log(log)
-    assert read == {
+    results = read_log(log)
+    assert results == {
         "t.py::test_a[x": True,  # a name ends at a blank, as in SWE-bench's own reading
         "t.py::test_b": False,
         "t.py::test_c": True,

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.envs.terminal.task_world import TaskWorld
 from clawrl_trl.errors import UserError
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 
 HARBOR = {
@@ -46,11 +46,21 @@ def test_both_layouts_are_read(tmp_path: Path) -> None:
     task(HARBOR).write(tmp_path / "one")
     task(BENCH).write(tmp_path / "two")
     (tmp_path / "README.md").write_text("not a task")
-    one, two = load_tasks(tmp_path)
-    assert (one.id, one.instruction, one.difficulty, one.verifier_timeout) == ("one", "Write 7 to a.txt.", 1, 20.0)
-    assert (two.id, two.instruction, two.difficulty, two.verifier_timeout) == ("two", "Write 7 to a.txt.", 3, 90.0)
-    assert (one.solution, two.solution) == ("solution/solve.sh", "solution.sh")
-    assert load_tasks(tmp_path / "one") == [one] and load_tasks(tmp_path, difficulty=3) == [two]
+    first, second = load_tasks(tmp_path)
+    assert (first.id, first.instruction, first.difficulty, first.verifier_timeout) == (
+        "one",
+        "Write 7 to a.txt.",
+        1,
+        20.0,
+    )
+    assert (second.id, second.instruction, second.difficulty, second.verifier_timeout) == (
+        "two",
+        "Write 7 to a.txt.",
+        3,
+        90.0,
+    )
+    assert (first.solution, second.solution) == ("solution/solve.sh", "solution.sh")
+    assert load_tasks(tmp_path / "one") == [first] and load_tasks(tmp_path, difficulty=3) == [second]
 
 
 def test_a_file_of_tasks_says_the_same_as_folders(tmp_path: Path) -> None:
@@ -88,8 +98,8 @@ def test_mistakes_of_the_user(tmp_path: Path) -> None:
 
 
 def test_the_oracles_actions() -> None:
-    call, done = task(HARBOR).oracle()
-    assert '"command": "echo 7 > a.txt"' in call and done == "Done."
+    call, answer = task(HARBOR).oracle()
+    assert '"command": "echo 7 > a.txt"' in call and answer == "Done."
     assert task(HARBOR, **{"solution/solve.sh": None}).oracle() == []
 
 
@@ -162,8 +172,8 @@ class TestWorld:
         with TaskWorld(task(HARBOR)) as world:
             world.set_up()
             with world.open_sandbox() as sandbox:
-                done = sandbox.run(["bash", "-c", "ls /tests /logs /solution; touch /tests"], timeout=60)
-            assert done.exit_code != 0 and done.stdout == ""
+                result = sandbox.run(["bash", "-c", "ls /tests /logs /solution; touch /tests"], timeout=60)
+            assert result.exit_code != 0 and result.stdout == ""
 
     @pytest.mark.parametrize(
         "dockerfile",

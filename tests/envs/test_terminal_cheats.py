@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
 from clawrl_trl.envs.terminal.task_world import TaskWorld
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "terminal"
 KINDS = ("script", "repair", "program")

@@ -12,13 +12,13 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import TerminalEnv
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.resource_limits import iterate_descendants
 from clawrl_trl.envs.terminal.task_folder import TaskFolder
 from clawrl_trl.errors import UserError
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 TEST = '[ "$(cat /app/a.txt)" = {} ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n'
 
@@ -46,7 +46,7 @@ def play(env: TerminalEnv, *actions: str) -> Any:
     return state
 
 
-def told(env: TerminalEnv, *actions: str) -> str:
+def play_and_read(env: TerminalEnv, *actions: str) -> str:
     return play(env, *actions)["message"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
 
 
@@ -85,13 +85,13 @@ def test_the_outcome_is_twice_the_share_of_tests_less_one() -> None:
 
 def test_the_shell_is_one_and_persistent(env: TerminalEnv) -> None:
     actions = (call("shell_exec", command="mkdir d; cd d; x=7"), call("write_file", path="f", content="text"))
-    assert told(env, *actions, call("shell_exec", command="cat f; echo $x; pwd")) == "text7\n/work/d"
+    assert play_and_read(env, *actions, call("shell_exec", command="cat f; echo $x; pwd")) == "text7\n/work/d"
 
 
 def test_the_references_names_are_understood(env: TerminalEnv) -> None:
     write = call("shell_write_content_to_file", file_path="a.txt", content="7\n")
     show = call("shell_exec", id="main", command="cat a.txt", block=True)
-    assert told(env, write, show) == "7"
+    assert play_and_read(env, write, show) == "7"
 
 
 def test_talking_to_a_program() -> None:
@@ -101,12 +101,12 @@ def test_talking_to_a_program() -> None:
     busy = env.step(state.set("action", call("shell_exec", command="ls")))["next"]
     assert "A command is still running" in busy["message"]
     state = env.step(busy.set("action", call("shell_write_to_process", input="7")))["next"]
-    said = state["message"]
-    while "wrote" not in said and not state["done"]:
+    output = state["message"]
+    while "wrote" not in output and not state["done"]:
         state = env.step(state.set("action", call("shell_view")))["next"]
-        said += state["message"]
+        output += state["message"]
     state = env.step(state.set("action", "Done."))["next"]
-    assert "wrote" in said and state["outcome"].item() == 1.0
+    assert "wrote" in output and state["outcome"].item() == 1.0
     env.close()
 
 
@@ -189,10 +189,10 @@ def test_a_pool() -> None:
     try:
         state = pool.reset()
         for actions in ([call("shell_exec", command=f"echo {n} > a.txt") for n in range(envs)], ["Done."] * envs):
-            for one, action in zip(state.unbind(0), actions, strict=True):
-                one.set("action", action)
+            for row, action in zip(state.unbind(0), actions, strict=True):
+                row.set("action", action)
             state = pool.step(state)["next"]
-        assert [one["outcome"].item() for one in state.unbind(0)] == [1.0] * envs
+        assert [row["outcome"].item() for row in state.unbind(0)] == [1.0] * envs
     finally:
         pool.close()
 
@@ -202,7 +202,7 @@ def test_mistakes_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         TerminalEnv(tmp_path / "none")
     with pytest.raises(UserError, match="bubblewrap, docker, none"):
         TerminalEnv([task(7)], backend="chroot")
-    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.find_bubblewrap_trouble", lambda: "bwrap is not installed")
+    monkeypatch.setattr("clawrl_trl.envs.sandbox.backends.diagnose_bubblewrap", lambda: "bwrap is not installed")
     with pytest.raises(UserError, match="--env_options"):
         TerminalEnv([task(7)])
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.sandbox.limits import Limits
 from clawrl_trl.envs.sandbox.sandbox import Sandbox
 from clawrl_trl.envs.terminal.shell import MAX_OUTPUT_BYTES, CommandFolder, Shell, ShellBroken
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 LONG = 120.0
 SHORT = 0.5

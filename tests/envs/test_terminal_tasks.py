@@ -9,12 +9,12 @@ import pytest
 
 from clawrl_trl.envs import TerminalEnv
 from clawrl_trl.envs.check_tasks import TaskCheck, check_tasks, find_task_sets
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks, save_tasks
 from clawrl_trl.errors import UserError
 from recipes.tasks import terminal
 
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = [pytest.mark.sandbox, pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")]
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks" / "terminal"
 
@@ -109,9 +109,9 @@ class TestOracles:
         stuck = TaskFolder("stuck", {k: v for k, v in good.files.items() if not k.startswith("solution")})
         save_tasks([good, free, stuck], tmp_path / "set.jsonl")
         command = [sys.executable, "-m", "clawrl_trl.cli.main", "tasks", "check", str(tmp_path)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert process.returncode == 1, process.stderr
-        assert "free: oracle +1, nothing done +1" in process.stdout and "stuck: oracle +nan" in process.stdout
-        assert process.stdout.endswith("3 tasks, 1 of them sound, 2 not.\n") and good.id not in process.stdout
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 1, result.stderr
+        assert "free: oracle +1, nothing done +1" in result.stdout and "stuck: oracle +nan" in result.stdout
+        assert result.stdout.endswith("3 tasks, 1 of them sound, 2 not.\n") and good.id not in result.stdout
         rows = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False).stdout.splitlines()
         assert [json.loads(row)["ok"] for row in rows] == [True, False, False]

@@ -14,7 +14,7 @@ from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
 from clawrl_trl.envs import ToolCallEnv, read_tool_tasks
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.toolcall.env import compute_outcome
 from clawrl_trl.envs.toolcall.tasks import ToolTask, make_action
 from clawrl_trl.envs.toolcall.tools_config import load_tools
@@ -24,7 +24,7 @@ from recipes.tasks import toolcall as taskgen
 from recipes.tasks.splits import SPLITS, write_splits
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks" / "toolcall"
-TROUBLE = find_bubblewrap_trouble()
+TROUBLE = diagnose_bubblewrap()
 sandboxed = pytest.mark.skipif(bool(TROUBLE), reason=f"needs bubblewrap: {TROUBLE}")
 SUM = ToolTask("sum", "How much is 3 + 4?", answer="7")
 CALLS = ToolTask("calls", "Add 3 and 4.", calls=[{"name": "add", "arguments": {"a": 3, "b": 4}}])
@@ -57,7 +57,7 @@ def step(env: ToolCallEnv, state: Any, *calls: Json, text: str = "") -> Any:
     return env.step(state.set("action", make_action(calls, text)))["next"]
 
 
-def results(state: Any) -> list[str]:
+def read_results(state: Any) -> list[str]:
     return [message["content"] for message in json.loads(state["conversation"]) if message["role"] == "tool"]
 
 
@@ -110,13 +110,13 @@ def test_calls_of_one_action_run_at_the_same_time() -> None:
 
     env = ToolCallEnv([SUM], tools=[meet])
     state = step(env, env.reset(), *[call("meet")] * 3)
-    assert results(state) == ["met"] * 3
+    assert read_results(state) == ["met"] * 3
 
 
 def test_mistakes_are_observations() -> None:
     env = ToolCallEnv([SUM], tools=[add])
     state = step(env, env.reset(), call("sub", a=1), call("add", a=1), call("add", a=1, b=1))
-    unknown, wrong, right = results(state)
+    unknown, wrong, right = read_results(state)
     assert unknown == "Error: there is no tool 'sub'; there are: add." and wrong.startswith("Error: the arguments")
     assert right == "2" and state["faults"].item() == 0 and not state["done"]
 
@@ -124,9 +124,9 @@ def test_mistakes_are_observations() -> None:
 def test_calls_and_results_are_bounded() -> None:
     env = ToolCallEnv([SUM], tools=[add, long], max_calls=3, result_length=101)
     state = step(env, env.reset(), call("long", n=101), call("long", n=500))
-    assert results(state) == ["x" * 101, "x" * 51 + "\n[... 399 characters left out ...]\n" + "x" * 50]
+    assert read_results(state) == ["x" * 101, "x" * 51 + "\n[... 399 characters left out ...]\n" + "x" * 50]
     state = step(env, state, call("add", a=1, b=1), call("add", a=1, b=2))
-    assert results(state)[2] == "2" and results(state)[3].startswith("Error: no call is left")
+    assert read_results(state)[2] == "2" and read_results(state)[3].startswith("Error: no call is left")
     assert step(env, state, text="7")["reward"].item() == 1.0
 
 
@@ -150,7 +150,7 @@ def test_a_task_offers_some_of_the_tools() -> None:
                       tools=[add, long])  # fmt: skip
     state = env.reset()
     assert [tool["function"]["name"] for tool in json.loads(state["tools"])] == ["add"]
-    assert results(step(env, state, call("long", n=1)))[0].startswith("Error: there is no tool 'long'")
+    assert read_results(step(env, state, call("long", n=1)))[0].startswith("Error: there is no tool 'long'")
     state = step(env, env.reset(), text="1")
     assert state["dropped"] and "the tool 'no'" in state["reason"] and state["reward"].isnan().all()
 
@@ -180,7 +180,7 @@ def test_environments_share_the_tools_of_a_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(first._toolsets[0], "close", lambda: closed.append(1))
     assert first._toolsets is second._toolsets
     state = step(second, second.reset(), call("one"))
-    assert results(state) == ["1"] and step(second, state, text="1")["done"]
+    assert read_results(state) == ["1"] and step(second, state, text="1")["done"]
     closed.clear()
     first.close()
     first.close()
@@ -214,8 +214,8 @@ def test_in_a_pool(shipped: list[Any]) -> None:
         state = pool.reset()
         for i in range(3):
             state[i].set("action", tasks[i].oracle()[0])
-        done = pool.step(state)["next"]
-        assert done["reward"].flatten().tolist() == [1.0] * 3 and not done["dropped"].any()
+        last = pool.step(state)["next"]
+        assert last["reward"].flatten().tolist() == [1.0] * 3 and not last["dropped"].any()
     finally:
         pool.close()
 
@@ -232,7 +232,7 @@ def test_every_oracle_passes_and_every_no_op_fails(split: str, shipped: list[Any
             for action in actions:
                 assert not state["done"], task.id
                 state = env.step(state.set("action", action))["next"]
-            assert state["reward"].item() == outcome, (task.id, state["reason"], results(state))
+            assert state["reward"].item() == outcome, (task.id, state["reason"], read_results(state))
     env.close()
 
 
@@ -244,7 +244,7 @@ def test_many_episodes_leave_nothing(shipped: list[Any], tmp_path: Path, monkeyp
 
     def episode() -> None:
         state = step(env, env.reset(), *calls)
-        assert results(state) == ["2", "2"]
+        assert read_results(state) == ["2", "2"]
         assert step(env, state, text="2")["reward"].item() == 1.0
 
     episode()
@@ -267,9 +267,11 @@ def test_the_shipped_tasks_are_what_the_seed_gives(tmp_path: Path) -> None:
 
 def test_the_shipped_splits_are_apart_and_the_first_step_is_short() -> None:
     train, heldout = (read_tool_tasks(FOLDER / f"{split}.jsonl") for split in ("train", "heldout"))
-    asked = [{json.dumps(list(task.calls)) + (task.answer or "") + task.question * bool(task.answer) for task in tasks}
-             for tasks in (train, heldout)]  # fmt: skip
-    assert not asked[0] & asked[1] and len(train) == 120 and len(heldout) == 60
+    questions = [
+        {json.dumps(list(task.calls)) + (task.answer or "") + task.question * bool(task.answer) for task in tasks}
+        for tasks in (train, heldout)
+    ]
+    assert not questions[0] & questions[1] and len(train) == 120 and len(heldout) == 60
     for task in train + heldout:
         if task.difficulty == 1:
             assert len(task.oracle()) == 1 and len(task.question.split()) < 10

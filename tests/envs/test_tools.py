@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.envs.base.agent import WorldBroken
-from clawrl_trl.envs.sandbox.backends import find_bubblewrap_trouble
+from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.toolcall import tools as tools_module
 from clawrl_trl.envs.toolcall.tools import FunctionTools, map_tools
 from clawrl_trl.envs.toolcall.tools_config import load_tools
@@ -110,7 +110,7 @@ def test_two_tools_of_one_name_are_the_users_mistake() -> None:
         map_tools([FunctionTools(add), FunctionTools(add)])
 
 
-def config(folder: Path, content: object) -> Path:
+def write_config(folder: Path, content: object) -> Path:
     path = folder / "tools.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
@@ -120,10 +120,12 @@ def test_functions_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "mine.py").write_text(
         'def half(x: int) -> float:\n    """Half.\n\n    Args:\n        x: It."""\n    return x / 2\n'
     )
-    monkeypatch.setenv("TOOLS_CONFIG", str(config(tmp_path, {"functions": ["mine.py:half", "base64:b64encode"]})))
+    monkeypatch.setenv(
+        "TOOLS_CONFIG", str(write_config(tmp_path, {"functions": ["mine.py:half", "base64:b64encode"]}))
+    )
     with pytest.raises(UserError, match="'b64encode' can't be a tool"):
         load_tools()
-    [toolset] = load_tools(config(tmp_path, {"functions": ["mine.py:half"]}))
+    [toolset] = load_tools(write_config(tmp_path, {"functions": ["mine.py:half"]}))
     assert toolset.open().call("half", {"x": 3}, 30.0) == "1.5"
 
 
@@ -146,18 +148,18 @@ def test_functions_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_wrong_config_is_the_users_mistake(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        load_tools(config(tmp_path, content))
+        load_tools(write_config(tmp_path, content))
 
 
 @pytest.mark.sandbox
-@pytest.mark.skipif(bool(find_bubblewrap_trouble()), reason=f"needs bubblewrap: {find_bubblewrap_trouble()}")
+@pytest.mark.skipif(bool(diagnose_bubblewrap()), reason=f"needs bubblewrap: {diagnose_bubblewrap()}")
 def test_limits_of_the_interpreter_in_a_config(tmp_path: Path) -> None:
-    [toolset] = load_tools(config(tmp_path, {"code_interpreter": {"memory_mb": 100}}))
+    [toolset] = load_tools(write_config(tmp_path, {"code_interpreter": {"memory_mb": 100}}))
     tools = toolset.open()
     assert "MemoryError" in tools.call("code_interpreter", {"code": "x = b'1' * (200 << 20)"}, 60.0)
     tools.close()
     with pytest.raises(UserError, match="takes limits or true"):
-        load_tools(config(tmp_path, {"code_interpreter": {"colour": 1}}))
+        load_tools(write_config(tmp_path, {"code_interpreter": {"colour": 1}}))
 
 
 def test_no_config_is_the_users_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,18 +35,18 @@ def env_of(folder: Path) -> GUIEnv:
 
 
 def pictures(conversation: str) -> list[Any]:
-    messages = [one for one in json.loads(conversation) if isinstance(one["content"], list)]
-    return [part for one in messages for part in one["content"] if part["type"] == "image_url"]
+    messages = [message for message in json.loads(conversation) if isinstance(message["content"], list)]
+    return [part for message in messages for part in message["content"] if part["type"] == "image_url"]
 
 
 def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> None:
     engine, env = TinyVL(), env_of(tmp_path)
     with running(tmp_path / "run", engine=engine, max_model_len=8192) as rig:
         policy = GatewayPolicy(rig.url, stream_share=0.0)
-        state, screens, asked = env.reset(), [], []
+        state, screens, conversations = env.reset(), [], []
         for step in range(KEPT_IMAGES + 2):
             screens.append(state["screenshot"].permute(1, 2, 0).numpy())
-            asked.append(json.loads(state["conversation"]))
+            conversations.append(json.loads(state["conversation"]))
             assert len(pictures(state["conversation"])) == min(step + 1, KEPT_IMAGES)
             state = env.step(policy(state))["next"]
             assert env.scene is not None and not state["done"] and state["faults"].item() == 0
@@ -58,23 +58,23 @@ def test_a_model_sees_the_screen_and_its_clicks_come_back(tmp_path: Path) -> Non
         turns = rig.turns()
     env.close()
     assert len({screen.tobytes() for screen in screens}) == len(screens), "each click shows"
-    for step, seen in enumerate(engine.seen):
-        shown = screens[max(0, step + 1 - KEPT_IMAGES) : step + 1]
-        assert len(seen.images) == len(shown)
-        assert all(np.array_equal(*pair) for pair in zip(seen.images, shown, strict=True))
-        prepared = engine.prepare(images=[Image.fromarray(one) for one in shown], return_tensors="pt")
-        assert torch.equal(seen.pixel_values, prepared["pixel_values"])
+    for step, observed in enumerate(engine.seen):
+        expected = screens[max(0, step + 1 - KEPT_IMAGES) : step + 1]
+        assert len(observed.images) == len(expected)
+        assert all(np.array_equal(*pair) for pair in zip(observed.images, expected, strict=True))
+        prepared = engine.prepare(images=[Image.fromarray(picture) for picture in expected], return_tensors="pt")
+        assert torch.equal(observed.pixel_values, prepared["pixel_values"])
         patches = int(prepared["image_grid_thw"].prod(-1).sum())
-        assert seen.prompt_ids.count(engine.tokenizer.convert_tokens_to_ids(PAD)) == patches // 4
+        assert observed.prompt_ids.count(engine.tokenizer.convert_tokens_to_ids(PAD)) == patches // 4
     # The gateway passes the parts on as they are, and keeps them so.
-    assert [one["messages"] for one in engine.requests] == asked == [turn.messages for turn in turns]
-    for turn, seen in zip(turns, engine.seen, strict=True):
+    assert [request["messages"] for request in engine.requests] == conversations == [turn.messages for turn in turns]
+    for turn, observed in zip(turns, engine.seen, strict=True):
         assert turn.kind == "main" and turn.prompt_ids is not None and turn.completion_ids is not None
-        assert turn.prompt_ids.tolist() == seen.prompt_ids
-        assert json.dumps(list(seen.point)) in engine.tokenizer.decode(turn.completion_ids)
+        assert turn.prompt_ids.tolist() == observed.prompt_ids
+        assert json.dumps(list(observed.point)) in engine.tokenizer.decode(turn.completion_ids)
         assert turn.trainable
-        stored = [np.array(Image.open(io.BytesIO(one))) for one in read_contents(turn.messages)]
-        assert all(np.array_equal(*pair) for pair in zip(stored, seen.images, strict=True))
+        stored_arrays = [np.array(Image.open(io.BytesIO(content))) for content in read_contents(turn.messages)]
+        assert all(np.array_equal(*pair) for pair in zip(stored_arrays, observed.images, strict=True))
 
 
 def test_what_the_model_says_depends_on_what_it_sees() -> None:

@@ -61,9 +61,9 @@ TASK = X11Task(
 
 @pytest.fixture
 def env() -> Iterator[GUIEnv]:
-    one = GUIEnv([TASK])
-    yield one
-    one.close()
+    gui_env = GUIEnv([TASK])
+    yield gui_env
+    gui_env.close()
 
 
 def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
@@ -77,7 +77,7 @@ def test_the_oracle_solves_it_and_doing_nothing_does_not(env: GUIEnv) -> None:
 
 def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) -> None:
     env.reset()
-    button = next(one for one in env.elements if one.value == "100x40 at 10,60")
+    button = next(element for element in env.elements if element.value == "100x40 at 10,60")
     state = step_with_calls(env, env.reset(), {"action": "wait", "time": 0})
     state = step_with_calls(env, state, {"action": "left_click", "ref": button.ref})
     assert state["difference"].item() > 0.02
@@ -87,7 +87,7 @@ def test_a_window_is_clicked_by_its_number_and_the_picture_changes(env: GUIEnv) 
 
 def test_every_character_is_a_key() -> None:
     text = "a.+ -!é"
-    keys = ({"action": "key", "keys": [one]} for one in text)
+    keys = ({"action": "key", "keys": [character]} for character in text)
     oracle = ({"action": "left_click", "coordinate": BOX}, *keys, {"action": "left_click", "coordinate": SAVE})
     with closing(GUIEnv([replace(TASK, expected={"note.txt": text}, oracle=oracle)])) as env:
         assert solve(env, env.reset())["reward"].item() == 1.0
@@ -113,12 +113,12 @@ def test_a_window_that_vanishes_between_two_questions_is_left_out(
     def query_tree(window: Window) -> object:
         if window.get_wm_name() == "Notes":
             raise Gone
-        return asked(window)
+        return original(window)
 
-    asked = Window.query_tree
+    original = Window.query_tree
     env.reset()
     monkeypatch.setattr(Window, "query_tree", query_tree)
-    assert [one.name for one in env.scene.screen.read_outline()] == ["Notes"]  # type: ignore[union-attr]
+    assert [element.name for element in env.scene.screen.read_outline()] == ["Notes"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("ask", [X11Screen.capture, X11Screen.read_outline])
@@ -173,8 +173,8 @@ def test_a_program_sees_nothing_but_its_folder(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("CLAWRL_SECRET", "secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = PRIER.replace("HOME", repr(str(tmp_path))).replace("PORT", str(server.getsockname()[1]))
-        seen = "['FileNotFoundError', 'OSError', 'ConnectionRefusedError', None]"
-        task = X11Task("pry", "Look.", ("python", "-c", program), {"seen.txt": seen, "link.txt": "secret"})
+        errors = "['FileNotFoundError', 'OSError', 'ConnectionRefusedError', None]"
+        task = X11Task("pry", "Look.", ("python", "-c", program), {"seen.txt": errors, "link.txt": "secret"})
         with closing(GUIEnv([task])) as env:
             state = step_with_calls(env, env.reset(), {"action": "wait", "time": 0})
             assert state["progress"].item() == 0.5, "what it saw is right, and a link is not followed"

@@ -15,7 +15,8 @@ from clawrl_trl.credit import LedgerSource
 from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
-from clawrl_trl.envs.rollout.rollout import Group, Rollout
+from clawrl_trl.envs.rollout.episode import Group
+from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.swe.env import SYSTEM
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict

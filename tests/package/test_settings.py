@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.config.serving import ENVIRONMENT, KEY_ENVIRONMENT, ServeSettings, find_api_key, find_client_key
+from clawrl_trl.config.api_keys import KEY_ENVIRONMENT, read_api_key, read_client_key
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.config.serving_arguments import ENVIRONMENT
 from clawrl_trl.doctor.command import parse_arguments
 from clawrl_trl.errors import UserError
 from clawrl_trl.serving.attach import _make_flags
@@ -29,7 +31,7 @@ def test_the_references_variables_are_defaults(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SGLANG_API_KEY", "secret")
     settings = ServeSettings()
     assert (settings.port, settings.model_name_or_path, settings.judge_votes) == (31234, "/models/mine", 5)
-    assert find_api_key("chat") == "secret"
+    assert read_api_key("chat") == "secret"
     assert ServeSettings(port=1).port == 1
 
 
@@ -140,4 +142,4 @@ def test_our_clients_present_one_of_several_keys(
     monkeypatch: pytest.MonkeyPatch, keys: str, presented: str | None
 ) -> None:
     monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", keys)
-    assert find_client_key("feedback") == presented
+    assert read_client_key("feedback") == presented

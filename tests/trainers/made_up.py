@@ -49,7 +49,7 @@ def make_samples(
 ) -> list[TrainingSample]:
     """Ragged random samples with scores, teachers and behaviour log-probs."""
     rng = np.random.default_rng(seed)
-    found = []
+    samples = []
     for index in range(count):
         length = int(rng.integers(2, 9))
         values: dict[str, Any] = {
@@ -63,8 +63,8 @@ def make_samples(
             "plain_logprobs": -rng.uniform(0.1, 5.0, length),
             **fixed,
         }
-        found.append(TrainingSample(**values))
-    return found
+        samples.append(TrainingSample(**values))
+    return samples
 
 
 def with_candidates(sample: TrainingSample, k: int, seed: int = 0, *, empty: float = 0.0) -> TrainingSample:

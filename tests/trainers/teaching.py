@@ -31,8 +31,8 @@ async def sample(engine: EngineClient, request: str, version: int = 0, **options
     messages = [{"role": "user", "content": request}]
     body = {"messages": messages, "max_tokens": 40, "temperature": 1.0} | options
     model = f"policy-v{version}" if version else "base"
-    wanted = {"model": model, "logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-    reply = await engine.chat(body | wanted)
+    extra = {"model": model, "logprobs": True, "top_logprobs": 0, "return_token_ids": True}
+    reply = await engine.chat(body | extra)
     choice = reply["choices"][0]
     return Turn(
         session_id="",
@@ -71,11 +71,14 @@ async def judge(ledger: Ledger, engine: EngineClient, sampled: list[Turn], judge
     await task
 
 
-def taught(ledger: Ledger) -> list[tuple[Sample, Turn, Verdict]]:
+def list_taught_samples(ledger: Ledger) -> list[tuple[Sample, Turn, Verdict]]:
     """The samples there are, with their turns and verdicts."""
     with ledger.reader() as tx:
-        found = [(one, turns.get(tx, one.turn_id), turns.verdict_of(tx, one.turn_id)) for one in tx.query(Sample)]
-    return [(sample, turn, verdict) for sample, turn, verdict in found if turn and verdict]
+        rows = [
+            (sample, turns.get(tx, sample.turn_id), turns.verdict_of(tx, sample.turn_id))
+            for sample in tx.query(Sample)
+        ]
+    return [(sample, turn, verdict) for sample, turn, verdict in rows if turn and verdict]
 
 
 @cache
@@ -102,8 +105,8 @@ def check(policy: Any, base: Any, k: int, sample: Sample, turn: Turn, verdict: V
     """
     completion = torch.tensor(turn.completion_ids.tolist())[:, None]  # type: ignore[union-attr]
     plain, teacher = log_probs(policy, turn), log_probs(base, turn, verdict.hint)
-    for stored, dense in ((sample.plain_logprobs, plain), (sample.teacher_logprobs, teacher)):
-        np.testing.assert_allclose(stored, dense.gather(1, completion)[:, 0], atol=5e-3)
+    for logps, dense in ((sample.plain_logprobs, plain), (sample.teacher_logprobs, teacher)):
+        np.testing.assert_allclose(logps, dense.gather(1, completion)[:, 0], atol=5e-3)
     ids = torch.tensor(sample.topk_ids).reshape(len(completion), k).long()
     logprobs = torch.tensor(sample.topk_logprobs).reshape(ids.shape)
     known = ids >= 0

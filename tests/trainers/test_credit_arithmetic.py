@@ -42,7 +42,7 @@ class TestBinary:
         values, groups = [row[0] for row in rows], [row[1] for row in rows]
         advantages, constant = binary(values, groups)
         for key in set(groups):
-            indices = [i for i, one in enumerate(groups) if one == key]
+            indices = [i for i, group in enumerate(groups) if group == key]
             if len(indices) == 1:
                 assert advantages[indices[0]] == values[indices[0]]
                 continue
@@ -62,11 +62,11 @@ class TestOPD:
     @given(gaps, st.floats(0.1, 5), st.randoms())
     def test_bounded_signed_and_never_zero_filled(self, teacher: np.ndarray, clip: float, random: object) -> None:
         student = np.roll(np.nan_to_num(teacher, nan=-1.0), 1)
-        found = opd(teacher, student, clip)
-        assert found is not None
+        gap = opd(teacher, student, clip)
+        assert gap is not None
         known = np.isfinite(teacher)
-        assert np.isnan(found[~known]).all()
-        np.testing.assert_allclose(found[known], np.clip(teacher - student, -clip, clip)[known])
+        assert np.isnan(gap[~known]).all()
+        np.testing.assert_allclose(gap[known], np.clip(teacher - student, -clip, clip)[known])
 
     def test_lengths_must_fit(self) -> None:
         with pytest.raises(ValueError, match="shape"):
@@ -86,8 +86,8 @@ class TestAcceptedPrefix:
 
     @given(gaps)
     def test_a_probability_that_never_rises(self, teacher: np.ndarray) -> None:
-        found = accepted_prefix(teacher, np.roll(np.nan_to_num(teacher, nan=-1.0), 1), len(teacher))
-        assert found[0] == 1.0 and (found >= 0).all() and (np.diff(found) <= 0).all()
+        shares = accepted_prefix(teacher, np.roll(np.nan_to_num(teacher, nan=-1.0), 1), len(teacher))
+        assert shares[0] == 1.0 and (shares >= 0).all() and (np.diff(shares) <= 0).all()
 
 
 class TestCombine:
@@ -101,9 +101,9 @@ class TestCombine:
 
     @given(scores, gaps, st.floats(0.1, 3), st.floats(0.1, 3))
     def test_linear(self, score: float, gap: np.ndarray, w_rl: float, w_opd: float) -> None:
-        found = combine(score, gap, w_rl=w_rl, w_opd=w_opd, length=len(gap))
-        np.testing.assert_allclose(found, w_rl * score + w_opd * np.nan_to_num(gap))
-        assert np.isfinite(found).all()
+        advantages = combine(score, gap, w_rl=w_rl, w_opd=w_opd, length=len(gap))
+        np.testing.assert_allclose(advantages, w_rl * score + w_opd * np.nan_to_num(gap))
+        assert np.isfinite(advantages).all()
 
 
 class TestMerge:

@@ -28,25 +28,25 @@ def divergences(
     model: Any, base: Any, samples: list[TrainingSample], method: str, width: int, slack: float | None = None
 ) -> list[torch.Tensor]:
     """Of each reply with trained tokens, the divergence at each of them; with a slack, of the tokens beyond it."""
-    found = []
+    values = []
     for sample, advantages in zip(samples, plain_advantages(samples, method), strict=True):
         policy = distributions(model, sample, width)
         with torch.no_grad():
             if base is None:
                 with model.disable_adapter():
-                    wanted = distributions(model, sample, width)
+                    target = distributions(model, sample, width)
             else:
-                wanted = distributions(base, sample, width)
-        gaps = policy - wanted
+                target = distributions(base, sample, width)
+        gaps = policy - target
         if slack is not None:
             gaps = torch.where(gaps > slack, gaps - slack, 0.0)
         per_token = (policy.exp() * gaps).sum(-1)
-        if any(one is not None for one in advantages):
-            found.append(per_token[[t for t, one in enumerate(advantages) if one is not None]])
-    return found
+        if any(advantage is not None for advantage in advantages):
+            values.append(per_token[[t for t, advantage in enumerate(advantages) if advantage is not None]])
+    return values
 
 
-def averaged(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
+def average(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
     return torch.stack([row.mean() for row in rows]).mean() if loss_type == "grpo" else torch.cat(rows).mean()
 
 
@@ -58,7 +58,7 @@ def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = No
     inputs = trainer._prepare_inputs(micro)
     loss = trainer.compute_loss(model, inputs)
     loss.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
     model.zero_grad()
 
     width = inputs["prompt_ids"].size(1)
@@ -66,13 +66,13 @@ def check(trainer: AsyncGRPOTrainer, method: str, loss_type: str, base: Any = No
     far = divergences(model, base, samples, method, width, trainer.args.support_slack)
     credit = plain_advantages(samples, method)
     expected = reference_loss(model, samples, credit, "truncate", loss_type, width)
-    expected = expected + trainer.args.beta * averaged(kl, loss_type)
-    expected = expected + trainer.args.support_coef * averaged(far, loss_type)
+    expected = expected + trainer.args.beta * average(kl, loss_type)
+    expected = expected + trainer.args.support_coef * average(far, loss_type)
     expected.backward()
     torch.testing.assert_close(loss.detach(), expected.detach(), rtol=0, atol=1e-6)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=0, atol=1e-6)
     assert trainer._metrics["train"]["kl"] == pytest.approx([float(torch.cat(kl).detach().mean())], abs=1e-6)
     assert torch.cat(kl).min() > 1e-3, "the policy has moved"
     if trainer.args.support_coef:

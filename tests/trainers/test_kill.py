@@ -101,8 +101,8 @@ def test_each_sample_is_trained_once_whatever_dies(tiny: Path, tmp_path: Path) -
         surviving.append(version)
         version = parents[version]
     assert sorted(surviving) == sorted(parents)
-    seen = [sample for version in surviving for sample in trained.get(version, [])]
-    assert len(seen) == len(set(seen)) == 2 * len(DEATHS)
+    sample_ids = [sample for version in surviving for sample in trained.get(version, [])]
+    assert len(sample_ids) == len(set(sample_ids)) == 2 * len(DEATHS)
     store = PolicyStore(tmp_path / "policies")
     assert sorted(path.name for path in store.root.iterdir()) == sorted(f"policy-v{v}" for v in parents if v > 0)
     assert all(store.sha256(policy.version) == policy.sha256 for policy in rows if policy.version > 0)

@@ -25,15 +25,15 @@ from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_tr
 
 def source(ledger: Ledger, **options: Any) -> LedgerSource:
     """A source that ends when there is nothing left to lease."""
-    found = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, **options)
+    ledger_source = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, **options)
 
     def empty() -> bool:
         with ledger.reader() as tx:
             waiting = tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count()
         return waiting == 0
 
-    found.stop = empty
-    return found
+    ledger_source.stop = empty
+    return ledger_source
 
 
 def build(
@@ -105,13 +105,13 @@ class TestVersions:
         trainer.train()
         assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
         with ledger.reader() as tx:
-            found = policies.all(tx)
-            assert [policy.parent for policy in found] == [None, 0, 1, 2]
+            versions = policies.all(tx)
+            assert [policy.parent for policy in versions] == [None, 0, 1, 2]
             assert {sample.state for sample in tx.query(Sample)} == {"trained"}
             assert [len(batch.sample_ids) for batch in tx.query(Batch)] == [2, 2, 1]
             store = PolicyStore(tmp_path / "policies")
-            assert all(policy.sha256 == store.sha256(policy.version) for policy in found[1:])
-            assert found[1].metrics["kl_to_base"] >= 0
+            assert all(policy.sha256 == store.sha256(policy.version) for policy in versions[1:])
+            assert versions[1].metrics["kl_to_base"] >= 0
 
     def test_a_version_is_a_plain_adapter(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
@@ -151,17 +151,17 @@ class TestVersions:
     def test_old_optimizer_states_are_pruned(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(10))
         build(tiny, tmp_path, ledger, keep_training_states=2).train()
-        kept = sorted(path.parent.name for path in (tmp_path / "policies").glob("*/training_state"))
-        assert kept == ["policy-v4", "policy-v5"]
+        with_state = sorted(path.parent.name for path in (tmp_path / "policies").glob("*/training_state"))
+        assert with_state == ["policy-v4", "policy-v5"]
         assert (tmp_path / "policies" / "policy-v1" / "adapter_model.safetensors").is_file()
 
     def test_stale_samples_are_dropped_with_the_reason(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6))
         build(tiny, tmp_path, ledger, max_staleness=1).train()
         with ledger.reader() as tx:
-            found = [(sample.state, sample.reason) for sample in tx.query(Sample)]
-        assert sorted(state for state, _ in found) == ["dropped"] * 2 + ["trained"] * 4
-        assert all("stale" in str(reason) for state, reason in found if state == "dropped")
+            outcomes = [(sample.state, sample.reason) for sample in tx.query(Sample)]
+        assert sorted(state for state, _ in outcomes) == ["dropped"] * 2 + ["trained"] * 4
+        assert all("stale" in str(reason) for state, reason in outcomes if state == "dropped")
 
     def test_scores_are_compared_with_those_trained_before(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6, score=1.0))
@@ -181,21 +181,21 @@ class TestVersions:
     def test_what_trains_nothing_in_a_batch_is_not_called_trained(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, merge_turns: bool
     ) -> None:
-        one, other, third = make_samples(3)
-        useful, useless, last = fill(ledger, [one, unknown_probability(other), third])
+        first, second, third = make_samples(3)
+        useful, useless, last = fill(ledger, [first, unknown_probability(second), third])
         build(tiny, tmp_path, ledger, merge_turns=merge_turns).train()
         with ledger.reader() as tx:
-            found = {row.id: (row.state, row.reason) for row in tx.query(Sample)}
+            outcomes = {row.id: (row.state, row.reason) for row in tx.query(Sample)}
             sizes = [policy.metrics["samples"] for policy in policies.all(tx)[1:]]
-        assert found[useless] == ("dropped", "nothing to train")
-        assert found[useful] == found[last] == ("trained", None)
+        assert outcomes[useless] == ("dropped", "nothing to train")
+        assert outcomes[useful] == outcomes[last] == ("trained", None)
         assert sizes == [1, 1]
 
 
 class TestResume:
     def test_equals_uninterrupted_training(self, tiny: Path, tmp_path: Path) -> None:
         """With dropout on: weights, optimizer and random state all have to come back."""
-        found = []
+        outcomes = []
         for name, stops in (("whole", [None]), ("parts", [1, 3, None])):
             run = tmp_path / name
             ledger = Ledger.open(run / "ledger.db")
@@ -206,11 +206,11 @@ class TestResume:
                 trainer.train()
             assert trainer.state.global_step == 4
             assert states(ledger)[4] == "serving"
-            found.append(weights(run, 4))
+            outcomes.append(weights(run, 4))
             ledger.close()
-        assert found[0].keys() == found[1].keys()
-        for key, value in found[0].items():
-            assert torch.equal(value, found[1][key]), key
+        assert outcomes[0].keys() == outcomes[1].keys()
+        for key, value in outcomes[0].items():
+            assert torch.equal(value, outcomes[1][key]), key
 
     def test_a_finished_run_takes_no_further_step(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(4))
@@ -245,7 +245,7 @@ class TestResume:
         self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The same trainer trains again; it has only the base model to go back to."""
-        found = []
+        outcomes = []
         for name, full_disk in (("whole", False), ("again", True)):
             ledger = Ledger.open(tmp_path / name / "ledger.db")
             fill(ledger, make_samples(2))
@@ -257,9 +257,9 @@ class TestResume:
                         trainer.train()
             trainer.train()
             assert states(ledger) == {0: "retired", 1: "serving"}
-            found.append((weights(tmp_path / name, 1), trainer.optimizer.state_dict()["state"]))
+            outcomes.append((weights(tmp_path / name, 1), trainer.optimizer.state_dict()["state"]))
             ledger.close()
-        torch.testing.assert_close(*found, rtol=0, atol=0)
+        torch.testing.assert_close(*outcomes, rtol=0, atol=0)
 
     def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))

@@ -55,7 +55,7 @@ def hard_samples() -> list[TrainingSample]:
     return [*ragged, *grouped, *no_teacher, *no_score, masked]
 
 
-def accepted(sample: TrainingSample, t: int) -> float:
+def compute_acceptance(sample: TrainingSample, t: int) -> float:
     """The probability that speculative sampling with the teacher as its target accepts the tokens before one."""
     product = 1.0
     for i in range(t):
@@ -66,7 +66,7 @@ def accepted(sample: TrainingSample, t: int) -> float:
 
 def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
     """The design's formulas, token by token, with `None` where there is no term."""
-    found = []
+    rows = []
     for sample in samples:
         members = [s.score for s in samples if s.group is not None and s.group == sample.group and s.score is not None]
         rl = sample.score
@@ -82,15 +82,15 @@ def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[fl
             if method == "binary":
                 value = rl
             elif method.startswith("opd"):
-                value = gap if gap is None or method == "opd" else gap * accepted(sample, t)
+                value = gap if gap is None or method == "opd" else gap * compute_acceptance(sample, t)
             else:
                 terms = [w * x for w, x in ((W_RL, rl), (W_OPD, gap)) if x is not None]
                 value = sum(terms) if terms else None
             if sample.completion_mask is not None and not sample.completion_mask[t]:
                 value = None
             row.append(None if value is None else value * sample.weight)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def logps_of(model: Any, sample: TrainingSample, width: int) -> torch.Tensor:
@@ -175,7 +175,7 @@ def test_loss_and_gradients(tiny: Path, tmp_path: Path, method: str, mode: str, 
     trainer.current_gradient_accumulation_steps = 1
     (micro,) = trainer.get_train_dataloader()
     trainer.compute_loss(model, trainer._prepare_inputs(micro)).backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
     loss = trainer.compute_loss(model, trainer._prepare_inputs(micro))
     width = trainer._prepare_inputs(micro)["prompt_ids"].size(1)
     model.zero_grad()
@@ -185,8 +185,8 @@ def test_loss_and_gradients(tiny: Path, tmp_path: Path, method: str, mode: str, 
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
-    assert max(grad.abs().max() for grad in found.values()) > 1e-3
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=0, atol=1e-6)
+    assert max(grad.abs().max() for grad in gradients.values()) > 1e-3
 
 
 @pytest.mark.parametrize(("mode", "acts"), [("truncate", False), ("mask", False), ("none", False), ("clip", True)])

@@ -77,13 +77,13 @@ def test_lists_can_be_repeated_and_iterators_can_not() -> None:
     whole, once = as_source(rows, OPTIONS), as_source(iter(rows), OPTIONS)
     assert isinstance(whole, ListSource) and whole.batch_sizes() == [3, 2] and once.batch_sizes() is None
     for source, epochs in ((whole, 2), (once, 1)):
-        taken = []
+        sizes = []
         for _ in range(2):
             source.restart()
             while (batch := source.take(0.0)) is not None:
-                taken.append(len(batch.samples))
+                sizes.append(len(batch.samples))
             assert source.ended()
-        assert taken == [3, 2] * epochs
+        assert sizes == [3, 2] * epochs
 
 
 def test_a_ledger_source_keeps_what_its_constructor_was_given(ledger: Ledger) -> None:

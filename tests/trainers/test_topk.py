@@ -44,14 +44,14 @@ def test_values_and_gradients_are_those_of_the_definition(k: int, empty: int) ->
     teacher = random_log_probs(2, 7)
     ids, known = candidates_of(logits, k, empty)
     student = logits.log_softmax(-1)
-    found = partition_kl(student.gather(1, ids), teacher.gather(1, ids), known)
+    divergence = partition_kl(student.gather(1, ids), teacher.gather(1, ids), known)
     expected = [
         plain_kl(s, t, i[m].tolist())
         for s, t, i, m in zip(student.detach().numpy(), teacher.numpy(), ids.numpy(), known.numpy(), strict=True)
     ]
-    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(divergence.detach().numpy(), expected, rtol=0, atol=1e-9)
 
-    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    (gradient,) = torch.autograd.grad(divergence.sum(), logits)
     inside = torch.zeros_like(teacher, dtype=torch.bool).scatter(1, ids, known)
     student = logits.log_softmax(-1)
     p, q = student.exp(), teacher.exp()
@@ -59,8 +59,8 @@ def test_values_and_gradients_are_those_of_the_definition(k: int, empty: int) ->
     if k < VOCABULARY:
         p_rest, q_rest = (p * ~inside).sum(-1), (q * ~inside).sum(-1)
         total = total + (p_rest * (p_rest.log() - q_rest.log())).sum()
-    (wanted,) = torch.autograd.grad(total, logits)
-    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-9)
+    (expected_gradient,) = torch.autograd.grad(total, logits)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-9)
 
 
 def test_with_the_whole_vocabulary_it_is_the_full_divergence() -> None:
@@ -68,9 +68,9 @@ def test_with_the_whole_vocabulary_it_is_the_full_divergence() -> None:
     student = logits.log_softmax(-1)
     known = torch.ones_like(student, dtype=torch.bool)
     full = (student.exp() * (student - teacher)).sum(-1)
-    found = partition_kl(student, teacher, known)
-    torch.testing.assert_close(found, full, rtol=0, atol=1e-12)
-    gradients = [torch.autograd.grad(one.sum(), logits, retain_graph=True)[0] for one in (found, full)]
+    divergence = partition_kl(student, teacher, known)
+    torch.testing.assert_close(divergence, full, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(value.sum(), logits, retain_graph=True)[0] for value in (divergence, full)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-12)
 
 
@@ -78,13 +78,13 @@ def test_with_the_whole_vocabulary_it_is_the_full_divergence() -> None:
 def test_coarser_partitions_are_lower_bounds(seed: int, order: list[int], data: Any) -> None:
     student, teacher = random_log_probs(seed, 1), random_log_probs(seed + 1, 1)
     sizes = sorted(data.draw(st.sets(st.integers(1, VOCABULARY), min_size=1)))
-    found = []
+    divergences = []
     for size in sizes:
         ids = torch.tensor([order[:size]])
-        found.append(float(partition_kl(student.gather(1, ids), teacher.gather(1, ids), ids >= 0)))
+        divergences.append(float(partition_kl(student.gather(1, ids), teacher.gather(1, ids), ids >= 0)))
     full = float((student.exp() * (student - teacher)).sum())
-    assert all(a <= b + 1e-9 for a, b in zip(found, [*found[1:], full], strict=True))
-    assert found[0] >= -1e-12
+    assert all(a <= b + 1e-9 for a, b in zip(divergences, [*divergences[1:], full], strict=True))
+    assert divergences[0] >= -1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -96,27 +96,27 @@ def test_an_empty_tail_gives_finite_numbers(dtype: torch.dtype, sharp: float) ->
     student = logits.log_softmax(-1)
     ids = torch.tensor([[0, 1], [0, 1]])
     teacher = student.detach().flip(0)
-    found = partition_kl(student.gather(1, ids), teacher.gather(1, ids), ids >= 0)
-    (gradient,) = torch.autograd.grad(found.sum(), logits)
-    assert found.isfinite().all() and gradient.isfinite().all()
-    assert (found > -1e-5).all() and gradient.abs().max() < 2 * sharp
+    divergence = partition_kl(student.gather(1, ids), teacher.gather(1, ids), ids >= 0)
+    (gradient,) = torch.autograd.grad(divergence.sum(), logits)
+    assert divergence.isfinite().all() and gradient.isfinite().all()
+    assert (divergence > -1e-5).all() and gradient.abs().max() < 2 * sharp
 
 
 def test_the_teachers_mass_may_be_rounded_above_one() -> None:
     student = torch.tensor([[0.5, 0.25]]).log().requires_grad_()
-    found = partition_kl(student, torch.tensor([[0.6, 0.4001]]).log(), torch.ones(1, 2, dtype=torch.bool))
-    (gradient,) = torch.autograd.grad(found.sum(), student)
-    assert found.isfinite().all() and gradient.isfinite().all()
+    divergence = partition_kl(student, torch.tensor([[0.6, 0.4001]]).log(), torch.ones(1, 2, dtype=torch.bool))
+    (gradient,) = torch.autograd.grad(divergence.sum(), student)
+    assert divergence.isfinite().all() and gradient.isfinite().all()
 
 
 def test_empty_slots_contribute_nothing() -> None:
     student, teacher = random_log_probs(5, 3).requires_grad_(), random_log_probs(6, 3)
     known = torch.tensor([[True, False], [True, False], [False, False]])
-    found = partition_kl(student[:, :2], torch.where(known, teacher[:, :2], torch.nan), known)
+    divergence = partition_kl(student[:, :2], torch.where(known, teacher[:, :2], torch.nan), known)
     alone = partition_kl(student[:, :1], teacher[:, :1], known[:, :1])
-    torch.testing.assert_close(found, alone, rtol=0, atol=0)
-    assert found[2] == 0.0
-    (gradient,) = torch.autograd.grad(found.sum(), student)
+    torch.testing.assert_close(divergence, alone, rtol=0, atol=0)
+    assert divergence[2] == 0.0
+    (gradient,) = torch.autograd.grad(divergence.sum(), student)
     assert gradient.isfinite().all()
     assert not gradient[2].any() and not gradient[:, 1:].any()
 

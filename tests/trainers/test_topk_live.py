@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
-from teaching import REQUESTS, check, judge, log_probs, sample, taught
+from teaching import REQUESTS, check, judge, list_taught_samples, log_probs, sample
 from transformers import AutoModelForCausalLM
 
 from clawrl_trl.config.serving import ServeSettings
@@ -55,23 +55,23 @@ async def chat_and_judge(run: RunFolder, ledger: Ledger) -> None:
 
 def divergence(policy: Any, base: Any, rows: list[tuple[Sample, Turn, Verdict]]) -> float:
     """Mean KL(policy || teacher) over the replies' tokens and the whole vocabulary."""
-    found = []
+    values = []
     for _, turn, verdict in rows:
         student, teacher = log_probs(policy, turn), log_probs(base, turn, verdict.hint)
-        found.append((student.exp() * (student - teacher)).sum(-1))
-    return float(torch.cat(found).mean())
+        values.append((student.exp() * (student - teacher)).sum(-1))
+    return float(torch.cat(values).mean())
 
 
 @pytest.mark.timeout(600)
 def test_it_brings_the_policy_to_its_teacher(run: RunFolder, ledger: Ledger, tmp_path: Path) -> None:
     asyncio.run(chat_and_judge(run, ledger))
-    rows = taught(ledger)
+    rows = list_taught_samples(ledger)
     assert len(rows) == len(REQUESTS)
     base = AutoModelForCausalLM.from_pretrained(MODEL_PATH, dtype=torch.float32).eval()
     for row in rows:
         assert check(base, base, K, *row) > 0.8
 
-    def all_trained() -> bool:
+    def is_all_trained() -> bool:
         with ledger.reader() as tx:
             return tx.query(Sample).where(Sample.state != "trained").count() == 0
 
@@ -82,7 +82,7 @@ def test_it_brings_the_policy_to_its_teacher(run: RunFolder, ledger: Ledger, tmp
     trainer = OPDTrainer(
         model=str(MODEL_PATH),
         args=args,
-        source=LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, stop=all_trained),
+        source=LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, stop=is_all_trained),
         peft_config=LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"),
     )
     before = divergence(trainer.model.eval(), base, rows)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_up import VOCABULARY, make_samples, with_candidates
 from peft import LoraConfig
-from test_loss_reference import METHODS, W_OPD, W_RL, accepted, build, plain_advantages, reference_loss
+from test_loss_reference import METHODS, W_OPD, W_RL, build, compute_acceptance, plain_advantages, reference_loss
 
 from clawrl_trl.credit import TrainingSample, merge
 from clawrl_trl.credit.merge import CreditedSample
@@ -42,16 +42,16 @@ def slots(sample: TrainingSample, t: int) -> list[tuple[int, float]]:
     return [(token, logprob) for token, logprob in pairs if token >= 0]
 
 
-def credited(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
+def list_advantages(samples: list[TrainingSample], method: str) -> list[list[float | None]]:
     """The advantages that are left to TRL's loss: the score's part, and 0 where the teacher alone speaks."""
-    found = []
+    rows = []
     for sample, scored in zip(samples, plain_advantages(samples, "binary"), strict=True):
         row = []
         for t, value in enumerate(scored):
             mine = None if value is None or method == "opd" else W_RL * value
             row.append(0.0 if mine is None and slots(sample, t) else mine)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def divergences(model: Any, sample: TrainingSample, width: int, clip: float) -> list[torch.Tensor]:
@@ -59,18 +59,18 @@ def divergences(model: Any, sample: TrainingSample, width: int, clip: float) -> 
     ids = torch.tensor([*sample.prompt_ids, *sample.completion_ids])[None]
     positions = torch.arange(ids.size(1))[None] + width - len(sample.prompt_ids)
     rows = model(input_ids=ids, position_ids=positions).logits[0, len(sample.prompt_ids) - 1 : -1].softmax(-1)
-    found = []
+    values = []
     for t, p in enumerate(rows):
-        taken = slots(sample, t)
-        masses = [p[token] for token, _ in taken]
-        teachers = [torch.tensor(np.exp(logprob)) for _, logprob in taken]
-        if taken and len(taken) < VOCABULARY:
+        candidates = slots(sample, t)
+        masses = [p[token] for token, _ in candidates]
+        teachers = [torch.tensor(np.exp(logprob)) for _, logprob in candidates]
+        if candidates and len(candidates) < VOCABULARY:
             masses.append(1 - torch.stack(masses).sum())
             teachers.append(1 - torch.stack(teachers).sum())
         gaps = [(m.log() - q.log()).detach().clamp(-clip, clip) for m, q in zip(masses, teachers, strict=True)]
         terms = [m * gap for m, gap in zip(masses, gaps, strict=True)]
-        found.append(torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64))
-    return found
+        values.append(torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64))
+    return values
 
 
 def reference_term(
@@ -84,21 +84,21 @@ def reference_term(
     **how: Any,
 ) -> torch.Tensor:
     """The weighted divergences, averaged over trained tokens as the loss type does."""
-    kept = []
+    trained_rows = []
     for sample, advantages in zip(samples, rows, strict=True):
         values = divergences(model, sample, **how)
-        shares = [accepted(sample, t) if prefix else 1.0 for t in range(len(values))]
+        shares = [compute_acceptance(sample, t) if prefix else 1.0 for t in range(len(values))]
         trained = zip(values, shares, advantages, strict=True)
         row = [w * sample.weight * share * v for v, share, a in trained if a is not None]
         if row:
-            kept.append(torch.stack(row))
+            trained_rows.append(torch.stack(row))
     if loss_type in ("grpo", "sapo"):
-        return torch.stack([row.mean() for row in kept]).mean()
+        return torch.stack([row.mean() for row in trained_rows]).mean()
     if loss_type == "luspo":
-        return torch.stack([row.sum() for row in kept]).mean()
+        return torch.stack([row.sum() for row in trained_rows]).mean()
     if loss_type == "dr_grpo":
-        return torch.cat(kept).sum() / (len(kept) * LONGEST)
-    return torch.cat(kept).mean()
+        return torch.cat(trained_rows).sum() / (len(trained_rows) * LONGEST)
+    return torch.cat(trained_rows).mean()
 
 
 def computed(trainer: OPDTrainer) -> tuple[torch.Tensor, dict[str, torch.Tensor], int]:
@@ -109,18 +109,20 @@ def computed(trainer: OPDTrainer) -> tuple[torch.Tensor, dict[str, torch.Tensor]
     inputs = trainer._prepare_inputs(micro)
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
-    found = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     trainer.model.zero_grad()
-    return loss.detach(), found, inputs["prompt_ids"].size(1)
+    return loss.detach(), gradients, inputs["prompt_ids"].size(1)
 
 
-def compare(trainer: OPDTrainer, expected: torch.Tensor, loss: torch.Tensor, found: dict[str, torch.Tensor]) -> None:
+def compare(
+    trainer: OPDTrainer, expected: torch.Tensor, loss: torch.Tensor, gradients: dict[str, torch.Tensor]
+) -> None:
     expected.backward()
     torch.testing.assert_close(loss, expected.detach(), rtol=0, atol=1e-6)
     for name, parameter in trainer.model.named_parameters():
         if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=0, atol=1e-6)
-    assert max(grad.abs().max() for grad in found.values()) > 1e-3
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=0, atol=1e-6)
+    assert max(grad.abs().max() for grad in gradients.values()) > 1e-3
 
 
 @pytest.mark.parametrize(("clip", "prefix"), [(1.5, False), (float("inf"), False), (1.5, True)])
@@ -141,13 +143,13 @@ def test_loss_and_gradients(
     monkeypatch.setitem(METHODS[method][2], "opd_clip", clip)
     options = {"importance_sampling": mode, "loss_type": loss_type, "opd_top_k": K, "opd_accepted_prefix": prefix}
     trainer = build(tiny, tmp_path, method, samples, **options)
-    loss, found, width = computed(trainer)
-    rows = credited(samples, method)
+    loss, gradients, width = computed(trainer)
+    rows = list_advantages(samples, method)
     expected = reference_loss(trainer.model, samples, rows, mode, loss_type, width)
     w = W_OPD if method == "combine" else 1.0
     how = {"width": width, "clip": clip, "prefix": prefix}
     expected = expected + reference_term(trainer.model, samples, rows, loss_type, w, **how)
-    compare(trainer, expected, loss, found)
+    compare(trainer, expected, loss, gradients)
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -160,17 +162,17 @@ def test_the_term_is_averaged_as_the_loss_type_averages(
     trainer = build(
         tiny, tmp_path, "opd", samples, loss_type=loss_type, opd_top_k=K, max_completion_length=LONGEST
     )  # fmt: skip
-    loss, found, width = computed(trainer)
-    rows = credited(samples, "opd")
+    loss, gradients, width = computed(trainer)
+    rows = list_advantages(samples, "opd")
     how = {"width": width, "clip": METHODS["opd"][2]["opd_clip"]}
-    compare(trainer, reference_term(trainer.model, samples, rows, loss_type, 1.0, **how), loss, found)
+    compare(trainer, reference_term(trainer.model, samples, rows, loss_type, 1.0, **how), loss, gradients)
 
 
 def test_all_of_the_vocabulary_is_the_full_divergence(tiny: Path, tmp_path: Path) -> None:
-    samples = [with_candidates(one, VOCABULARY, 3) for one in make_samples(2, 3)]
+    samples = [with_candidates(sample, VOCABULARY, 3) for sample in make_samples(2, 3)]
     trainer = build(tiny, tmp_path, "opd", samples, opd_top_k=VOCABULARY)
     trainer.args.opd_clip, trainer.beta = float("inf"), 0.0
-    loss, found, width = computed(trainer)
+    loss, gradients, width = computed(trainer)
     rows = []
     for sample in samples:
         ids = torch.tensor([*sample.prompt_ids, *sample.completion_ids])[None]
@@ -181,7 +183,7 @@ def test_all_of_the_vocabulary_is_the_full_divergence(tiny: Path, tmp_path: Path
             1, torch.tensor(sample.topk_ids), torch.tensor(sample.topk_logprobs)
         )
         rows.append((student.exp() * (student - teacher)).sum(-1).mean())
-    compare(trainer, torch.stack(rows).mean(), loss, found)
+    compare(trainer, torch.stack(rows).mean(), loss, gradients)
 
 
 def make(
@@ -196,7 +198,7 @@ def make(
 @pytest.mark.parametrize("kind", [(OPDTrainer, OPDConfig), (CombineTrainer, CombineConfig)], ids=["opd", "combine"])
 @pytest.mark.parametrize("full", [False, True], ids=["lora", "full"])
 def test_every_trainable_parameter_changes(tiny: Path, tmp_path: Path, kind: Any, full: bool) -> None:
-    samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(12, temperatures=(1.0, 0.7)))]
+    samples = [with_candidates(sample, K, i) for i, sample in enumerate(make_samples(12, temperatures=(1.0, 0.7)))]
     trainer = make(tiny, tmp_path, samples, kind, full)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     trainer.train()
@@ -210,7 +212,7 @@ def test_every_trainable_parameter_changes(tiny: Path, tmp_path: Path, kind: Any
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_policy_is_run_once_for_both_terms(tiny: Path, tmp_path: Path, checkpointing: bool) -> None:
-    samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(4, temperatures=(1.0, 0.7)))]
+    samples = [with_candidates(sample, K, i) for i, sample in enumerate(make_samples(4, temperatures=(1.0, 0.7)))]
     trainer = make(tiny, tmp_path, samples, gradient_checkpointing=checkpointing)
     (micro,) = trainer.get_train_dataloader()
     inputs = trainer._prepare_inputs(micro)
@@ -223,38 +225,38 @@ def test_the_policy_is_run_once_for_both_terms(tiny: Path, tmp_path: Path, check
 
 def test_candidates_are_scored_at_temperature_one_whatever_the_samples(tiny: Path, tmp_path: Path) -> None:
     """With TRL's fused head, whose hidden states are scaled for the sample's temperature in the same pass."""
-    samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(4, temperatures=(1.0, 0.5, 2.0)))]
+    samples = [with_candidates(sample, K, i) for i, sample in enumerate(make_samples(4, temperatures=(1.0, 0.5, 2.0)))]
     trainer = make(tiny, tmp_path, samples)
     (micro,) = trainer.get_train_dataloader()
     inputs = trainer._prepare_inputs(micro)
     with torch.no_grad(), trainer._candidates.read(inputs["topk_ids"]) as scored:
         trainer.logps(trainer.model, inputs)
-        found = scored.logps
+        logps = scored.logps
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     with torch.no_grad():
         logits = trainer.model(input_ids=ids, attention_mask=mask).logits
-    dense = logits[:, -found.size(1) - 1 : -1].log_softmax(-1)
+    dense = logits[:, -logps.size(1) - 1 : -1].log_softmax(-1)
     known = inputs["topk_ids"] >= 0
     expected = dense.gather(-1, inputs["topk_ids"].clamp(min=0)).masked_fill(~known, 0.0)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logps, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_chunks_of_the_head_change_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(4))]
-    found = []
+    samples = [with_candidates(sample, K, i) for i, sample in enumerate(make_samples(4))]
+    outcomes = []
     for chunk in (3, 1000):
         monkeypatch.setattr("clawrl_trl.trainers.terms.lm_head.CHUNK", chunk)
         loss, gradients, _ = computed(build(tiny, tmp_path, "opd", samples, opd_top_k=K))
-        found.append((loss, gradients))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+        outcomes.append((loss, gradients))
+    torch.testing.assert_close(outcomes[0], outcomes[1], rtol=0, atol=1e-10)
 
 
 def test_accumulating_a_ragged_batch_changes_nothing(tiny: Path, tmp_path: Path) -> None:
     """Some micro-batches of the four have no candidates, one has no sample at all."""
-    samples = [with_candidates(one, K, i) for i, one in enumerate(make_samples(3))] + make_samples(2, 9)
+    samples = [with_candidates(sample, K, i) for i, sample in enumerate(make_samples(3))] + make_samples(2, 9)
     for loss_type in ("grpo", "dapo"):
-        found = []
+        weights = []
         for size, steps in ((8, 1), (2, 4)):
             trainer = make(
                 tiny, tmp_path, samples, (CombineTrainer, CombineConfig), per_device_train_batch_size=size,
@@ -262,16 +264,16 @@ def test_accumulating_a_ragged_batch_changes_nothing(tiny: Path, tmp_path: Path)
             )  # fmt: skip
             trainer.train()
             assert trainer.state.global_step == 1
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in weights[0].items():
+            torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_merged_turns_give_the_same_gradient_per_token(tiny: Path, tmp_path: Path) -> None:
     first = with_candidates(make_samples(1, 1, score=1.0, weight=0.5)[0], K, 1)
     prompt = [*first.prompt_ids, *first.completion_ids, 9, 8]
     follow = with_candidates(make_samples(1, 2, score=-1.0, prompt_ids=prompt)[0], K - 2, 2, empty=0.3)
-    found = []
+    weights = []
     for merge_turns in (False, True):
         trainer = make(
             tiny, tmp_path, [first, follow], (CombineTrainer, CombineConfig), merge_turns=merge_turns,
@@ -280,16 +282,17 @@ def test_merged_turns_give_the_same_gradient_per_token(tiny: Path, tmp_path: Pat
         (micro,) = trainer.get_train_dataloader()
         assert len(micro.rows) == (1 if merge_turns else 2)
         trainer.train()
-        found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-    for name, value in found[0].items():
-        torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
+        weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_merging_a_turn_without_a_teacher_leaves_its_slots_empty() -> None:
     first = make_samples(1, 1)[0]
     follow = with_candidates(make_samples(1, 2, prompt_ids=[*first.prompt_ids, *first.completion_ids, 5])[0], K, 1)
     rows = [
-        CreditedSample(one, np.ones(len(one.completion_ids)), one.covered.astype(float)) for one in (first, follow)
+        CreditedSample(sample, np.ones(len(sample.completion_ids)), sample.covered.astype(float))
+        for sample in (first, follow)
     ]
     (joined,) = merge(rows)
     before = len(first.completion_ids) + 1
@@ -318,7 +321,7 @@ def test_without_top_k_candidates_are_not_looked_at(tiny: Path, tmp_path: Path) 
     samples = make_samples(4)
     losses = [
         computed(build(tiny, tmp_path, "combine", rows))[0]
-        for rows in (samples, [with_candidates(one, K, i) for i, one in enumerate(samples)])
+        for rows in (samples, [with_candidates(sample, K, i) for i, sample in enumerate(samples)])
     ]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
 

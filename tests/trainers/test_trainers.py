@@ -25,7 +25,7 @@ from clawrl_trl.trainers import (
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
 from clawrl_trl.trainers.terms.divergence import kl_to_base
-from clawrl_trl.trainers.terms.logprobs import plain_logps
+from clawrl_trl.trainers.terms.logprobs import compute_logps
 
 
 def lora() -> LoraConfig:
@@ -114,7 +114,7 @@ class TestAsyncGRPOTrainer(Common):
         assert trainer.state.global_step == 6
 
     def test_checkpoints_of_a_list_resume_exactly(self, tiny: Path, tmp_path: Path) -> None:
-        found = []
+        weights = []
         for name, stop in (("whole", None), ("parts", 2)):
             options: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2}
             options |= {"output_dir": str(tmp_path / name), "disable_dropout": False}
@@ -123,8 +123,8 @@ class TestAsyncGRPOTrainer(Common):
             trainer = self.build(tiny, tmp_path, make_samples(8), **options)
             trainer.train(resume_from_checkpoint=stop is not None)
             assert trainer.state.global_step == 4
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
     def test_a_finished_list_takes_no_further_step(self, tiny: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -153,7 +153,7 @@ class TestAsyncGRPOTrainer(Common):
 
     def check_cuts(self, tiny: Path, tmp_path: Path, cuts: Sequence[tuple[int, int]], **settings: Any) -> None:
         """Five rows in so many micro-batches (size, number) make the same step."""
-        found = []
+        weights = []
         for size, steps in cuts:
             trainer = self.build(
                 tiny,
@@ -167,9 +167,9 @@ class TestAsyncGRPOTrainer(Common):
             )
             trainer.train()
             assert trainer.state.global_step == 1
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            for other in found[1:]:
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in weights[0].items():
+            for other in weights[1:]:
                 torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -184,15 +184,15 @@ class TestAsyncGRPOTrainer(Common):
             fused = trainer.logps(trainer.model, inputs)
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-            plain, _, _ = plain_logps(trainer.model, ids, mask, fused.size(1), inputs["temperature"])
+            plain, _, _ = compute_logps(trainer.model, ids, mask, fused.size(1), inputs["temperature"])
         assert set(inputs["temperature"].tolist()) == {1.0, 0.5, 2.0}
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
 
     def test_custom_loss(self, tiny: Path, tmp_path: Path) -> None:
-        seen = []
+        shapes = []
 
         def half(trainer: Any, model: Any, inputs: dict[str, Any], default_loss: Any) -> torch.Tensor:
-            seen.append(inputs["advantages"].shape)
+            shapes.append(inputs["advantages"].shape)
             return default_loss(model, inputs) / 2
 
         losses = []
@@ -200,7 +200,7 @@ class TestAsyncGRPOTrainer(Common):
             trainer = self.build(tiny, tmp_path, make_samples(4), loss=loss)
             trainer.train()
             losses.append(trainer.state.log_history[0]["loss"])
-        assert len(seen) == 1
+        assert len(shapes) == 1
         assert losses[1] == pytest.approx(losses[0] / 2)
 
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -249,14 +249,16 @@ class TestAsyncGRPOTrainer(Common):
             parameters=["trainer", "model", "inputs", "default_loss"],
         )
         trainer = self.build(tiny, tmp_path, make_samples(1), loss=brevity)
-        inputs = trainer._prepare(MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0))
+        inputs = trainer.input_builder.build(
+            MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0)
+        )
         loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
         assert loss == 0.0
 
     def test_merged_turns_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
         first = make_samples(1, 1, score=1.0)[0]
         follow = make_samples(1, 2, score=-1.0, prompt_ids=[*first.prompt_ids, *first.completion_ids, 9, 8])[0]
-        found = []
+        weights = []
         for merge_turns in (False, True):
             trainer = self.build(
                 tiny,
@@ -270,9 +272,9 @@ class TestAsyncGRPOTrainer(Common):
             (micro,) = trainer.get_train_dataloader()
             assert len(micro.rows) == (1 if merge_turns else 2)
             trainer.train()
-            found.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
-        for name, value in found[0].items():
-            torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
+            weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
+        for name, value in weights[0].items():
+            torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
 
     def test_kl_to_the_base(self, tiny: Path, tmp_path: Path) -> None:
         trainer = self.build(tiny, tmp_path, make_samples(4))
@@ -281,7 +283,7 @@ class TestAsyncGRPOTrainer(Common):
         assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
         assert kl_to_base(trainer, inputs) > 0.01
-        assert kl_to_base(trainer, trainer._prepare(replace(micro, rows=[], inputs=None))) is None
+        assert kl_to_base(trainer, trainer.input_builder.build(replace(micro, rows=[], inputs=None))) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)

@@ -26,8 +26,8 @@ def launch(tiny: Path, ranks: int, top_k: int, runs: list[Path]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     arguments = map(str, (script, tiny, ranks, top_k, *runs))
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
+    result = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=800)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def ledger_of(run: Path, samples: list[TrainingSample]) -> Path:
@@ -66,7 +66,8 @@ def test_two_ranks(tiny: Path, tmp_path: Path) -> None:
 def test_two_ranks_take_the_steps_of_one(tiny: Path, tmp_path: Path) -> None:
     """With candidates on some samples only: at times one process has a teacher's term and the other has none."""
     samples = [
-        with_candidates(one, K, i, empty=0.2) if i in (0, 2, 4) else one for i, one in enumerate(make_samples(5))
+        with_candidates(sample, K, i, empty=0.2) if i in (0, 2, 4) else sample
+        for i, sample in enumerate(make_samples(5))
     ]
     for ranks in (1, 2):
         launch(tiny, ranks, K, [ledger_of(tmp_path / str(ranks) / loss, samples) for loss in LOSSES])

@@ -335,8 +335,8 @@ class TestWholeModels:
     def test_what_vllm_serves_as_an_adapter(
         self, config: dict[str, Any], modules: list[str], reason: str | None
     ) -> None:
-        found = adapter_obstacle({"peft_type": "LORA", "bias": "none", "r": 8, **config}, modules)
-        assert found is None if reason is None else reason in str(found)
+        obstacle = adapter_obstacle({"peft_type": "LORA", "bias": "none", "r": 8, **config}, modules)
+        assert obstacle is None if reason is None else reason in str(obstacle)
 
 
 def embedded(self: http.server.BaseHTTPRequestHandler) -> None:
@@ -349,7 +349,7 @@ def embedded(self: http.server.BaseHTTPRequestHandler) -> None:
 def train(tiny: Path, run: Path, ledger: Ledger, engine: SyncEngineClient, peft_config: LoraConfig | None) -> Any:
     """Train on what is in the ledger, two samples a version, and publish to an engine."""
     source = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0)
-    source.stop = lambda: not left(ledger)
+    source.stop = lambda: not count_untrained(ledger)
     trainer = AsyncGRPOTrainer(
         model=str(tiny),
         args=AsyncGRPOConfig(
@@ -367,7 +367,7 @@ def train(tiny: Path, run: Path, ledger: Ledger, engine: SyncEngineClient, peft_
     return trainer
 
 
-def left(ledger: Ledger) -> int:
+def count_untrained(ledger: Ledger) -> int:
     with ledger.reader() as tx:
         return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count()
 

@@ -40,13 +40,13 @@ class Processor(ProcessorMixin):  # type: ignore[misc]
 
 
 def png(colour: str) -> bytes:
-    written = io.BytesIO()
-    Image.new("RGB", SIZES[colour], colour).save(written, "PNG")
-    return written.getvalue()
+    buffer = io.BytesIO()
+    Image.new("RGB", SIZES[colour], colour).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def message(colours: tuple[str, ...]) -> dict[str, Any]:
-    urls = ["data:image/png;base64," + base64.b64encode(png(one)).decode() for one in colours]
+    urls = ["data:image/png;base64," + base64.b64encode(png(colour)).decode() for colour in colours]
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return {"role": "user", "content": [*parts, {"type": "text", "text": f"Click in {len(colours)} pictures."}]}
 
@@ -61,8 +61,8 @@ def rig(engine: TinyVL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ri
     """A gateway that has captured a turn of each request, all of them praised."""
     with running(tmp_path_factory.mktemp("run"), engine=engine, max_model_len=8192) as rig, rig.client() as http:
         for colours in ASKED:
-            told = http.post("/v1/chat/completions", json={"messages": [message(colours)], "temperature": 1.0})
-            assert told.status_code == 200, told.text
+            reply = http.post("/v1/chat/completions", json={"messages": [message(colours)], "temperature": 1.0})
+            assert reply.status_code == 200, reply.text
         with rig.ledger.transaction() as tx:
             for turn in rig.turns():
                 turns.set_next_state(tx, turn.id, [{"role": "user", "content": "ok"}], ["owner"], None, 0.0)
@@ -92,52 +92,52 @@ def trainer_of(engine: TinyVL, folder: Path, source: Any, *, dtype: Any = torch.
 
 
 @torch.no_grad()
-def prepared(trainer: Any, rows: list[TrainingSample]) -> Any:
-    credited = [CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows]
+def build_inputs(trainer: Any, rows: list[TrainingSample]) -> Any:
+    credited = [CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows]
     batch = CreditedBatch(SampleBatch(rows), credited, [])
-    return trainer._prepare(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
+    return trainer.input_builder.build(MicroBatch(batch, credited, num_items=1.0, row_share=1.0))
 
 
-def scored(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
+def score_replies(trainer: Any, rows: list[TrainingSample]) -> list[Any]:
     trainer.model.eval()
     with torch.no_grad():
-        logps = trainer.logps(trainer.model, prepared(trainer, rows))
-    return [row[: len(one.completion_ids)].double().numpy() for row, one in zip(logps, rows, strict=True)]
+        logps = trainer.logps(trainer.model, build_inputs(trainer, rows))
+    return [row[: len(sample.completion_ids)].double().numpy() for row, sample in zip(logps, rows, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fused head", "plain logits"])
 def test_a_turn_is_scored_as_it_was_seen(engine: TinyVL, rig: Rig, tmp_path: Path, dtype: Any) -> None:
     rows = samples(rig)
-    assert [len(one.images) for one in rows] == [len(colours) for colours in ASKED]
+    assert [len(sample.images) for sample in rows] == [len(colours) for colours in ASKED]
     trainer = trainer_of(engine, tmp_path, rows, dtype=dtype)
-    assert all(trainer.vision.find_fault(one) is None for one in rows)
-    for one, found in zip(rows, scored(trainer, rows), strict=True):
-        np.testing.assert_allclose(found, one.logprobs, atol=1e-3)
-        np.testing.assert_allclose(found, scored(trainer, [one])[0], atol=1e-3)
+    assert all(trainer.vision.find_fault(sample) is None for sample in rows)
+    for sample, logps in zip(rows, score_replies(trainer, rows), strict=True):
+        np.testing.assert_allclose(logps, sample.logprobs, atol=1e-3)
+        np.testing.assert_allclose(logps, score_replies(trainer, [sample])[0], atol=1e-3)
     other = replace(rows[0], images=(_repainted(rows[0].images[0]),))
-    assert np.abs(scored(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
+    assert np.abs(score_replies(trainer, [other])[0] - rows[0].logprobs).max() > 1e-3, "the pixels count"
 
 
 def _repainted(file: bytes) -> bytes:
     with Image.open(io.BytesIO(file)) as image:
-        written = io.BytesIO()
-        Image.new("RGB", image.size, "yellow").save(written, "PNG")
-    return written.getvalue()
+        buffer = io.BytesIO()
+        Image.new("RGB", image.size, "yellow").save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def test_a_ledger_of_pictures_becomes_a_policy(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
     source = LedgerSource(rig.ledger, poll_s=0.01, timeout_s=0.0)
     trainer = trainer_of(engine, tmp_path, source, max_steps=1, beta=0.05)
-    adapted = {name for name, one in trainer.model.named_parameters() if one.requires_grad}
+    adapted = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
     assert adapted and all("language_model" in name for name in adapted)
     rows = samples(rig)
-    before = scored(trainer, rows)
+    before = score_replies(trainer, rows)
     trainer.train()
     assert trainer.policy_version == 1
-    after = scored(trainer, rows)
+    after = score_replies(trainer, rows)
     assert all(new.sum() > old.sum() for old, new in zip(before, after, strict=True))
     with rig.ledger.reader() as tx:
-        assert {one.state for one in tx.query(Sample)} == {"trained"}
+        assert {sample.state for sample in tx.query(Sample)} == {"trained"}
 
 
 def test_pictures_that_do_not_fit_are_not_trained(
@@ -169,19 +169,22 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
     prompt = [*first.prompt_ids, *first.completion_ids, *more, *vision, *more]
     later = replace(first, sample_id="later", prompt_ids=np.array(prompt), images=(*first.images, png("green")))
 
-    def joined(*rows: TrainingSample) -> list[TrainingSample]:
-        return [row.sample for row in merge([CreditedSample(one, np.ones(len(one.completion_ids))) for one in rows])]
+    def join_turns(*rows: TrainingSample) -> list[TrainingSample]:
+        return [
+            row.sample
+            for row in merge([CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows])
+        ]
 
-    (whole,) = joined(first, later)
+    (whole,) = join_turns(first, later)
     assert whole.images == later.images
-    assert len(joined(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
+    assert len(join_turns(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
     trainer = trainer_of(engine, tmp_path, [first], gate_tokens=1)
     assert trainer.vision.find_fault(whole) is None
-    apart = scored(trainer, [first, later])
-    together = scored(trainer, [whole])[0]
+    apart = score_replies(trainer, [first, later])
+    together = score_replies(trainer, [whole])[0]
     np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
     np.testing.assert_allclose(together[-len(apart[1]) :], apart[1], atol=1e-3)
-    assert kl_to_base(trainer, prepared(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
+    assert kl_to_base(trainer, build_inputs(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: Path) -> None:
@@ -196,18 +199,18 @@ def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: P
 
 
 def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:
-    def shown(image: Image.Image, **options: Any) -> Any:
-        written = io.BytesIO()
-        image.save(written, "PNG", **options)
-        return _open_picture(written.getvalue())
+    def open_picture(image: Image.Image, **options: Any) -> Any:
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", **options)
+        return _open_picture(buffer.getvalue())
 
-    assert shown(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
-    assert shown(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
-    assert shown(Image.new("P", (4, 4), 0), transparency=0).getpixel((0, 0)) == (255, 255, 255)
+    assert open_picture(Image.new("RGBA", (4, 4), (0, 0, 0, 0))).getpixel((0, 0)) == (255, 255, 255)
+    assert open_picture(Image.new("LA", (4, 4), (0, 255))).getpixel((0, 0)) == (0, 0, 0)
+    assert open_picture(Image.new("P", (4, 4), 0), transparency=0).getpixel((0, 0)) == (255, 255, 255)
     turned = Image.new("RGB", (6, 4))
     exif = turned.getexif()
     exif[0x0112] = 6
-    assert shown(turned, exif=exif).size == (4, 6)
+    assert open_picture(turned, exif=exif).size == (4, 6)
 
 
 def test_pictures_of_a_row_are_files_or_data_urls() -> None:
@@ -221,6 +224,6 @@ def test_pictures_of_a_row_are_files_or_data_urls() -> None:
 
 
 def test_what_was_captured_holds_its_pictures(rig: Rig) -> None:
-    found: list[Turn] = rig.turns()
-    assert all(turn.trainable for turn in found)
-    assert [pictures.read_contents(turn.messages) for turn in found] == [list(map(png, colours)) for colours in ASKED]
+    turns: list[Turn] = rig.turns()
+    assert all(turn.trainable for turn in turns)
+    assert [pictures.read_contents(turn.messages) for turn in turns] == [list(map(png, colours)) for colours in ASKED]

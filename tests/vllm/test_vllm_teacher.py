@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 pytest.register_assert_rewrite("teaching")
 
-from teaching import REQUESTS, check, judge, log_probs, sample, taught  # noqa: E402
+from teaching import REQUESTS, check, judge, list_taught_samples, log_probs, sample  # noqa: E402
 
 from clawrl_trl.engines.client import EngineClient, EngineError  # noqa: E402
 from clawrl_trl.judge.llm_judge import LLMJudge, find_plurality  # noqa: E402
@@ -123,7 +123,7 @@ async def test_hints_and_candidates_while_the_adapter_serves(
         await judge(ledger, engine, sampled, RulesJudge(), K)
         stop.set()
         assert await serving > 0
-    rows = taught(ledger)
+    rows = list_taught_samples(ledger)
     assert len(rows) == len(REQUESTS)
     known = [check(policy, base, K, *row) for row in rows]
     assert min(known) > 0.5

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clawrl_trl.trainers.inputs import Inputs, trained_mask
+from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 def average(trainer: "AsyncGRPOTrainer", per_token: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """A scalar out of [B, T] terms, as TRL's loss of the trainer's type averages its own."""
-    mask = trained_mask(inputs)
+    mask = make_trained_mask(inputs)
     training = trainer.model.training
     steps: int = trainer.current_gradient_accumulation_steps if training else 1
     totals, tokens = (per_token * mask).sum(-1), mask.sum(-1)
+    # A micro-batch without rows trains no token: its term must be 0 and not NaN, hence the bounds on the counts below.
     if trainer.loss_type in ("grpo", "sapo"):
         return (totals / tokens.clamp(min=1)).mean() / steps
     if trainer.loss_type == "luspo":

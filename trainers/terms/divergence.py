@@ -6,7 +6,7 @@ import torch
 from accelerate.utils import is_peft_model
 
 from clawrl_trl.trainers.inputs import Inputs
-from clawrl_trl.trainers.vision import model_picture_inputs
+from clawrl_trl.trainers.vision import select_model_picture_inputs
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -27,14 +27,14 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     if not is_peft_model(model) and trainer.ref_model is None:
         return None
     width = max(1, min(inputs["completion_ids"].size(1), trainer.args.gate_tokens // len(inputs["completion_ids"])))
-    pictures, start = model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
+    pictures, start = select_model_picture_inputs(inputs), inputs["prompt_ids"].size(1) - 1
     # Between the replies of one sequence there may be pictures, of which none may be cut off.
-    read = inputs["completion_ids"].size(1) if pictures else width
+    columns = inputs["completion_ids"].size(1) if pictures else width
     positions = torch.arange(start, start + width + 1, device=inputs["prompt_ids"].device)
     arguments = {
-        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :read]], dim=1),
-        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :read]], dim=1),
-        "logits_to_keep": width + 1 if read == width else positions,
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"][:, :columns]], dim=1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"][:, :columns]], dim=1),
+        "logits_to_keep": width + 1 if columns == width else positions,
         "use_cache": False,
         **pictures,
     }
@@ -43,7 +43,7 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
         return model(**arguments).logits[:, :-1].float().log_softmax(-1)  # type: ignore[no-any-return]
 
     training = trainer.model.training
-    trainer.model.eval()
+    trainer.model.eval()  # dropout would be measured as divergence
     policy = log_probs(trainer.model)
     if trainer.ref_model is not None:
         base = log_probs(trainer.ref_model)
@@ -53,5 +53,6 @@ def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     trainer.model.train(training)
     mask = inputs["tool_mask"][:, :width].bool()
     divergence = (policy.exp() * (policy - base)).sum(-1)
+    # Sums are reduced and not means, so that every token counts alike however they are divided among processes.
     totals = accelerator.reduce(torch.stack([divergence[mask].sum(), mask.sum().float()]), reduction="sum")
     return float(totals[0] / totals[1]) if totals[1] else None

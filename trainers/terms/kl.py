@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import is_peft_model
 
-from clawrl_trl.trainers.inputs import Inputs, trained_mask
+from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.terms.averaging import average
 from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden, unwrap_adapter
 
@@ -62,7 +62,7 @@ class BasePull:
 
     def read_base(self, inputs: Inputs) -> torch.Tensor:
         """[N, H] hidden states of the base before each trained token of a micro-batch."""
-        mask, states = trained_mask(inputs), list[torch.Tensor]()
+        mask, states = make_trained_mask(inputs), list[torch.Tensor]()
 
         def keep(hidden: torch.Tensor, head: LMHead) -> None:
             states.append(select_hidden(hidden, mask).detach())
@@ -78,7 +78,7 @@ class BasePull:
 
         They are 0 where nothing is trained. Without a coefficient the one with slack is left out.
         """
-        mask, passes = trained_mask(inputs), list[torch.Tensor]()
+        mask, passes = make_trained_mask(inputs), list[torch.Tensor]()
         slacks = [-math.inf, self._slack] if self._coefficients["support"] else [-math.inf]
 
         def compare(hidden: torch.Tensor, head: LMHead) -> None:
@@ -101,8 +101,9 @@ class BasePull:
         """A loss that makes one pass of the policy, plus the divergences times their coefficients, averaged alike."""
         with self.divergences(inputs) as passes:
             policy_loss = loss()
+        # Not strict: without a support coefficient there is only the first of the two.
         divergences = dict(zip(self._coefficients, passes[-1].unbind(-1), strict=False))
-        self._log(divergences, trained_mask(inputs))
+        self._log(divergences, make_trained_mask(inputs))
         pull = torch.stack([self._coefficients[name] * value for name, value in divergences.items()]).sum(0)
         return policy_loss + average(self._trainer, pull, inputs)
 

@@ -61,7 +61,7 @@ class RowTemperatures:
         return output
 
 
-def plain_logps(
+def compute_logps(
     model: torch.nn.Module,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
@@ -85,6 +85,7 @@ def plain_logps(
     Returns:
         `([B, T] log-probabilities, [B, T] entropies, auxiliary loss or None)`, 0 on masked positions.
     """
+    # One position more, whose last is dropped: the logits at a position are those of the token after it.
     extra = {"output_router_logits": True} if router_logits else {}
     output = model(
         input_ids=input_ids,

@@ -10,8 +10,8 @@ from trl import GRPOTrainer
 from clawrl_trl.trainers.compat import use_adapter
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.terms.lm_head import unwrap_adapter
-from clawrl_trl.trainers.terms.logprobs import RowTemperatures, plain_logps
-from clawrl_trl.trainers.vision import model_picture_inputs, picture_inputs
+from clawrl_trl.trainers.terms.logprobs import RowTemperatures, compute_logps
+from clawrl_trl.trainers.vision import select_model_picture_inputs, select_picture_inputs
 
 
 class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -44,7 +44,7 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         with self.at_temperatures(inputs):
             logps, _, _ = self._get_per_token_logps_and_entropies(
-                model, ids, mask, inputs["completion_ids"].size(1), **picture_inputs(inputs)
+                model, ids, mask, inputs["completion_ids"].size(1), **select_picture_inputs(inputs)
             )
         return logps
 
@@ -70,14 +70,14 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         rows = self._temperatures[0].rows
         if rows is not None and not self._temperatures[0].can_fuse(rows):
             with self.accelerator.autocast():
-                logps, entropies, aux = plain_logps(
+                logps, entropies, aux = compute_logps(
                     model,
                     input_ids,
                     attention_mask,
                     logits_to_keep,
                     rows,
                     router_logits=compute_aux_loss,
-                    pictures=model_picture_inputs(kwargs),
+                    pictures=select_model_picture_inputs(kwargs),
                 )
             return logps, entropies if compute_entropy else None, aux
         return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]

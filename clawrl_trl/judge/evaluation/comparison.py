@@ -25,8 +25,8 @@ class PairedCount:
     def p_value(self) -> float:
         """Exact McNemar test (https://doi.org/10.1007/BF02295996): how likely so uneven a split is by chance."""
         total = self.first + self.second
-        tail = sum(math.comb(total, count) for count in range(min(self.first, self.second) + 1)) / 2**total
-        return min(1.0, 2 * tail)
+        tail = sum(math.comb(total, count) for count in range(min(self.first, self.second) + 1))
+        return min(1.0, 2 * float(tail / 2**total))
 
     def describe(self) -> Json:
         """The counts for programs."""

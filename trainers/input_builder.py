@@ -1,4 +1,4 @@
-"""From credited samples to the tensors TRL's GRPO loss reads.
+"""From credited samples to the tensors that TRL's GRPO loss and our own terms read.
 
 Two masks keep two meanings apart: `completion_mask` says which positions hold tokens (attention), `tool_mask` which
 of them are trained (loss). A token without an advantage is attended to and not trained. An empty list becomes one
@@ -6,14 +6,80 @@ row that trains nothing, so that a process without samples takes part in every c
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from clawrl_trl.credit import CreditedSample, TrainingSample
 from clawrl_trl.trainers.compat import pad
 from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.micro_batch import MicroBatch
+from clawrl_trl.trainers.terms.importance import reweigh
+from clawrl_trl.trainers.terms.kl import BasePull
+
+if TYPE_CHECKING:
+    from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
+
+
+class InputBuilder:
+    """Builder of a trainer's inputs.
+
+    Args:
+        trainer: The trainer, whose model is asked for the log-probabilities that the arguments call for.
+        pull: The exact pull to the base model, if it is part of the loss.
+    """
+
+    def __init__(self, trainer: "AsyncGRPOTrainer", pull: BasePull | None) -> None:
+        self._trainer = trainer
+        self._pull = pull
+
+    def build(self, micro: MicroBatch) -> Inputs:
+        """Build all inputs of a micro-batch's loss."""
+        trainer = self._trainer
+        inputs = self.collate(micro.rows)
+        inputs["num_items_in_batch"] = torch.tensor(micro.num_items, device=trainer.accelerator.device)
+        inputs["row_share"] = micro.row_share
+        inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
+        if self._pull is not None:
+            inputs["base_hidden_states"] = self._pull.read_base(inputs)
+        elif trainer.beta != 0.0:
+            inputs["ref_per_token_logps"] = trainer.reference_logps(inputs)
+        self._weigh(inputs)
+        return inputs
+
+    def collate(self, rows: Sequence[CreditedSample]) -> Inputs:
+        """Pad rows into tensors on the trainer's device, pictures included."""
+        trainer = self._trainer
+        tokenizer: PreTrainedTokenizerBase = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        inputs = collate(
+            rows,
+            pad_token_id=tokenizer.pad_token_id,
+            dtype=torch.float64 if trainer.model.dtype == torch.float64 else torch.float32,
+            pad_to_multiple_of=trainer.pad_to_multiple_of,
+        )
+        if trainer.vision is not None:
+            trainer.vision.add_pictures(inputs, [row.sample for row in rows])
+        moved: Inputs = send_to_device(inputs, trainer.accelerator.device)
+        return moved
+
+    def _weigh(self, inputs: Inputs) -> None:
+        """Set the ratio's denominator, and fold importance weights into the advantages."""
+        trainer = self._trainer
+        mode, cap = trainer.args.importance_sampling, trainer.args.importance_sampling_cap
+        if mode == "clip":
+            inputs["old_per_token_logps"] = inputs["behaviour_logps"]
+            return
+        # In a single iteration the current policy is the old one, and TRL takes that for a missing denominator.
+        if mode == "none" and trainer.num_iterations == 1:
+            return
+        current = inputs["old_per_token_logps"] = trainer.logps(trainer.model, inputs)
+        if mode != "none":
+            for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
+                trainer.note(name, value)
 
 
 def collate(

@@ -1,0 +1,56 @@
+"""Training that goes on from a policy version: where it resumes, and how it follows the versions that serve."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.trainer_utils import TrainOutput
+
+from clawrl_trl.policies.checksums import TRAINING_STATE
+from clawrl_trl.trainers.checkpoint import keep_learning_rates
+from clawrl_trl.trainers.hub import HubGRPOTrainer
+
+
+class VersionedGRPOTrainer(HubGRPOTrainer):
+    """Trainer that holds a version of a policy line, if it has one; see [`AsyncGRPOTrainer`]."""
+
+    @property
+    def policy_version(self) -> int:
+        """The policy version in memory; 0, the base model, without a ledger."""
+        return 0 if self.line is None else self.line.version
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """Train until the source ends or `max_steps` are done.
+
+        With a ledger, training goes on from its latest policy version: weights, optimizer, scheduler, random state
+        and step count; `resume_from_checkpoint` may name an earlier version's folder to go back to. Otherwise it
+        works as in [`~transformers.Trainer`].
+
+        Raises:
+            UserError: If the folder is none of the run's versions, or the disk is full.
+        """
+        if self.line is not None:
+            if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() not in ("true", "false"):
+                self.line.go_back_to(Path(resume_from_checkpoint))
+            resume_from_checkpoint = self.line.recover()
+        elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
+            resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
+        # A version's weights lie above its training state, which is what transformers resumes from.
+        path = Path(resume_from_checkpoint)
+        super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load their states, but let each group's configured learning rate win over the one it was saved with."""
+        if checkpoint is None or self.lr_scheduler is None or self.is_deepspeed_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        with keep_learning_rates(self.optimizer, self.lr_scheduler):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def follow_policies(self) -> None:
+        """Follow a rollback, and publish what waits, before the next batch is leased."""
+        if self.line is not None:
+            self.line.follow()
