@@ -187,7 +187,7 @@ class ServingArguments:
     judge_majority: float = _declare(
         "judge_majority",
         0.5,
-        "Share of the valid votes that the plurality must exceed, else the judge abstains.",
+        "Share of the valid votes that suffices: 3 of 5 decide at 0.6. Below it, and at a tie, the judge abstains.",
     )
     judge_workers: int = _declare("judge_workers", 4, "Turns judged at once.")
     judge_temperature: float = _declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")

@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -107,7 +108,7 @@ class LLMJudge:
         client: Client of an OpenAI-compatible server.
         model: Name of the model there; `None` for the server's base model.
         votes: How many votes a turn gets.
-        majority: Share of the valid votes that the plurality must exceed (a unanimous vote always does).
+        majority: Share of the valid votes that suffices to decide.
         temperature: Sampling temperature.
         max_tokens: Longest vote.
         timeout: Longest wait for a vote, seconds.
@@ -243,7 +244,7 @@ def find_plurality(scores: Sequence[int | None], majority: float = 0.5) -> tuple
     """Decided score of m votes (`None` is an invalid one), or `None` and why nothing is decided.
 
     More than half of the votes must be valid, one score must be ahead of the others, and its share of the valid
-    votes must exceed `majority` (or be all of them).
+    votes must be at least `majority`.
     """
     valid = [score for score in scores if score is not None]
     if 2 * len(valid) <= len(scores):
@@ -251,7 +252,8 @@ def find_plurality(scores: Sequence[int | None], majority: float = 0.5) -> tuple
     (winner, count), *others = Counter(valid).most_common()
     if others and others[0][1] == count:
         return None, "tie"
-    if count < len(valid) and count <= majority * len(valid):
+    # The share as it was written: 14 of 25 are 0.56, though 0.56 * 25 is above 14 as floats.
+    if count < Fraction(str(majority)) * len(valid):
         return None, f"{count} of {len(valid)} votes are no majority"
     return winner, None
 

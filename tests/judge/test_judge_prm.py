@@ -1,6 +1,7 @@
 """The llm judge over real HTTP: votes, ties, malformed answers, time-outs, injections."""
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -168,8 +169,31 @@ def test_plurality_never_decides_without_a_majority_of_valid_votes(votes: list[i
         total = sum(valid.values())
         assert 2 * total > len(votes)
         assert all(valid[score] > count for other, count in valid.items() if other != score)
-        assert valid[score] > majority * total or valid[score] == total
+        assert valid[score] / total >= majority or math.isclose(valid[score] / total, majority)
     assert find_plurality([1] * len(votes), majority)[0] == 1
+
+
+@given(st.integers(1, 200), st.data())
+def test_the_share_that_was_asked_for_suffices(total: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(total // 2 + 1, total))
+    hundredths = data.draw(st.integers(0, 100))
+    decided, reason = find_plurality([1] * count + [-1] * (total - count), hundredths / 100)
+    assert decided == (1 if 100 * count >= hundredths * total else None), reason
+
+
+@pytest.mark.parametrize(
+    ("votes", "majority", "score"),
+    [
+        ([1, 1, 1, -1, -1], 0.6, 1),
+        ([1, 1, 1, -1, -1], 0.61, None),
+        ([1] * 14 + [-1] * 11, 0.56, 1),
+        ([-1, -1, 1, 0], 0.5, -1),
+        ([-1, -1, 1, 1], 0.0, None),
+        ([1, 1, None], 1.0, 1),
+    ],
+)
+def test_plurality_at_the_threshold(votes: list[int | None], majority: float, score: int | None) -> None:
+    assert find_plurality(votes, majority)[0] == score
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, None]), min_size=1, max_size=9))
