@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clawrl_trl.custom import load_callable
-from clawrl_trl.judge.provenance import find_refusal, list_tool_names
+from clawrl_trl.judge.provenance import list_tool_names
+from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
 
 ATTEMPTS = 4

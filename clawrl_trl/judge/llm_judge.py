@@ -21,13 +21,13 @@ from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.provenance import (
     extract_owner_words,
-    find_refusal,
     is_grounded,
     list_tool_names,
     neutralise,
     unwrap,
 )
 from clawrl_trl.judge.quotation import extract_own_words
+from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
 from clawrl_trl.messages import Json
