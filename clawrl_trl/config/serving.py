@@ -194,6 +194,12 @@ class ServingArguments:
     judge_max_tokens: int = _declare("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
     judge_timeout: float = _declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
     hints: bool = _declare("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    hint_any_score: bool = _declare(
+        "hint_any_score",
+        False,
+        "Write hints also where the owner approves or is undecided ('Great, but shorter next time'), not only "
+        "where the owner objects.",
+    )
     teacher_top_k: int = _declare(
         "teacher_top_k",
         0,

@@ -30,7 +30,7 @@ OVERLAP_FLOOR = 0.1
 
 _COURTESY = re.compile(
     r"^\W*((thanks?( you)?( a lot| so much| very much)?|thank you"
-    r"|thx|great|good|nice|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
+    r"|thx|(great|good|nice)( (work|job|one|stuff))?|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
     r"\b[\s,.!:;–-]*)+(but\b|though\b|however\b|yet\b)?[\s,]*",
     re.I,
 )
@@ -40,14 +40,21 @@ _DIRECTIVE = (
     "change_first", "please", "wish", "negation", "degree", "redo", "reply_first", "no_first"
 )  # fmt: skip
 _IMPERATIVE = re.compile(
-    r"^\W*(next time,? |and |then |also |just )*(use|call|wrap|return|rename|write|put|run|read|check|move|import"
+    r"^\W*((next|another) time,? |in (the )?future,? |and |then |also |just |always )*(use|call|wrap|return|rename|write|put|run|read|check|move|import"
     r"|catch|raise|log|print|name|pass|split|format|quote|avoid|sort|cite|answer|show|add|remove|start|search|test|leave)\b",
+    re.I,
+)
+_NEXT_TIME = re.compile(
+    r"\b((the )?next (time|one|reply|answer)|another time|in (the )?future|going forward|always|never"
+    r"|could (have been|be)|would (have been|be) (nice|better|even|good|great)|(i'd|i would|i) (prefer|rather))\b",
     re.I,
 )
 _TASK = ("task", "new_task_first")
 
 
-def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] = ()) -> list[str]:
+def extract_hints(
+    texts: Iterable[str], request: str, tool_names: Sequence[str] = (), score: float | None = -1.0
+) -> list[str]:
     """Candidate hints out of the owner's words, best first: the directive sentences together, then the first few.
 
     What comes first is what was wrong. A later sentence, often a condition ("keep the steps, though"), may join it but
@@ -57,10 +64,15 @@ def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] 
         texts: The owner's messages or explicit feedback, nothing else (see `provenance`).
         request: What the turn had been asked; a mere repetition of it is no hint.
         tool_names: Names of the request's tools, which a hint may name and not change.
+        score: The verdict on the reply. Of an owner who did not object only a wish beside it is a hint: another
+            sentence may be the next task.
     """
     hints: list[str] = []
     for text in texts:
-        parts = [clean_sentence(part) for part in features.split_sentences(extract_owner_words(text))]
+        sentences = features.split_sentences(extract_owner_words(text))
+        if score is None or score >= 0:
+            sentences = [sentence for sentence in sentences if is_wish(sentence)]
+        parts = [clean_sentence(sentence) for sentence in sentences]
         parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
         directive = [part for part in parts if is_directive(part)] or parts[:2]
         # All together first: "keep the steps, though" is no hint without the objection before it.
@@ -91,6 +103,14 @@ def is_directive(sentence: str) -> bool:
     if any(features.CUES[name].search(sentence) for name in _TASK):
         return False
     return bool(_IMPERATIVE.match(sentence)) or any(features.CUES[name].search(sentence) for name in _DIRECTIVE)
+
+
+def is_wish(sentence: str) -> bool:
+    """Return whether a sentence says how this reply or the next should have been, beside an approval or alone."""
+    directive = is_directive(clean_sentence(sentence)) and not features.is_bare_question(sentence)
+    cues = features.CUES
+    compares = bool(cues["degree"].search(sentence) and cues["reply"].search(sentence))
+    return directive and (compares or bool(_NEXT_TIME.search(sentence) or cues["contrast"].search(sentence)))
 
 
 def _join(sentences: Sequence[str]) -> str:

@@ -86,6 +86,26 @@ def test_a_condition_is_no_hint_without_what_it_follows() -> None:
     ]
 
 
+@pytest.mark.parametrize("score", [1.0, 0.0, None])
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Great, but next time shorter please.", "Next time shorter please."),
+        ("Perfect. Could be a bit warmer next time.", "Could be a bit warmer next time."),
+        ("Nice! In future use `pathlib`. What is 5 plus 8?", "In future use `pathlib`."),
+        ("Great work, next time start with the answer.", "Next time start with the answer."),
+        ("Thanks! Next: what is 5 plus 8?", None),
+        ("Thanks, but what is 3 plus 4?", None),
+        ("Great, thanks! Please add a test for the parser.", None),
+        ("Thanks. Now write a function that sorts.", None),
+        ("Perfect! But I have another question: how do I sort?", None),
+        ("ok", None),
+    ],
+)
+def test_beside_an_approval_only_a_wish_is_a_hint(said: str, expected: str | None, score: float | None) -> None:
+    assert next(iter(hints.extract_hints([said], "What is 5 plus 7?", score=score)), None) == expected
+
+
 def test_a_repeated_request_is_no_hint() -> None:
     assert hints.extract_hints(["What is 5 plus 7?"], "What is 5 plus 7?") == []
 
