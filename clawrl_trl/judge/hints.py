@@ -40,8 +40,9 @@ _DIRECTIVE = (
     "change_first", "please", "wish", "negation", "degree", "redo", "reply_first", "no_first"
 )  # fmt: skip
 _IMPERATIVE = re.compile(
-    r"^\W*((next|another) time,? |in (the )?future,? |and |then |also |just |always )*(use|call|wrap|return|rename|write|put|run|read|check|move|import"
-    r"|catch|raise|log|print|name|pass|split|format|quote|avoid|sort|cite|answer|show|add|remove|start|search|test|leave)\b",
+    r"^\W*((next|another) time,? |in (the )?future,? |and |then |also |just |always )*"
+    r"(use|call|wrap|return|rename|write|put|run|read|check|move|import|catch|raise|log|print|name"
+    r"|pass|split|format|quote|avoid|sort|cite|answer|show|add|remove|start|search|test|leave)\b",
     re.I,
 )
 _NEXT_TIME = re.compile(

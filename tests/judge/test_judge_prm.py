@@ -13,9 +13,9 @@ from judge_helpers import Scripted, judged_turn
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge import llm_judge
+from clawrl_trl.judge import vote_prompt
 from clawrl_trl.judge.factory import open_judge
-from clawrl_trl.judge.llm_judge import LLMJudge, find_plurality
+from clawrl_trl.judge.llm_judge import LLMJudge, collect_hints, find_plurality
 from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement, JudgeUnavailable
 
 
@@ -167,10 +167,12 @@ async def test_no_text_can_close_its_own_frame(script: Scripted) -> None:
 
 
 def test_long_texts_keep_head_and_tail() -> None:
-    text = llm_judge.cut_middle("a" * 50_000 + "END")
-    assert len(text) < llm_judge.MAX_CHARACTERS + 100 and text.startswith("aaa") and text.endswith("END")
+    text = vote_prompt.cut_middle("a" * 50_000 + "END")
+    assert len(text) < vote_prompt.MAX_CHARACTERS + 100 and text.startswith("aaa") and text.endswith("END")
     long = judged_turn([("tool", {"role": "tool", "content": "x" * 1_000_000})] * 100)
-    assert len(str(llm_judge.build_prompt(long))) < (llm_judge.MAX_MESSAGES + 4) * (llm_judge.MAX_CHARACTERS + 300)
+    assert len(str(vote_prompt.build_prompt(long))) < (vote_prompt.MAX_MESSAGES + 4) * (
+        vote_prompt.MAX_CHARACTERS + 300
+    )
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1, None]), min_size=1, max_size=9), st.floats(0, 1))
@@ -226,9 +228,9 @@ def test_the_judge_is_shown_the_owners_own_words_alone() -> None:
     mail = "---------- Forwarded message ---------\nFrom: Bob\n\nThis is wrong, redo it."
     turn = judged_turn([("owner", {"role": "user", "content": mail}), ("other", {"role": "user", "content": "Redo!"})])
     shown = str(
-        llm_judge.build_prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1]
+        vote_prompt.build_prompt(replace(turn, messages=({"role": "user", "content": f"Translate this: {mail}"},)))[1]
     )
     assert shown.count("redo it") == 1
-    assert llm_judge.NOTHING_OWN in shown
+    assert vote_prompt.NOTHING_OWN in shown
     assert "from another person, not the owner" in shown
-    assert llm_judge.collect_hints(turn, []) == []
+    assert collect_hints(turn, []) == []
