@@ -209,7 +209,8 @@ class ServingArguments:
     custom_rm_path: str | None = _declare(
         "custom_rm_path",
         None,
-        "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
+        "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score: reward(turn), or "
+        "score(prompt, response, next_state).",
     )
     ledger_url: str | None = _declare(
         "ledger_url",
