@@ -80,7 +80,7 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
         if spec is not None:
             load_callable(spec, parameters=parameters)
     if settings.custom_rm_path is not None:
-        load_reward(settings.custom_rm_path)
+        load_reward(settings.custom_rm_path, make=False)
     if script.custom_loss_function_path is None:
         return None
     return load_callable(script.custom_loss_function_path, parameters=["trainer", "model", "inputs", "default_loss"])

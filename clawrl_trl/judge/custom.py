@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from clawrl_trl.custom import load_object
@@ -52,16 +53,20 @@ class Reward:
         return await result if inspect.isawaitable(result) else result
 
 
-def load_reward(spec: str) -> Reward:
+def load_reward(spec: str, *, make: bool = True) -> Reward:
     """Load a user's reward and find out which contract it has.
 
     Args:
         spec: `file.py:name` or `package.module:name`.
+        make: Make an object of a class, which may load a model. Without it the reward is only checked.
 
     Raises:
         UserError: If it does not exist or has neither contract.
     """
-    call = find_call(load_object(spec), spec)
+    target = load_object(spec)
+    if make and has_score(target) and isinstance(target, type):
+        target = make_model(target, spec)
+    call = find_call(target, spec)
     try:
         parameters = inspect.signature(call).parameters
     except ValueError:  # a built-in without a signature can't be checked
@@ -80,26 +85,39 @@ def load_reward(spec: str) -> Reward:
     return Reward(call, takes_texts)
 
 
-def find_call(target: object, spec: str) -> Callable[..., Any]:
-    """The function to call: the object itself, or the method `score` of an object or of a new one of a class.
+def has_score(target: object) -> bool:
+    """Return whether an object or a class has a method `score`."""
+    return callable(getattr(target, "score", None))
+
+
+def make_model(kind: type, spec: str) -> object:
+    """Make an object of a user's class.
 
     Raises:
-        UserError: If there is none, or a class can't be made without arguments.
+        UserError: If it can't be made without arguments.
     """
-    if isinstance(target, type) and callable(getattr(target, "score", None)):
-        try:
-            target = target()
-        except Exception as error:
-            raise UserError(f"{spec!r}: {target.__name__}() failed: {type(error).__name__}: {error}"[:300]) from error
-        method: Callable[..., Any] = target.score  # type: ignore[attr-defined]
-        return method
+    try:
+        model: object = kind()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{spec!r}: {kind.__name__}() failed: {reason}") from error
+    return model
+
+
+def find_call(target: object, spec: str) -> Callable[..., Any]:
+    """The function to call: the object itself, or its method `score`.
+
+    Raises:
+        UserError: If there is none.
+    """
+    score: Callable[..., Any] | None = getattr(target, "score", None) if has_score(target) else None
+    if isinstance(target, type) and score is not None:
+        return partial(score, None)  # of an object that is yet to be made: for its signature alone
     if callable(target):
         return target
-    score = getattr(target, "score", None)
-    if not callable(score):
+    if score is None:
         raise UserError(f"{spec!r} is a {type(target).__name__}, not a callable, and has no method score.")
-    found: Callable[..., Any] = score
-    return found
+    return score
 
 
 def make_texts(turn: JudgedTurn) -> dict[str, str]:

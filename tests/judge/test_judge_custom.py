@@ -8,7 +8,7 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.custom import CustomJudge, make_texts, parse_result
+from clawrl_trl.judge.custom import CustomJudge, load_reward, make_texts, parse_result
 from clawrl_trl.judge.turn import JudgeUnavailable
 
 SOURCE = """
@@ -166,6 +166,13 @@ def test_a_wrong_signature_is_one_line_that_says_what_is_wrong(rewards: Path, na
     assert says in str(caught.value) and "\n" not in str(caught.value)
     if name in ("half", "more", "two", "anything"):
         assert "reward(turn) or score(prompt, response, next_state)" in str(caught.value)
+
+
+def test_a_check_makes_no_model(rewards: Path) -> None:
+    assert load_reward(f"{rewards}:Unready", make=False).takes_texts
+    assert not load_reward(f"{rewards}:ByTurn", make=False).takes_texts
+    with pytest.raises(UserError, match="has no 'missing'"):
+        load_reward(f"{rewards}:missing", make=False)
 
 
 def test_a_turn_without_a_next_state_has_an_empty_text() -> None:
