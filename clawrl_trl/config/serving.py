@@ -52,6 +52,7 @@ KEY_ENVIRONMENT = {
 
 DEFAULT_RUN = "runs/live"
 JUDGES_OF_OURS = ("rules", "llm")
+HINT_CHOICES = ("gap", "overlap")
 BUNDLED_TEMPERATURE = 0.9
 """Sampling temperature of the bundled model: at 1 one plain solution in seventy goes wrong on a word that the model
 itself finds next to impossible, at 0.9 one in two hundred."""
@@ -200,6 +201,12 @@ class ServingArguments:
         "Write hints also where the owner approves or is undecided ('Great, but shorter next time'), not only "
         "where the owner objects.",
     )
+    hint_choice: str = _declare(
+        "hint_choice",
+        "gap",
+        "Which of several hints is used: 'gap' (it moves the teacher most) or 'overlap' (its teacher shares most "
+        "with the policy's 4 most likely tokens).",
+    )
     teacher_top_k: int = _declare(
         "teacher_top_k",
         0,
@@ -227,6 +234,8 @@ class ServingArguments:
             raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= self.teacher_top_k <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
+        if self.hint_choice not in HINT_CHOICES:
+            raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.
