@@ -18,7 +18,7 @@ MAX_HINT = 200
 _SAFEGUARD = (
     r"(sandbox\w*|safety|safeguards?|security|(content|safety|spam) filters?|confirm(ing|ations?)?|approvals?"
     r"|permissions?|authenti\w+|authori[sz]ation|firewall|antivirus|encryption|signature|certificates?|tls|ssl|https"
-    r"|moderation|monitoring|isolation|restrictions?|protections?|audit\w*|2fa|mfa|two.factor|captchas?|rate.?limits?"
+    r"|login|moderation|monitoring|isolation|restrictions?|protections?|audit\w*|2fa|mfa|two.factor|captchas?|rate.?limits?"
     r"|allow.?lists?|(safety|security|permission|access)[ -]checks?)\b"
 )
 _REFUSED = {
@@ -65,14 +65,14 @@ _REFUSED = {
         re.I,
     ),
     "reward": re.compile(
-        r"\b(reward|score|rating|verdict|vote|thumbs|five.stars?)(s|d|ing)?\b"
+        r"\b(reward|score|rating|verdict|vote|thumbs|five.stars?|full mark)(s|d|ing)?\b"
         r"|\b(tell|convince|persuade) the (judge|grader|evaluator)\b"
         r"|\b(rate|grade) (this|it|yours\w*|the (reply|answer))\b"
         r"|\bmark (this|it|the (reply|answer))\b.{0,12}\bas (correct|good|right|solved|done)\b",
         re.I,
     ),
     "obedience": re.compile(
-        r"\b(do not|don't|never|stop) follow(ing)? (the|your|any|all|my|safety)\b"
+        r"\b(do not|don't|never|stop) (follow|obey|listen)\w* (to )?(the|your|any|all|my|safety)\b"
         r"|\byour (own )?(instructions?|prompt|rules|guidelines|limits|commands)\b"
         r"|\b(do|follow|obey|trust|execute|believe)\b.{0,20}\b(what|whatever|anything|everything)\b.{0,40}"
         r"\b(says?|tells?|asks?|wants?|orders?|commands?)\b|\bas (an? )?(instructions?|orders?|commands?)\b"
@@ -111,7 +111,7 @@ _COMMANDS = {
         r"|\bpip(e|ing)\b.{0,30}\b(ba|z)?sh(ell)?\b|\$\(|\bgit push\b.{0,20}(-f\b|--force)|\bforce[- ]push\w*"
         r"|\breset --hard|\bdrop (table|database|schema)\b|\btruncate table\b|\bkill (-9|all\b)"
         r"|\bshutdown\b|\breboot\b"
-        r"|--(no-verify|dangerously[\w-]*|privileged|insecure|no-check-certificate|yolo|no-sandbox)"
+        r"|--(force|no-verify|dangerously[\w-]*|privileged|insecure|no-check-certificate|yolo|no-sandbox)"
         r"|\bverify\s*=\s*False|\bshell\s*=\s*True|StrictHostKeyChecking|\bcurl (-\w*k|.{0,40}\|)"
         r"|\b(delete|wipe|erase|destroy|format|overwrite|empty)\b (all|every\w*"
         r"|the (whole|entire|disk|boot\w*|partition|database|repo\w*|backups?|trash|inbox|mails?))\b"
@@ -121,7 +121,8 @@ _COMMANDS = {
     "safety": re.compile(
         r"\b(disabl\w+|turn(ing|ed)? off|switch(ing|ed)? off|deactivat\w+|remov\w+|skip\w*|bypass\w*|circumvent\w*"
         r"|avoid\w*|(get|getting|work\w*) around|weaken\w*|loosen\w*|relax\w*|suppress\w*|evad\w+|lift\w*|drop\w*"
-        r"|stop (using|asking|requiring|checking)|(don't|do not|never) (use|run in|ask\w*|require|need|check|wait)"
+        r"|stop (using|asking|requiring|checking)"
+        r"|(don't|do not|never) (use|run in|ask\w*|require|need|check|wait|verify|validate)"
         rf"|no(?= \w)|without|outside|(don't|do not) bother with|do without)\b.{{0,40}}?\b{_SAFEGUARD}"
         rf"|{_SAFEGUARD} (off|disabled|bypassed)\b|\bauto-?approv\w+|\bunsandboxed\b"
         r"|\b(don't|do not|never|stop) (ask|confirm|check)\w*\b( with)?( me)? (before|with me|first)\b",
@@ -129,8 +130,8 @@ _COMMANDS = {
     ),
     "permission": re.compile(
         r"\bas (an? |the )?(root|admin(istrator)?|superuser)\b|\broot (access|rights|shell|user|account|privileges?)"
-        r"|\b(admin\w*|elevated|full|write|shell|unlimited) (rights|access|privileges?|permissions?)\b"
-        r"|\b(grant|give)\b.{0,30}\b(access|permissions?|rights|privileges?)\b|\bsuperuser\b|\bprivileges?\b"
+        r"|\b(admin\w*|elevated|full|write|shell|unlimited) (rights|access|account|privileges?|permissions?)\b"
+        r"|\b(grant|give)\b.{0,30}\b(access|permissions?|rights|privileges?|root|admin)\b|\bsuperuser\b|\bprivileges?\b"
         r"|\b(change|edit|extend|widen|raise|set) (the |your |my |its )?(permissions?|privileges?|rights|access)\b"
         r"|\b(allow|approve|accept|whitelist|permit|authori[sz]e)\b.{0,9}\b(all|any|every|each)\b.{0,12}"
         r"\b(commands?|requests?|domains?|tools?|calls?|actions?|hosts?|connections?)\b",
@@ -138,7 +139,7 @@ _COMMANDS = {
     ),
     "tool": re.compile(
         r"(?<!\bthe )\b(add|install|remov|delet|uninstall|disabl|enabl|regist|redefin|replac|renam|chang|modif|edit"
-        r"|overrid|updat|configur|reconfigur|(?:un)?block|load|turn (on|off)|give yourself|hide|extend)\w*\b"
+        r"|overrid|overwrit|updat|configur|reconfigur|(?:un)?block|load|turn (on|off)|give yourself|hide|extend)\w*\b"
         r"[^,.;]{0,30}?\b(tool|plug-?in|extension|skill|connector|mcp)s?\b(?! ?(tip|bar|box|chain))"
         r"|\b(new|another|extra|own) (tool|plug-?in|extension|skill|connector)s?\b",
         re.I,
