@@ -29,15 +29,25 @@ def load_callable(spec: str, *, parameters: Sequence[str]) -> Callable[..., Any]
     Raises:
         UserError: If the file, module or name does not exist, is not callable, or can't be called so.
     """
-    place, separator, name = spec.rpartition(":")
-    if not separator or not place or not name:
-        raise UserError(f"{spec!r} names no callable: write file.py:name or package.module:name.")
-    target: Callable[..., Any] | None = getattr(_module(place, spec), name, None)
-    if target is None:
-        raise UserError(f"{spec!r}: {place} has no {name!r}.")
+    target = load_object(spec)
     if not callable(target):
         raise UserError(f"{spec!r} is a {type(target).__name__}, not a callable.")
     _check_signature(target, spec, parameters)
+    return target
+
+
+def load_object(spec: str) -> object:
+    """Load what a user names, whatever it is.
+
+    Raises:
+        UserError: If the file, module or name does not exist.
+    """
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name:
+        raise UserError(f"{spec!r} names no callable: write file.py:name or package.module:name.")
+    target: object = getattr(_module(place, spec), name, None)
+    if target is None:
+        raise UserError(f"{spec!r}: {place} has no {name!r}.")
     return target
 
 

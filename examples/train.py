@@ -30,6 +30,7 @@ from clawrl_trl.envs.runs.persona_run import PersonaRun
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.errors import UserError, run_main
+from clawrl_trl.judge.custom import load_reward
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
 from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
@@ -74,11 +75,12 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
         script.rollout_function_path: ["client", "persona", "interactions", "seed"],
         script.custom_generate_function_path: ["client", "model", "messages"],
         script.reward_function_path: ["episode"],
-        settings.custom_rm_path: ["turn"],
     }
     for spec, parameters in callables.items():
         if spec is not None:
             load_callable(spec, parameters=parameters)
+    if settings.custom_rm_path is not None:
+        load_reward(settings.custom_rm_path, make=False)
     if script.custom_loss_function_path is None:
         return None
     return load_callable(script.custom_loss_function_path, parameters=["trainer", "model", "inputs", "default_loss"])

@@ -33,6 +33,7 @@ ENVIRONMENT = {
 """Environment variables that stand in for a setting's default, first one set wins."""
 
 JUDGES_OF_OURS = ("rules", "llm")
+HINT_CHOICES = ("gap", "overlap")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 VLLM_DTYPES = ("auto", "bfloat16", "float16", "float32")
 AT_LEAST = {
@@ -160,7 +161,7 @@ class ServingArguments:
     judge_majority: float = declare(
         "judge_majority",
         0.5,
-        "Share of the valid votes that the plurality must exceed, else the judge abstains.",
+        "Share of the valid votes that suffices: 3 of 5 decide at 0.6. Below it, and at a tie, the judge abstains.",
     )
     judge_workers: int = declare("judge_workers", 4, "Turns judged at once.")
     judge_temperature: float = declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
@@ -172,6 +173,18 @@ class ServingArguments:
         "Most approvals by words that count per session and day; near-duplicates count once. 0 sets no bound.",
     )
     hints: bool = declare("hints", True, "Write hindsight hints and score replies under them (needed for OPD).")
+    hint_any_score: bool = declare(
+        "hint_any_score",
+        False,
+        "Write hints also where the owner approves or is undecided ('Great, but shorter next time'), not only "
+        "where the owner objects.",
+    )
+    hint_choice: str = declare(
+        "hint_choice",
+        "gap",
+        "Which of several hints is used: 'gap' (it moves the teacher most) or 'overlap' (its teacher shares most "
+        "with the policy's 4 most likely tokens).",
+    )
     teacher_top_k: int = declare(
         "teacher_top_k",
         0,
@@ -181,7 +194,8 @@ class ServingArguments:
     custom_rm_path: str | None = declare(
         "custom_rm_path",
         None,
-        "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score.",
+        "Own reward, 'file.py:name' or 'package.module:name', instead of the judge's score: reward(turn), or "
+        "score(prompt, response, next_state).",
     )
     ledger_url: str | None = declare(
         "ledger_url",
@@ -198,6 +212,8 @@ class ServingArguments:
             raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= self.teacher_top_k <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
+        if self.hint_choice not in HINT_CHOICES:
+            raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")
         if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.

@@ -1,29 +1,137 @@
 """A user's own reward in place of the judge's score: `--custom_rm_path file.py:name`.
 
-The callable gets one [`JudgedTurn`] and returns a score in [-1, 1], `None` to abstain, or something with a `score`
-and a `hint`. It may be a coroutine function; a plain one runs in a thread. A call that fails is tried again a few
-times; then the turn is judged as abstained, with the reason.
+Two contracts, told apart by the names of the parameters: `reward(turn)` gets one [`JudgedTurn`], and
+`score(prompt, response, next_state)`, that of the reference system's reward models, gets texts. Either may be a
+function, a coroutine function, an instance with `__call__`, or a class or an instance with the method `score`. It
+returns a score in [-1, 1], `None` to abstain, or something with a `score` and a `hint`. A plain one runs in a thread.
+A call that fails is tried again a few times; then the turn is judged as abstained, with the reason.
 """
 
 import asyncio
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from clawrl_trl.custom import load_callable
-from clawrl_trl.judge.provenance import find_refusal, list_tool_names
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.custom import load_object
+from clawrl_trl.errors import UserError
+from clawrl_trl.judge.provenance import list_tool_names
+from clawrl_trl.judge.refusals import find_refusal
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
 
 ATTEMPTS = 4
 """How often a reward that raises is called for one turn."""
+TEXTS = ("prompt", "response", "next_state")
+"""Parameters of the reference system's contract."""
+CONTRACTS = "reward(turn) or score(prompt, response, next_state)"
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A user's reward, and how it is to be called.
+
+    Args:
+        call: The function or bound method.
+        takes_texts: Whether it is called as `(prompt=, response=, next_state=)` and not as `(turn)`.
+    """
+
+    call: Callable[..., Any]
+    takes_texts: bool
+
+    async def ask(self, turn: JudgedTurn) -> object:
+        """What it returns for a turn."""
+        positional = () if self.takes_texts else (turn,)
+        named = make_texts(turn) if self.takes_texts else {}
+        if inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(
+            getattr(self.call, "__call__", None)  # noqa: B004 - an instance with an async __call__
+        ):
+            return await self.call(*positional, **named)
+        # A plain function may block, so it gets a thread; a lambda may still return a coroutine.
+        result = await asyncio.to_thread(self.call, *positional, **named)
+        return await result if inspect.isawaitable(result) else result
+
+
+def load_reward(spec: str, *, make: bool = True) -> Reward:
+    """Load a user's reward and find out which contract it has.
+
+    Args:
+        spec: `file.py:name` or `package.module:name`.
+        make: Make an object of a class, which may load a model. Without it the reward is only checked.
+
+    Raises:
+        UserError: If it does not exist or has neither contract.
+    """
+    target = load_object(spec)
+    if make and has_score(target) and isinstance(target, type):
+        target = make_model(target, spec)
+    call = find_call(target, spec)
+    try:
+        parameters = inspect.signature(call).parameters
+    except ValueError:  # a built-in without a signature can't be checked
+        return Reward(call, takes_texts=False)
+    except TypeError as error:
+        raise UserError(f"{spec!r} must be callable as {CONTRACTS}: {error}.") from None
+    texts = [name for name in TEXTS if name in parameters]
+    takes_texts = len(texts) == len(TEXTS)
+    if texts and not takes_texts:
+        absent = ", ".join(name for name in TEXTS if name not in texts)
+        raise UserError(f"{spec!r} must be callable as {CONTRACTS}: it takes {', '.join(texts)} and no {absent}.")
+    try:
+        inspect.signature(call).bind(*(() if takes_texts else (None,)), **dict.fromkeys(texts))
+    except TypeError as error:
+        raise UserError(f"{spec!r} must be callable as {CONTRACTS}: {error}.") from None
+    return Reward(call, takes_texts)
+
+
+def has_score(target: object) -> bool:
+    """Return whether an object or a class has a method `score`."""
+    return callable(getattr(target, "score", None))
+
+
+def make_model(kind: type, spec: str) -> object:
+    """Make an object of a user's class.
+
+    Raises:
+        UserError: If it can't be made without arguments.
+    """
+    try:
+        model: object = kind()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{spec!r}: {kind.__name__}() failed: {reason}") from error
+    return model
+
+
+def find_call(target: object, spec: str) -> Callable[..., Any]:
+    """The function to call: the object itself, or its method `score`.
+
+    Raises:
+        UserError: If there is none.
+    """
+    score: Callable[..., Any] | None = getattr(target, "score", None) if has_score(target) else None
+    if isinstance(target, type) and score is not None:
+        return partial(score, None)  # of an object that is yet to be made: for its signature alone
+    if callable(target):
+        return target
+    if score is None:
+        raise UserError(f"{spec!r} is a {type(target).__name__}, not a callable, and has no method score.")
+    return score
+
+
+def make_texts(turn: JudgedTurn) -> dict[str, str]:
+    """The texts of a turn: the owner's request, the reply with its calls, and all that came next."""
+    after = [text for message in turn.next_state if (text := encodable_text(message))]
+    return {"prompt": turn.request, "response": turn.reply, "next_state": "\n\n".join(after)}
 
 
 class CustomJudge:
     """Judges with a user's callable.
 
     Args:
-        spec: `file.py:name` or `package.module:name`, called as `reward(turn)`.
+        spec: `file.py:name` or `package.module:name`, called as `reward(turn)` or as
+            `score(prompt, response, next_state)`.
         timeout: Longest wait for one call, seconds.
 
     Raises:
@@ -31,7 +139,7 @@ class CustomJudge:
     """
 
     def __init__(self, spec: str, timeout: float = 60.0) -> None:
-        self._reward = load_callable(spec, parameters=["turn"])
+        self._reward = load_reward(spec)
         self.name = f"custom:{spec.rpartition(':')[2]}"
         self._timeout = timeout
 
@@ -43,7 +151,7 @@ class CustomJudge:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                score, hint = parse_result(await self._call(turn))
+                score, hint = parse_result(await self._reward.ask(turn))
         except Exception as error:
             raise JudgeUnavailable(
                 f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS
@@ -52,15 +160,6 @@ class CustomJudge:
         hints = (hint,) if hint and reason is None else ()
         detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
         return Judgement(self.name, score, hints, self.name if hints else None, detail=detail)
-
-    async def _call(self, turn: JudgedTurn) -> object:
-        if inspect.iscoroutinefunction(self._reward) or inspect.iscoroutinefunction(
-            getattr(self._reward, "__call__", None)  # noqa: B004 - an instance with an async __call__
-        ):
-            return await self._reward(turn)
-        # A plain function may block, so it gets a thread; a lambda may still return a coroutine.
-        result = await asyncio.to_thread(self._reward, turn)
-        return await result if inspect.isawaitable(result) else result
 
 
 def parse_result(value: Any) -> tuple[float | None, str | None]:

@@ -40,9 +40,10 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
             temperature=settings.judge_temperature,
             max_tokens=settings.judge_max_tokens,
             timeout=settings.judge_timeout,
+            any_score=settings.hint_any_score,
         )
     if settings.judge == "rules":
-        return RulesJudge()
+        return RulesJudge(any_score=settings.hint_any_score)
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
         raise UserError(f"--judge {settings.judge!r} is not installed any more: install its package, or name another.")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.provenance import MAX_HINT, extract_owner_words, find_refusal, neutralise
+from clawrl_trl.judge.provenance import extract_owner_words, neutralise
+from clawrl_trl.judge.refusals import MAX_HINT, find_refusal
 from clawrl_trl.ledger.episodes import HINT_SOURCE
 from clawrl_trl.ledger.schema import Message
 
@@ -29,17 +30,32 @@ OVERLAP_FLOOR = 0.1
 
 _COURTESY = re.compile(
     r"^\W*((thanks?( you)?( a lot| so much| very much)?|thank you"
-    r"|thx|great|good|nice|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
+    r"|thx|(great|good|nice)( (work|job|one|stuff))?|ok(ay)?|fine|hmm*|well|yes|sorry|hi|hello)"
     r"\b[\s,.!:;–-]*)+(but\b|though\b|however\b|yet\b)?[\s,]*",
     re.I,
 )
+_BULLET = re.compile(r"^(?:\s*[-–*•>]+\s+)+")
+_PLAIN_WORD = re.compile(r"[^\W\d_]+(?![\w(=/]|\.\w)")
 _DIRECTIVE = (
     "change_first", "please", "wish", "negation", "degree", "redo", "reply_first", "no_first"
 )  # fmt: skip
+_IMPERATIVE = re.compile(
+    r"^\W*((next|another) time,? |in (the )?future,? |and |then |also |just |always )*"
+    r"(use|call|wrap|return|rename|write|put|run|read|check|move|import|catch|raise|log|print|name"
+    r"|pass|split|format|quote|avoid|sort|cite|answer|show|add|remove|start|search|test|leave)\b",
+    re.I,
+)
+_NEXT_TIME = re.compile(
+    r"\b((the )?next (time|one|reply|answer)|another time|in (the )?future|going forward|always|never"
+    r"|could (have been|be)|would (have been|be) (nice|better|even|good|great)|(i'd|i would|i) (prefer|rather))\b",
+    re.I,
+)
 _TASK = ("task", "new_task_first")
 
 
-def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] = ()) -> list[str]:
+def extract_hints(
+    texts: Iterable[str], request: str, tool_names: Sequence[str] = (), score: float | None = -1.0
+) -> list[str]:
     """Candidate hints out of the owner's words, best first: the directive sentences together, then the first few.
 
     What comes first is what was wrong. A later sentence, often a condition ("keep the steps, though"), may join it but
@@ -48,11 +64,16 @@ def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] 
     Args:
         texts: The owner's messages or explicit feedback, nothing else (see `provenance`).
         request: What the turn had been asked; a mere repetition of it is no hint.
-        tool_names: Names that a hint may not contain.
+        tool_names: Names of the request's tools, which a hint may name and not change.
+        score: The verdict on the reply. Of an owner who did not object only a wish beside it is a hint: another
+            sentence may be the next task.
     """
     hints: list[str] = []
     for text in texts:
-        parts = [clean_sentence(part) for part in features.split_sentences(neutralise(extract_owner_words(text)))]
+        sentences = features.split_sentences(extract_owner_words(text))
+        if score is None or score >= 0:
+            sentences = [sentence for sentence in sentences if is_wish(sentence)]
+        parts = [clean_sentence(sentence) for sentence in sentences]
         parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
         directive = [part for part in parts if is_directive(part)] or parts[:2]
         # All together first: "keep the steps, though" is no hint without the objection before it.
@@ -63,20 +84,34 @@ def extract_hints(texts: Iterable[str], request: str, tool_names: Sequence[str] 
 
 def clean_sentence(sentence: str) -> str:
     """A sentence on one line, without the courtesies before it, with a capital and a full stop."""
-    text = re.sub(r"\s+", " ", sentence).strip(" -*•>\"'")
+    text = _BULLET.sub("", re.sub(r"\s+", " ", sentence)).lstrip(" •>").rstrip(" •")
+    # Emphasis goes with both its ends; an asterisk at one end may be code.
+    if text.startswith("*"):
+        text = text.strip("* ")
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        text = text[1:-1].strip()
     text = _COURTESY.sub("", text, count=1).strip()
     if len(text) > MAX_HINT:
         return ""
-    if text and text[-1].isalnum():
+    if text and (text[-1].isalnum() or text[-1] in ")]}`\"'"):
         text += "."
-    return text[:1].upper() + text[1:]
+    # A name that begins a sentence keeps its case: "foo() is enough".
+    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text
 
 
 def is_directive(sentence: str) -> bool:
     """Return whether a sentence asks for something about the reply rather than stating or setting a new task."""
     if any(features.CUES[name].search(sentence) for name in _TASK):
         return False
-    return any(features.CUES[name].search(sentence) for name in _DIRECTIVE)
+    return bool(_IMPERATIVE.match(sentence)) or any(features.CUES[name].search(sentence) for name in _DIRECTIVE)
+
+
+def is_wish(sentence: str) -> bool:
+    """Return whether a sentence says how this reply or the next should have been, beside an approval or alone."""
+    directive = is_directive(clean_sentence(sentence)) and not features.is_bare_question(sentence)
+    cues = features.CUES
+    compares = bool(cues["degree"].search(sentence) and cues["reply"].search(sentence))
+    return directive and (compares or bool(_NEXT_TIME.search(sentence) or cues["contrast"].search(sentence)))
 
 
 def _join(sentences: Sequence[str]) -> str:

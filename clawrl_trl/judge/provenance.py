@@ -1,9 +1,7 @@
 """Provenance of messages and hints: only the owner's words may become a hint, and not all of them.
 
-A hint is put before the teacher as if the user had written it, and what the teacher then does is distilled into
-the weights. So text of tools, web pages, events and clients never gets here, and of the owner's own words those
-are refused that would teach more than a manner of answering: links, tools, secrets, instructions about
-instructions, code, and the markers of chat templates.
+Text of tools, web pages, events and clients never becomes one. What is refused of the owner's own words is in
+`refusals`.
 
 An environment that practises for the operator has a checker, which may write hints on its own episodes and on nothing
 else. They are known by their source (`clawrl_trl.ledger.episodes.HINT_SOURCE`), short and without markers.
@@ -13,41 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from clawrl_trl.gateway.sessions.reading import cut_inserts
-from clawrl_trl.judge.quotation import ELIDED, extract_own_words
+from clawrl_trl.judge.quotation import extract_own_words
 from clawrl_trl.judge.quotation_patterns import CHAT_LINE
-
-MAX_HINT = 200
-"""Longest hint, in characters."""
-
-_REFUSED = {
-    "quotation": re.compile(ELIDED),
-    "link": re.compile(
-        r"https?:|ftp:|www\.|\b\w[\w.-]*\.(com|org|net|io|dev|app|ru|cn|xyz)\b|\b[\w.+-]+@[\w-]+\.\w+", re.I
-    ),
-    "code": re.compile(
-        r"```|~~~|[{}<>]|\$\(|`[^`]*`|(?:^|\s)(?:sudo|rm -|curl |wget |import \w|def \w+\()|&&|\|\|", re.I
-    ),
-    "tool": re.compile(
-        r"\b(tool_?calls?|function_?call|<tool|call the \w+ tool|use the \w+ tool|run the command)\b", re.I
-    ),
-    "secret": re.compile(
-        r"\b(api[_ -]?key|password|passwd|secret|token|credential"
-        r"|private key|bearer)s?\b|\b(sk|pk|ghp|xox[bp])[-_]\w{8,}"
-        r"|\bAKIA[0-9A-Z]{12,}|\b[A-Za-z0-9+/_-]{32,}={0,2}",
-        re.I,
-    ),
-    "policy": re.compile(
-        r"\b(system|developer) (prompt|message|role|instruction)s?\b"
-        r"|\bjailbreak|\bguardrails?\b|\bpolic(y|ies)\b|\bfrom now on\b"
-        r"|\b(ignore|disregard|forget|override|bypass|obey)\b.{0,40}\b(previous"
-        r"|prior|above|earlier|all|any|instructions?|rules?"
-        r"|prompts?|guidelines?|safety)\b|\byou are (now|no longer|dan"
-        r"|an? (ai|assistant|model|unrestricted))\b|\bpretend\b"
-        r"|\b(reward|score|rating|verdict|vote)\b",
-        re.I,
-    ),
-    "template": re.compile(r"<\|.*?\|>|\[/?INST\]|</?s>|<<SYS>>|\[Hint from|<(start|end)_of_turn>|<think", re.I),
-}
+from clawrl_trl.judge.refusals import MAX_HINT
 
 _MARKERS = re.compile(
     r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response"
@@ -86,23 +52,6 @@ def clean_checker_words(text: str) -> str:
     lines = printable.splitlines()
     plain = "\n".join(line for line in (" ".join(line.split()) for line in lines) if line)
     return plain if len(plain) <= MAX_HINT else plain[: MAX_HINT - 1] + "…"
-
-
-def find_refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
-    """Find the reason why a text may not become a hint; `None` when it may."""
-    plain = hint.strip()
-    if len(plain) < 3:
-        return "too short"
-    if len(plain) > MAX_HINT:
-        return "too long"
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in plain):
-        return "control characters"
-    for reason, pattern in _REFUSED.items():
-        if pattern.search(plain):
-            return reason
-    if any(name and re.search(rf"\b{re.escape(name)}\b", plain, re.I) for name in tool_names):
-        return "tool"
-    return None
 
 
 def list_tool_names(tools: Sequence[object] | None) -> list[str]:

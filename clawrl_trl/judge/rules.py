@@ -27,12 +27,14 @@ class RulesJudge:
 
     Args:
         classify: `(request, response, message) -> Opinion`. Default: the classifier that ships with the package.
+        any_score: Write hints also where the owner approves or is undecided.
     """
 
     name = "rules"
 
-    def __init__(self, classify: Classify | None = None) -> None:
+    def __init__(self, classify: Classify | None = None, *, any_score: bool = False) -> None:
         self._classify = classify or (lambda *texts: model.load_shared()(*texts))
+        self._any_score = any_score
         self._one_at_a_time = asyncio.Lock()
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
@@ -42,7 +44,8 @@ class RulesJudge:
 
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
-        return judge_feedback(turn, self._classify) or self._by_tools(turn) or self._by_words(turn)
+        by_feedback = judge_feedback(turn, self._classify, any_score=self._any_score)
+        return by_feedback or self._by_tools(turn) or self._by_words(turn)
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
@@ -69,10 +72,11 @@ class RulesJudge:
         }
         if reasons := sorted({opinion.reason for opinion in opinions if opinion.reason}):
             detail["reason"] = ", ".join(reasons)
-        if score != -1:
+        if score != -1 and not self._any_score:
             return Judgement(self.name, score, detail=detail)
-        objections = [message.remarks for message, opinion in zip(own, opinions, strict=True) if opinion.score == -1]
-        candidates = hints.extract_hints(objections, turn.request, list_tool_names(turn.tools))
+        remarks = [message.remarks for message, opinion in zip(own, opinions, strict=True) if opinion.score == score]
+        understood = [text for text in remarks if score == -1 or language.is_english(text, turn.request)]
+        candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
@@ -85,11 +89,11 @@ class RulesJudge:
         return replace(opinion, score=None, reason="a request about another text")
 
 
-def judge_feedback(turn: JudgedTurn, classify: Classify | None = None) -> Judgement | None:
+def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_score: bool = False) -> Judgement | None:
     """The judgement that explicit feedback leads to, or `None` when there is none that decides.
 
     A number (outcome, thumbs) decides over a correction (-1), a correction over free text; the newest of a kind
-    counts. Without `classify`, free text does not decide.
+    counts. Without `classify`, free text does not decide. With `any_score` an approval may come with hints too.
     """
     numbers = [item.value for item in turn.feedback if item.value is not None]
     corrections = [item.text for item in turn.feedback if item.kind == "correction" and item.text]
@@ -109,8 +113,8 @@ def judge_feedback(turn: JudgedTurn, classify: Classify | None = None) -> Judgem
     # Who only pressed a button may have said in the chat what was wrong.
     if not sources and by == "feedback: value":
         sources = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
-    if score >= 0:
+    if score >= 0 and not any_score:
         return Judgement("rules", score, detail={"by": by})
     understood = [text for text in sources if language.is_english(text, turn.request)]
-    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools))
+    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score)
     return Judgement("rules", score, tuple(candidates), "owner feedback" if candidates else None, detail={"by": by})

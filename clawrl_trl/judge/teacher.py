@@ -19,6 +19,7 @@ from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
+from clawrl_trl.judge.hint_choice import OVERLAP_TOKENS, choose_by_overlap, measure_overlap
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.messages import Json
@@ -66,13 +67,16 @@ class HintTeacher:
         engine: The engine that holds the base model and the policies.
         timeout: Longest wait for one call, seconds.
         top_k: Candidates per token to score beside the sampled one (K); 0 for none.
+        choice: How a hint is chosen: `gap` or `overlap`.
     """
 
-    def __init__(self, engine: EngineClient, timeout: float = 60.0, top_k: int = 0) -> None:
+    def __init__(self, engine: EngineClient, timeout: float = 60.0, top_k: int = 0, choice: str = "gap") -> None:
         self._engine = engine
         self._timeout = timeout
         self._top_k = top_k
-        self._widths = list_widths(top_k)
+        self._by_overlap = choice == "overlap"
+        self._policy_k = max(top_k, OVERLAP_TOKENS) if self._by_overlap else top_k
+        self._widths = list_widths(self._policy_k)
 
     async def teach(
         self, turn: Turn, suggested: Sequence[str], score: float | None = None, source: str | None = None
@@ -121,27 +125,45 @@ class HintTeacher:
         if await self._render(turn, turn.messages) != prompt:
             raise NoTeacher("the stored prompt can't be rendered again from its messages")
         plain, likely = await self._score_policy(turn, prompt, completion)
-        tried, scores, contexts = [], [], []
+        tried, scored, contexts = [], [], []
         for hint in suggested[:MAX_CANDIDATES]:
             try:
                 messages = hints.append_hint(turn.messages, hint, template)
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
-            scored = await self._score(contexts[-1], completion, await self._engine.base_name())
-            scores.append(_to_floats(scored.logprobs))
-            overlap, gain = hints.estimate_overlap(scores[-1], plain), hints.measure_gain(scores[-1], plain, score)
+            answer = await self._score_hinted(contexts[-1], completion)
+            scored.append(answer)
+            logprobs = _to_floats(answer.logprobs)
+            overlap, gain = hints.estimate_overlap(logprobs, plain), hints.measure_gain(logprobs, plain, score)
+            # Without the policy's tokens, where it can't be asked, the sampled ones stand for them.
+            if self._by_overlap and likely is not None:
+                overlap = measure_overlap(likely, name_tokens(answer, completion))
             tried.append({"hint": hint, "overlap": overlap, "gain": gain})
-        best = hints.choose_hint(scores, plain, score)
+        best = self._choose(scored, plain, score, tried)
         if best is None:
             raise NoTeacher("under every hint the teacher is too far from the response, or against the verdict")
         detail: Json = {"candidates": tried}
         if not self._top_k:
-            return TeacherScores(suggested[best], scores[best], plain, detail)
-        wide = await self._score_widely(contexts[best], completion)
-        ids, logprobs = align_candidates(likely, wide, completion, self._top_k)
+            return TeacherScores(suggested[best], _to_floats(scored[best].logprobs), plain, detail)
+        wide = scored[best] if self._by_overlap else await self._score_widely(contexts[best], completion)
+        ids, logprobs_of = align_candidates(likely, wide, completion, self._top_k)
         detail["known"] = float((ids >= 0).mean())
-        return TeacherScores(suggested[best], _to_floats(wide.logprobs), plain, detail, ids, logprobs)
+        return TeacherScores(suggested[best], _to_floats(wide.logprobs), plain, detail, ids, logprobs_of)
+
+    def _choose(
+        self, scored: Sequence[PromptLogprobs], plain: NDArray[np.float32], score: float | None, tried: Sequence[Json]
+    ) -> int | None:
+        if self._by_overlap:
+            overlaps, gains = [hint["overlap"] for hint in tried], [hint["gain"] for hint in tried]
+            return choose_by_overlap(overlaps, gains, hints.OVERLAP_FLOOR)
+        return hints.choose_hint([_to_floats(answer.logprobs) for answer in scored], plain, score)
+
+    async def _score_hinted(self, context: list[int], completion: list[int]) -> PromptLogprobs:
+        """The teacher's scores under one hint, with its most likely tokens where the choice needs them."""
+        if self._by_overlap:
+            return await self._score_widely(context, completion)
+        return await self._score(context, completion, await self._engine.base_name())
 
     async def _render(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
         model = await self._engine.base_name()
@@ -168,10 +190,10 @@ class HintTeacher:
             if stored is None:
                 raise NoTeacher("several policy versions sampled it, not at temperature 1")
             return stored, None
-        if stored is not None and not self._top_k:
+        if stored is not None and not self._policy_k:
             return stored, None
         try:
-            scored = await self._score(prompt, completion, await self._policy_name(turn), self._top_k)
+            scored = await self._score(prompt, completion, await self._policy_name(turn), self._policy_k)
         except EngineError as error:
             # 404: the engine has let go of that version. The teacher then names the candidates itself.
             if stored is None or error.status != 404:
@@ -209,6 +231,12 @@ class HintTeacher:
 
 def _to_floats(values: ArrayLike) -> NDArray[np.float32]:
     return np.asarray(values, dtype=np.float32)
+
+
+def name_tokens(scored: PromptLogprobs, completion: Sequence[int]) -> list[dict[int, float]]:
+    """The tokens whose log-probs an answer holds at each position: the most likely ones and the sampled one."""
+    positions = zip(scored.top, completion, scored.logprobs, strict=True)
+    return [{**top, token: logprob} for top, token, logprob in positions]
 
 
 def is_plainly_sampled(sampling: Mapping[str, object]) -> bool:

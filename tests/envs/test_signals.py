@@ -1,5 +1,7 @@
 """Process scores, from the step to the sample: real gateway, ledger, and judge over HTTP; the sums are done again."""
 
+import base64
+import json
 import math
 import random
 import socket
@@ -17,12 +19,12 @@ from sqlalchemy import select
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import binary
-from clawrl_trl.envs.base.actor import GatewayPolicy
+from clawrl_trl.envs.base.actor import GatewayPolicy, ModelReply
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
 from clawrl_trl.envs.rollout.episode import Group
 from clawrl_trl.envs.rollout.rollout import Rollout
-from clawrl_trl.envs.rollout.signals import StepJudge
+from clawrl_trl.envs.rollout.signals import StepJudge, make_judged_turn
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.turn import JudgedTurn
@@ -30,6 +32,7 @@ from clawrl_trl.ledger import schema
 from clawrl_trl.run import RunFolder
 
 STEPS = 3
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,23 @@ def test_the_run_s_judge_scores_the_steps(scripted: Any, tmp_path: Path) -> None
     prompt = server.seen[0]["body"]["messages"][-1]["content"]
     assert "request from the owner\ngo\n" in prompt and "reply of the assistant\none two three\n" in prompt
     assert "what came next, part 1, from a tool" in prompt
+
+
+def test_the_judge_of_a_step_sees_the_screens_before_and_after(scripted: Any, tmp_path: Path) -> None:
+    server = scripted(lambda messages, number: '{"score": 1, "hint": null}')
+    screens = [f"data:image/png;base64,{base64.b64encode(PNG + bytes([number])).decode()}" for number in range(2)]
+    shown = [[{"type": "image_url", "image_url": {"url": url}}] for url in screens]
+    asked = [{"role": "user", "content": [{"type": "text", "text": "press it"}, *shown[0]]}]
+    reply = {"role": "assistant", "content": "click"}
+    seen = [{"role": "tool", "content": "clicked"}, {"role": "user", "content": shown[1]}]
+    before = {"conversation": json.dumps(asked), "session_id": "s", "tools": "[]"}
+    after = {"conversation": json.dumps([*asked, reply, *seen])}
+    step = make_judged_turn(ModelReply("click", message=reply, turn_id="t"), before, after)  # type: ignore[arg-type]
+    judge = StepJudge(judge_settings(tmp_path, server.base_url, judge_votes=1))
+    assert judge.collect_scores({"t": judge.ask(step)}) == {"t": 1.0}
+    judge.close()
+    parts = server.seen[0]["body"]["messages"][-1]["content"]
+    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"] == screens
 
 
 def test_a_judge_that_hangs_costs_its_time_out_and_no_score(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ class Scripted:
     broken: dict[str, int] = field(default_factory=dict)
     """Path to HTTP status: this many-hundred answer instead of a good one."""
     structured: bool = True
+    most_pictures: int = 100
+    """Most pictures that a prompt may have."""
+    picture_refusal: tuple[int, str] = (400, "image input is not supported")
+    """Status and words with which it refuses more."""
     absent: set[str] = field(default_factory=set)
     """Models it does not serve."""
     names: list[str] = field(default_factory=list)
@@ -53,6 +57,13 @@ class Scripted:
 
     def chats(self) -> list[dict[str, Any]]:
         return [body for body in self.requests if body["path"] == "/v1/chat/completions"]
+
+
+def pictures_of(body: dict[str, Any]) -> list[str]:
+    """Addresses of the pictures in a request's last message."""
+    content = body["messages"][-1]["content"]
+    parts = content if isinstance(content, list) else []
+    return [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
 
 
 def build(script: Scripted) -> FastAPI:
@@ -83,6 +94,9 @@ def build(script: Scripted) -> FastAPI:
             return failed
         if "response_format" in body and not script.structured:
             return JSONResponse({"error": {"message": "response_format is not supported"}}, 400)
+        if len(pictures_of(body)) > script.most_pictures:
+            status, words = script.picture_refusal
+            return JSONResponse({"error": {"message": words}}, status)
         answer = script.votes(body, len(script.chats()))
         if isinstance(answer, float):
             await asyncio.sleep(answer)

@@ -8,7 +8,7 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.custom import CustomJudge, parse_result
+from clawrl_trl.judge.custom import CustomJudge, load_reward, make_texts, parse_result
 from clawrl_trl.judge.turn import JudgeUnavailable
 
 SOURCE = """
@@ -45,6 +45,59 @@ class Scorer:
         return 0.5
 
 scorer = Scorer()
+
+def texts(prompt, response, next_state):
+    given = (prompt, response, next_state)
+    return 1.0 if given == ("What is 5 plus 7?", "**Final answer:** 12", "no bold\\n\\nok") else 0
+
+async def later(prompt, response, next_state, weight=1.0):
+    await asyncio.sleep(0)
+    return {"score": -weight, "hint": "Keep it under 50 words."}
+
+def reordered(next_state, *, response, prompt):
+    return float(next_state.startswith("no bold") and prompt.endswith("?"))
+
+def coroutine(prompt, response, next_state):
+    return later(prompt, response, next_state)
+
+class Model:
+    def score(self, prompt, response, next_state):
+        return texts(prompt, response, next_state)
+
+model = Model()
+
+class AsyncModel:
+    async def score(self, prompt, response, next_state):
+        return -0.5
+
+class ByTurn:
+    def score(self, turn):
+        return 0.25
+
+class Verdict:
+    def __init__(self, turn):
+        self.score = -0.25
+
+class Needy:
+    def __init__(self, path):
+        raise OSError("not read")
+    def score(self, prompt, response, next_state):
+        return 0
+
+class Unready(Needy):
+    def __init__(self):
+        super().__init__("weights")
+
+def half(prompt, response):
+    return 0
+
+def more(prompt, response, next_state, task):
+    return 0
+
+def anything(**texts):
+    return 0
+
+number = 3
 """
 
 
@@ -69,6 +122,65 @@ async def test_what_it_returns_is_the_judgement(rewards: Path, name: str, score:
     judgement = await CustomJudge(f"{rewards}:{name}").judge(judged_turn("ok"))
     assert (judgement.score, judgement.hints) == (score, hints)
     assert judgement.judge == f"custom:{name}"
+
+
+OBJECTION = [("owner", {"role": "user", "content": "no bold"}), ("tool", {"role": "tool", "content": "ok"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [
+        ("texts", 1.0),
+        ("later", -1.0),
+        ("reordered", 1.0),
+        ("coroutine", -1.0),
+        ("Model", 1.0),
+        ("model", 1.0),
+        ("AsyncModel", -0.5),
+        ("ByTurn", 0.25),
+        ("Verdict", -0.25),
+        ("short", 1.0),
+    ],
+)
+async def test_the_contract_goes_by_the_names_of_the_parameters(rewards: Path, name: str, score: float) -> None:
+    judgement = await CustomJudge(f"{rewards}:{name}").judge(judged_turn(OBJECTION))
+    assert judgement.score == score
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("half", "it takes prompt, response and no next_state"),
+        ("more", "'task'"),
+        ("two", "'other'"),
+        ("anything", "too many positional arguments"),
+        ("number", "is a int, not a callable"),
+        ("Needy", "Needy() failed: TypeError"),
+        ("Unready", "Unready() failed: OSError: not read"),
+        ("missing", "has no 'missing'"),
+    ],
+)
+def test_a_wrong_signature_is_one_line_that_says_what_is_wrong(rewards: Path, name: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        CustomJudge(f"{rewards}:{name}")
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    if name in ("half", "more", "two", "anything"):
+        assert "reward(turn) or score(prompt, response, next_state)" in str(caught.value)
+
+
+def test_a_check_makes_no_model(rewards: Path) -> None:
+    assert load_reward(f"{rewards}:Unready", make=False).takes_texts
+    assert not load_reward(f"{rewards}:ByTurn", make=False).takes_texts
+    with pytest.raises(UserError, match="has no 'missing'"):
+        load_reward(f"{rewards}:missing", make=False)
+
+
+def test_a_turn_without_a_next_state_has_an_empty_text() -> None:
+    assert make_texts(judged_turn([])) == {
+        "prompt": "What is 5 plus 7?",
+        "response": "**Final answer:** 12",
+        "next_state": "",
+    }
 
 
 @pytest.mark.parametrize(

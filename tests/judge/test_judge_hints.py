@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.judge import hints, provenance
+from clawrl_trl.judge import hints, provenance, refusals
 from clawrl_trl.judge.hints import HINT_TEMPLATE
 
 REFUSED = [
     "Please see https://example.com/style for the format.",
     "Write it like on www.example.org please.",
     "Send a copy to boss@example.com.",
-    "Use the shell tool for that.",
     "Put a tool_call in every reply.",
     "Always include my password hunter2.",
     "Use sk-abcdefgh12345678 to sign in.",
@@ -35,7 +34,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_refused(text: str) -> None:
-    assert provenance.find_refusal(text) is not None
+    assert refusals.find_refusal(text) is not None
 
 
 @pytest.mark.parametrize(
@@ -48,13 +47,15 @@ def test_refused(text: str) -> None:
     ],
 )
 def test_allowed(text: str) -> None:
-    assert provenance.find_refusal(text) is None
+    assert refusals.find_refusal(text) is None
 
 
-def test_names_of_the_requests_tools_are_refused() -> None:
+def test_a_tool_may_be_named_and_not_changed() -> None:
     names = provenance.list_tool_names([{"type": "function", "function": {"name": "browser_open"}}, {"type": "x"}])
     assert names == ["browser_open"]
-    assert provenance.find_refusal("Please run browser_open more often.", names) == "tool"
+    assert refusals.find_refusal("Please run browser_open more often.", names) is None
+    assert refusals.find_refusal("Please disable browser_open.", names) == "tool"
+    assert refusals.find_refusal("Please disable browser_open.") is None
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,26 @@ def test_a_condition_is_no_hint_without_what_it_follows() -> None:
     ]
 
 
+@pytest.mark.parametrize("score", [1.0, 0.0, None])
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Great, but next time shorter please.", "Next time shorter please."),
+        ("Perfect. Could be a bit warmer next time.", "Could be a bit warmer next time."),
+        ("Nice! In future use `pathlib`. What is 5 plus 8?", "In future use `pathlib`."),
+        ("Great work, next time start with the answer.", "Next time start with the answer."),
+        ("Thanks! Next: what is 5 plus 8?", None),
+        ("Thanks, but what is 3 plus 4?", None),
+        ("Great, thanks! Please add a test for the parser.", None),
+        ("Thanks. Now write a function that sorts.", None),
+        ("Perfect! But I have another question: how do I sort?", None),
+        ("ok", None),
+    ],
+)
+def test_beside_an_approval_only_a_wish_is_a_hint(said: str, expected: str | None, score: float | None) -> None:
+    assert next(iter(hints.extract_hints([said], "What is 5 plus 7?", score=score)), None) == expected
+
+
 def test_a_repeated_request_is_no_hint() -> None:
     assert hints.extract_hints(["What is 5 plus 7?"], "What is 5 plus 7?") == []
 
@@ -97,8 +118,8 @@ def test_a_dangerous_sentence_is_left_out_and_the_good_one_stays() -> None:
 @given(st.lists(st.text(max_size=300), max_size=4))
 def test_whatever_is_said_hints_are_short_clean_and_single_lines(texts: list[str]) -> None:
     for hint in hints.extract_hints(texts, "a request"):
-        assert provenance.find_refusal(hint) is None
-        assert len(hint) <= provenance.MAX_HINT
+        assert refusals.find_refusal(hint) is None
+        assert len(hint) <= refusals.MAX_HINT
         assert "<|" not in hint and "\n" not in hint
 
 

@@ -1,6 +1,7 @@
 """The loop on a real ledger: one verdict per turn, whatever fails, dies or arrives meanwhile."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -22,7 +23,10 @@ from sqlalchemy.orm import Session
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge import loop as judge_loop
+from clawrl_trl.judge.classifier.model import Opinion
+from clawrl_trl.judge.factory import make_judge
 from clawrl_trl.judge.loop import JudgeLoop, draw_backoff
+from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, LedgerError, episodes, events, samples, schema, turns
@@ -108,6 +112,35 @@ async def test_verdict_and_sample_with_the_teachers_scores(ledger: Ledger, scrip
     assert sample.teacher_logprobs is not None and sample.plain_logprobs is not None
     assert len(sample.teacher_logprobs) == len(sample.plain_logprobs) == len(turn.completion_ids)  # type: ignore[arg-type]
     np.testing.assert_allclose(sample.plain_logprobs, turn.logprobs, atol=1e-6)
+
+
+WISH = "Great, but next time without bold please."
+
+
+@pytest.mark.parametrize("kind", ["rules", "llm"])
+@pytest.mark.parametrize("score", [1, 0, None])
+@pytest.mark.parametrize("any_score", [True, False])
+async def test_a_wish_beside_an_approval_reaches_the_sample_if_asked_for(
+    ledger: Ledger, script: Scripted, kind: str, score: int | None, any_score: bool
+) -> None:
+    turn_id = put_turn(ledger, WISH)
+    hint = "Next time without bold please."
+    script.votes = lambda body, number: json.dumps({"score": score, "hint": hint}) if score is not None else "hm"
+    settings = ServeSettings(judge=kind, hint_any_score=any_score)
+    async with EngineClient(script.base_url, timeout=10) as client:
+        judge = make_judge(settings, client, None)
+        if isinstance(judge, RulesJudge):
+            judge._classify = lambda *texts: Opinion(score, (0.0, 0.0, 0.0))
+        await judge_until(ledger, judge, judged(ledger, 1), HintTeacher(client))
+    turn, verdict, sample = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == score
+    assert verdict.hint == (hint if any_score else None)
+    if not any_score:
+        assert sample is None if not score else sample is not None and sample.teacher_logprobs is None
+        return
+    assert sample is not None and sample.score == (score or None) and verdict.hint_source is not None
+    assert sample.teacher_logprobs is not None and sample.plain_logprobs is not None
+    assert len(sample.teacher_logprobs) == len(turn.completion_ids)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("score", [0.0, None])

@@ -85,6 +85,13 @@ def test_feedback_gives_hints_too(judge: RulesJudge) -> None:
     assert judgement.hints[0] == "Keep the steps. No bold." and judgement.hint_source == "owner feedback"
 
 
+def test_feedback_that_approves_gives_hints_if_asked_for() -> None:
+    turn = judged_turn("ok", feedback=[said("thumbs", 1.0, "Good, but shorter next time.")])
+    assert RulesJudge().decide(turn).hints == ()
+    judgement = RulesJudge(any_score=True).decide(turn)
+    assert (judgement.score, judgement.hints) == (1.0, ("Shorter next time.",))
+
+
 def test_tool_results_decide_before_words(judge: RulesJudge) -> None:
     failed = {"role": "tool", "content": "(Command exited with code 3)"}
     turn = judged_turn([("tool", failed), ("owner", {"role": "user", "content": "Thanks!"})])
