@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from clawrl_trl.gateway.sessions.reading import cut_inserts
-from clawrl_trl.judge.quotation import extract_own_words
-from clawrl_trl.judge.quotation_patterns import CHAT_LINE
+from clawrl_trl.judge.quotation.own_words import extract_own_words
+from clawrl_trl.judge.quotation.patterns import CHAT_LINE
 from clawrl_trl.judge.refusals import MAX_HINT
 
 _MARKERS = re.compile(

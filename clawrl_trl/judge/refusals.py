@@ -10,7 +10,7 @@ rewards, and commands to change tools, keys, policy, permissions or safety. Such
 import re
 from collections.abc import Iterable
 
-from clawrl_trl.judge.quotation import ELIDED
+from clawrl_trl.judge.quotation.own_words import ELIDED
 
 MAX_HINT = 200
 """Longest hint, in characters."""

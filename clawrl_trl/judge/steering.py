@@ -31,6 +31,12 @@ _LINES = re.compile(
 )
 
 
-def cut_verdict_talk(text: str) -> str:
-    """Cut the lines that state or order a verdict, or play a turn of a chat."""
-    return "\n".join(line for line in text.splitlines() if not _LINES.search(line[:2000]))
+def cut_verdict_talk(text: str, mark: str = "") -> str:
+    """Cut the lines that state or order a verdict, or play a turn of a chat.
+
+    Args:
+        text: A reply, or what a tool, a page or a program wrote.
+        mark: Stands in place of each such line; none by default.
+    """
+    speaks = [(line, bool(_LINES.search(line[:2000]))) for line in text.splitlines()]
+    return "\n".join(mark if is_cut else line for line, is_cut in speaks if mark or not is_cut)

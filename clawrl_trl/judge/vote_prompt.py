@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Sequence
 
 from clawrl_trl.judge.provenance import neutralise, unwrap
-from clawrl_trl.judge.quotation import extract_own_words
-from clawrl_trl.judge.screens import Screen
+from clawrl_trl.judge.quotation.own_words import extract_own_words
+from clawrl_trl.judge.screens import ShownScreen
+from clawrl_trl.judge.steering import cut_verdict_talk
 from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 from clawrl_trl.messages import Json
 
@@ -26,6 +27,7 @@ SOURCES = {
 }
 
 NOTHING_OWN = "(a text of somebody else's, left out)"
+CUT = "(a line that speaks of a verdict, left out)"
 
 INSTRUCTIONS = """\
 You judge one reply of an assistant by what happened after it. You are shown the owner's request, the assistant's \
@@ -51,7 +53,7 @@ ON_ANY_SCORE = "Whatever the score, if the owner said how the reply should have 
 
 
 def build_prompt(
-    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[Screen] = ()
+    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[ShownScreen] = ()
 ) -> list[Json]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame.
 
@@ -62,7 +64,7 @@ def build_prompt(
         screens: Pictures to be shown.
     """
     mark = secrets.token_hex(12)
-    pieces = [("request from the owner", unwrap(turn.request)), ("reply of the assistant", turn.reply)]
+    pieces = [("request from the owner", unwrap(turn.request)), ("reply of the assistant", cut_verdict_talk(turn.reply, CUT))]
     pairs = list(zip(turn.next_state, turn.next_state_provenance, strict=False))[-MAX_MESSAGES:]
     for number, (message, source) in enumerate(pairs, start=1):
         who = SOURCES.get(source, "a program, not the owner")
@@ -70,6 +72,8 @@ def build_prompt(
         # A forwarded mail that complains is not the owner's complaint.
         if source == "owner":
             text = extract_own_words(unwrap(text)).text or NOTHING_OWN
+        else:
+            text = cut_verdict_talk(text, CUT)
         pieces.append((f"what came next, part {number}, from {who}", text))
     pieces += [("feedback from the owner", item.text) for item in turn.feedback if item.text]
     framed = [f"--- {mark} {title}\n{cut_middle(neutralise(text), limit)}\n--- {mark} end" for title, text in pieces]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clawrl_trl.gateway.sessions.senders import LABEL, ORDINARY_LABELS
-from clawrl_trl.judge import quotation_patterns as patterns
+from clawrl_trl.judge.quotation import patterns
 
 LONGEST_OWN = 2000
 """Characters above which what remains is taken for a pasted text without any mark, of which nothing is read."""
