@@ -25,6 +25,8 @@ HINT_TEMPLATE = "\n\n[Hint from the user's later message: {hint}]"
 ENVIRONMENT_TEMPLATE = "\n{hint}"
 """The same for a hint of an environment, which needs no introduction."""
 
+FEW_SENTENCES = 3
+"""Most sentences of which a hint takes all."""
 OVERLAP_FLOOR = 0.1
 """Least overlap of the teacher's and the response's distributions with which a hint may be used."""
 
@@ -36,15 +38,42 @@ _COURTESY = re.compile(
 )
 _BULLET = re.compile(r"^(?:\s*[-–*•>]+\s+)+")
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?![\w(=/]|\.\w)")
-_DIRECTIVE = (
-    "change_first", "please", "wish", "negation", "degree", "redo", "reply_first", "no_first"
-)  # fmt: skip
-_IMPERATIVE = re.compile(
-    r"^\W*((next|another) time,? |in (the )?future,? |and |then |also |just |always )*"
-    r"(use|call|wrap|return|rename|write|put|run|read|check|move|import|catch|raise|log|print|name"
-    r"|pass|split|format|quote|avoid|sort|cite|answer|show|add|remove|start|search|test|leave)\b",
+_DIRECTIVE = re.compile(
+    r"""
+      (?:^|[,;:–—]\s|\b(?:and|but|then|so)\s)                        # a clause that begins with an imperative
+      \W*(?:(?:no|nope|nearly|almost|oh|hm+|um|ugh|stop|wait|ok(?:ay)?|so|and|but|then|just|also|now|well|sorry|hey|please
+        |pls|kindly|actually|again|instead|maybe|perhaps|always|try|(?:next|another)\ time|in\ (?:the\ )?future)\W+)*
+      (?:accept|add|answer|ask|avoid|be|begin|book|bring|build|calculate|call|catch|change|check|choose|cite|close|compare
+        |convert|count|create|cut|delete|don'?t|do|drop|end|explain|filter|find|fix|follow|format|get|give|go|group
+        |hide|import|include|indent|keep|leave|let|limit|link|list|log|look|lose|make|mention|merge|mind|move|name|never|note|open
+        |order|pass|paste|pick|plan|point|prefer|print|put|query|quote|raise|read|redo|remove|rename|rephrase|replace|reply|respond
+        |return|revert|reword|rewrite|round|run|save|say|search|send|set|shorten|show|simplify|skip|sort|speak|spell
+        |split|start|stick|stop|swap|switch|take|talk|tell|test|think|translate|treat|try|turn|undo|update|use|watch
+        |wrap|write)\b
+    | ^\W*(?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
+        |that\b|this\b|no\b|what\b)\w+                              # "no bold"
+    | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
+    | \b(?:i|we)(?:'d|\ would)?\ (?:still\ )?
+      (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|meant|like|only|mean)\b
+    | \b(?:looks?|sounds?|reads?|feels?)\ (?:like|as\ if|too)\b | \b\w+\ per\ \w+
+    | \b(?:should(?:n't)?|must(?:n't)?|needs?|ha[sd]\ to|have\ to|supposed\ to|ought\ to|w(?:as|ere)\ to|let's)\b
+    | \b(?:instead|rather\ than|without|only|except|in\ place\ of|other\ way\ round|opposite)\b
+    | \b(?:too|more|less|fewer|bit)\ \w+
+    | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
+    | \b(?:can|could|would)\ (?:you|it|we)\b | \b(?:please|pls|plz|kindly)\b
+    | ,\ not\ \S | \bnot\ \w+,\  | \bnot\ (?:the|a|an|in|on|at|for|to|as|by)\ \w
+    | \b(?:would|will)\ do\b | \b(?:how|what)\ about\b
+    """,
+    re.I | re.X,
+)
+_GIVING_UP = re.compile(
+    r"\b(?:never ?mind|forget (?:it|about it|this)|drop(?:ping)? it|g[ia]ve up|giving up|doesn'?t matter|don'?t bother"
+    r"|no use for|i'?ll (?:just )?(?:do|ask|ring|call|fix|write|use|try|find|google|look|figure|handle)\b"
+    r"|i'?m (?:asking|calling|done|going to (?:do|ask)))",
     re.I,
 )
+"""Who gives up tells no wish: what is announced is the owner's own plan."""
+_RAW_ERROR = re.compile(r"^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|command not found|\ATraceback\b|^\w+: \S+: ")
 _NEXT_TIME = re.compile(
     r"\b((the )?next (time|one|reply|answer)|another time|in (the )?future|going forward|always|never"
     r"|could (have been|be)|would (have been|be) (nice|better|even|good|great)|(i'd|i would|i) (prefer|rather))\b",
@@ -56,10 +85,12 @@ _TASK = ("task", "new_task_first")
 def extract_hints(
     texts: Iterable[str], request: str, tool_names: Sequence[str] = (), score: float | None = -1.0
 ) -> list[str]:
-    """Candidate hints out of the owner's words, best first: the directive sentences together, then the first few.
+    """Candidate hints out of the owner's words, best first: all of a short message, then its directive sentences.
 
-    What comes first is what was wrong. A later sentence, often a condition ("keep the steps, though"), may join it but
-    not stand alone: a teacher that read only the condition would keep what was objected to.
+    There is none where no sentence asks for anything ("that's nonsense", an error's text) or the owner gives up. Of
+    the directive sentences, too, all together come first, then the first one and the first two. A later one, often a
+    condition ("keep the steps, though"), never stands alone: a teacher that read only the condition would keep what
+    was objected to.
 
     Args:
         texts: The owner's messages or explicit feedback, nothing else (see `provenance`).
@@ -68,15 +99,19 @@ def extract_hints(
         score: The verdict on the reply. Of an owner who did not object only a wish beside it is a hint: another
             sentence may be the next task.
     """
+    sentences = [sentence for text in texts for sentence in features.split_sentences(extract_owner_words(text))]
+    if score is None or score >= 0:
+        sentences = [sentence for sentence in sentences if is_wish(sentence)]
+    elif any(_GIVING_UP.search(sentence) for sentence in sentences):
+        return []
+    parts = [clean_sentence(sentence) for sentence in sentences if not _RAW_ERROR.search(sentence)]
+    parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
+    directive = [part for part in parts if is_directive(part)]
     hints: list[str] = []
-    for text in texts:
-        sentences = features.split_sentences(extract_owner_words(text))
-        if score is None or score >= 0:
-            sentences = [sentence for sentence in sentences if is_wish(sentence)]
-        parts = [clean_sentence(sentence) for sentence in sentences]
-        parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
-        directive = [part for part in parts if is_directive(part)] or parts[:2]
-        # All together first: "keep the steps, though" is no hint without the objection before it.
+    if directive:
+        whole = " ".join(parts)
+        # In few sentences all belong together; a longer message tells other things too.
+        hints = [whole] if len(parts) <= FEW_SENTENCES and len(whole) <= MAX_HINT else []
         hints += [_join(directive), *(_join(directive[:count]) for count in (1, 2))]
     unique = dict.fromkeys(hint for hint in hints if hint)
     return [hint for hint in unique if find_refusal(hint, tool_names) is None]
@@ -103,7 +138,7 @@ def is_directive(sentence: str) -> bool:
     """Return whether a sentence asks for something about the reply rather than stating or setting a new task."""
     if any(features.CUES[name].search(sentence) for name in _TASK):
         return False
-    return bool(_IMPERATIVE.match(sentence)) or any(features.CUES[name].search(sentence) for name in _DIRECTIVE)
+    return bool(_DIRECTIVE.search(sentence))
 
 
 def is_wish(sentence: str) -> bool:

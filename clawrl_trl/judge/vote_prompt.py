@@ -64,7 +64,10 @@ def build_prompt(
         screens: Pictures to be shown.
     """
     mark = secrets.token_hex(12)
-    pieces = [("request from the owner", unwrap(turn.request)), ("reply of the assistant", cut_verdict_talk(turn.reply, CUT))]
+    pieces = [
+        ("request from the owner", unwrap(turn.request)),
+        ("reply of the assistant", cut_verdict_talk(turn.reply, CUT)),
+    ]
     pairs = list(zip(turn.next_state, turn.next_state_provenance, strict=False))[-MAX_MESSAGES:]
     for number, (message, source) in enumerate(pairs, start=1):
         who = SOURCES.get(source, "a program, not the owner")
