@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from clawrl_trl.judge.provenance import neutralise, unwrap
 from clawrl_trl.judge.quotation import extract_own_words
-from clawrl_trl.judge.screens import Screen
+from clawrl_trl.judge.screens import ShownPicture
 from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 from clawrl_trl.messages import Json
 
@@ -51,7 +51,7 @@ ON_ANY_SCORE = "Whatever the score, if the owner said how the reply should have 
 
 
 def build_prompt(
-    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[Screen] = ()
+    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[ShownPicture] = ()
 ) -> list[Json]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame.
 
