@@ -2,10 +2,12 @@
 
 A hint is one or two of the owner's directive sentences, cleaned and short. It is appended to the last user message
 of the teacher's prompt with `HINT_TEMPLATE`; one that an environment's checker wrote for its own episode, with
-`ENVIRONMENT_TEMPLATE`. Of several candidates the one that moves the teacher most is used (`choose_hint`).
+`ENVIRONMENT_TEMPLATE`. Of several candidates the one is used that moves the teacher most (`choose_hint`), or whose
+teacher shares most with the policy (`choose_by_overlap`), from which the policy learns most easily.
 """
 
 import copy
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,6 +31,9 @@ FEW_SENTENCES = 3
 """Most sentences of which a hint takes all."""
 OVERLAP_FLOOR = 0.1
 """Least overlap of the teacher's and the response's distributions with which a hint may be used."""
+
+OVERLAP_TOKENS = 4
+"""Tokens of the policy at each position on which the overlap is measured."""
 
 _COURTESY = re.compile(
     r"^\W*((thanks?( you)?( a lot| so much| very much)?|thank you"
@@ -231,3 +236,35 @@ def choose_hint(
         if estimate_overlap(teacher, plain) >= OVERLAP_FLOOR and measure_gain(teacher, plain, score) > 0
     ]
     return max(allowed, key=lambda index: measure_gain(teachers[index], plain, score), default=None)
+
+
+def measure_overlap(
+    policy: Sequence[Mapping[int, float]], teacher: Sequence[Mapping[int, float]], k: int = OVERLAP_TOKENS
+) -> float:
+    """Probability that two models share on the policy's `k` most likely tokens, averaged over the positions.
+
+    At a position it is the sum of min(P, T) over these tokens as a share of their sum of P: 1 where the teacher finds
+    each at least as likely, 0 where it names none of them.
+
+    Args:
+        policy: For each position, token id to log-prob under the policy, at least its `k` most likely.
+        teacher: The same under the teacher; a token that it does not name counts as impossible.
+        k: Tokens per position.
+    """
+    shares = []
+    for student, hinted in zip(policy, teacher, strict=True):
+        likely = sorted(student, key=lambda token: (-student[token], token))[:k]
+        mass = sum(math.exp(student[token]) for token in likely)
+        shared = sum(math.exp(min(student[token], hinted.get(token, -math.inf))) for token in likely)
+        shares.append(shared / mass if mass else 0.0)
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def choose_by_overlap(overlaps: Sequence[float], gains: Sequence[float]) -> int | None:
+    """Choose the hint with the largest overlap, at least `OVERLAP_FLOOR`, among those with a gain above 0.
+
+    Returns:
+        Position in `overlaps`, or `None` when none qualifies. Ties go to the earlier one.
+    """
+    allowed = [index for index, gain in enumerate(gains) if gain > 0 and overlaps[index] >= OVERLAP_FLOOR]
+    return max(allowed, key=lambda index: overlaps[index], default=None)

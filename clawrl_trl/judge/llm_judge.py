@@ -26,7 +26,7 @@ from clawrl_trl.judge.provenance import (
 )
 from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import judge_feedback
-from clawrl_trl.judge.screens import ShownScreen, collect_screens
+from clawrl_trl.judge.screens import ShownPicture, collect_screens
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt
 from clawrl_trl.messages import Json
@@ -154,7 +154,7 @@ class LLMJudge:
         reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
         raise JudgeUnavailable(reason, patience=ATTEMPTS if refused else None) from failure
 
-    async def _request_vote(self, turn: JudgedTurn, limit: int, screens: Sequence[ShownScreen], model: str) -> Vote:
+    async def _request_vote(self, turn: JudgedTurn, limit: int, screens: Sequence[ShownPicture], model: str) -> Vote:
         """One vote, on fewer pictures if the server finds them too many, and on the texts alone if it takes none."""
         # Some servers take one picture and no more: the last shows what the reply led to.
         counts = sorted({len(screens), min(len(screens), 1), 0}, reverse=True)

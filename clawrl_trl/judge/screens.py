@@ -27,7 +27,7 @@ MAX_PIXELS = 50_000_000
 
 
 @dataclass(frozen=True)
-class ShownScreen:
+class ShownPicture:
     """One picture: where it stands in the turn, and its file."""
 
     title: str
@@ -41,18 +41,18 @@ class ShownScreen:
         return {"type": "image_url", "image_url": {"url": f"data:{self.kind};base64,{encoded}"}}
 
 
-def collect_screens(turn: JudgedTurn) -> list[ShownScreen]:
+def collect_screens(turn: JudgedTurn) -> list[ShownPicture]:
     """The pictures of a turn that a judge is shown, in the order in which they came."""
     before = _collect_last(turn.messages, MOST_BEFORE, "picture before the reply")
     return before + _collect_last(turn.next_state, MOST_AFTER, "picture of what came next")
 
 
-def _collect_last(messages: Iterable[Message], most: int, title: str) -> list[ShownScreen]:
-    screens: list[ShownScreen] = []
+def _collect_last(messages: Iterable[Message], most: int, title: str) -> list[ShownPicture]:
+    screens: list[ShownPicture] = []
     for message in reversed(list(messages)):
         for content in reversed(pictures.read_contents([message])):
             if len(screens) < most and (fitted := fit_picture(content)) is not None:
-                screens.append(ShownScreen(title, *fitted))
+                screens.append(ShownPicture(title, *fitted))
         if len(screens) == most:
             break
     return screens[::-1]

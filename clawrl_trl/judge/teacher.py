@@ -19,7 +19,6 @@ from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
-from clawrl_trl.judge.hint_choice import OVERLAP_TOKENS, choose_by_overlap, measure_overlap
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.messages import Json
@@ -75,7 +74,7 @@ class HintTeacher:
         self._timeout = timeout
         self._top_k = top_k
         self._by_overlap = choice == "overlap"
-        self._policy_k = max(top_k, OVERLAP_TOKENS) if self._by_overlap else top_k
+        self._policy_k = max(top_k, hints.OVERLAP_TOKENS) if self._by_overlap else top_k
         self._widths = list_widths(self._policy_k)
 
     async def teach(
@@ -138,7 +137,7 @@ class HintTeacher:
             overlap, gain = hints.estimate_overlap(logprobs, plain), hints.measure_gain(logprobs, plain, score)
             # Without the policy's tokens, where it can't be asked, the sampled ones stand for them.
             if self._by_overlap and likely is not None:
-                overlap = measure_overlap(likely, name_tokens(answer, completion))
+                overlap = hints.measure_overlap(likely, name_tokens(answer, completion))
             tried.append({"hint": hint, "overlap": overlap, "gain": gain})
         best = self._choose(scored, plain, score, tried)
         if best is None:
@@ -156,7 +155,7 @@ class HintTeacher:
     ) -> int | None:
         if self._by_overlap:
             overlaps, gains = [hint["overlap"] for hint in tried], [hint["gain"] for hint in tried]
-            return choose_by_overlap(overlaps, gains, hints.OVERLAP_FLOOR)
+            return hints.choose_by_overlap(overlaps, gains)
         return hints.choose_hint([_to_floats(answer.logprobs) for answer in scored], plain, score)
 
     async def _score_hinted(self, context: list[int], completion: list[int]) -> PromptLogprobs:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from clawrl_trl.judge.provenance import neutralise, unwrap
 from clawrl_trl.judge.quotation.own_words import extract_own_words
-from clawrl_trl.judge.screens import ShownScreen
+from clawrl_trl.judge.screens import ShownPicture
 from clawrl_trl.judge.steering import cut_verdict_talk
 from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 from clawrl_trl.messages import Json
@@ -53,7 +53,7 @@ ON_ANY_SCORE = "Whatever the score, if the owner said how the reply should have 
 
 
 def build_prompt(
-    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[ShownScreen] = ()
+    turn: JudgedTurn, limit: int = MAX_CHARACTERS, *, any_score: bool = False, screens: Sequence[ShownPicture] = ()
 ) -> list[Json]:
     """The messages of one vote. The mark is fresh for each call, so that no text can close its own frame.
 

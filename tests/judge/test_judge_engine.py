@@ -103,7 +103,12 @@ async def judge_one(run: RunFolder, ledger: Ledger, turn: schema.Turn, engine: E
 
 
 def dense(turn: schema.Turn, hint: str | None) -> np.ndarray:
-    """The same log-probs by transformers alone: template, tokenizer and one forward pass."""
+    """The same log-probs by transformers alone."""
+    return dense_table(turn, hint)[np.arange(len(turn.completion_ids)), turn.completion_ids]  # type: ignore[arg-type]
+
+
+def dense_table(turn: schema.Turn, hint: str | None) -> np.ndarray:
+    """Those of all tokens, shape `(completion, vocabulary)`: template, tokenizer and one forward pass."""
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     messages = append_hint(turn.messages, hint) if hint else turn.messages
@@ -116,7 +121,8 @@ def dense(turn: schema.Turn, hint: str | None) -> np.ndarray:
     ids = torch.tensor([context + completion])
     with torch.inference_mode():
         logprobs = model(ids).logits[0].log_softmax(-1)
-    return np.asarray([logprobs[len(context) + i - 1, token].item() for i, token in enumerate(completion)])
+    table: np.ndarray = logprobs[len(context) - 1 : -1].numpy()
+    return table
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,22 @@ async def test_the_samples_log_probs_are_those_of_transformers(
     assert sample.teacher_logprobs is not None and sample.plain_logprobs is not None, verdict.detail
     np.testing.assert_allclose(sample.teacher_logprobs, dense(turn, verdict.hint), atol=1e-3)
     np.testing.assert_allclose(sample.plain_logprobs, dense(turn, None), atol=1e-3)
+
+
+async def test_the_overlap_of_a_hint_is_that_of_the_whole_distributions(run: RunFolder) -> None:
+    suggested = ["No bold please.", "Be brief."]
+    async with client(run) as engine:
+        turn = await chat(engine)
+        taught = await HintTeacher(engine, choice="overlap").teach(turn, suggested)
+    policy, position = np.exp(dense_table(turn, None)), np.arange(len(turn.completion_ids))[:, None]  # type: ignore[arg-type]
+    likely = np.argsort(-policy, axis=1, kind="stable")[:, :4]
+    overlaps = {}
+    for hint in suggested:
+        shared = np.minimum(policy, np.exp(dense_table(turn, hint)))[position, likely].sum(1)
+        overlaps[hint] = float((shared / policy[position, likely].sum(1)).mean())
+    # The teacher names 32 of 2,048 tokens; what it leaves out has next to no mass.
+    assert {hint["hint"]: hint["overlap"] for hint in taught.detail["candidates"]} == pytest.approx(overlaps, abs=5e-3)
+    assert taught.hint == max(overlaps, key=overlaps.__getitem__)
 
 
 async def test_a_hinted_prompt_that_is_too_long_has_no_teacher(run: RunFolder) -> None:

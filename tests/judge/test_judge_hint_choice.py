@@ -11,8 +11,7 @@ from judge_helpers import Scripted, logprob, put_turn, ranked, render
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.hint_choice import choose_by_overlap, measure_overlap
-from clawrl_trl.judge.hints import append_hint
+from clawrl_trl.judge.hints import append_hint, choose_by_overlap, measure_overlap
 from clawrl_trl.judge.teacher import HintTeacher, TeacherScores
 from clawrl_trl.ledger import Ledger, schema, turns
 
@@ -40,10 +39,10 @@ def test_tokens_that_the_teacher_does_not_name_share_nothing() -> None:
 
 
 def test_the_largest_overlap_wins_among_those_that_teach_something() -> None:
-    assert choose_by_overlap([0.5, 0.9, 0.7], [1.0, 0.0, 0.1], 0.1) == 2
-    assert choose_by_overlap([0.5, 0.5], [1.0, 2.0], 0.1) == 0
-    assert choose_by_overlap([0.05, 0.9], [1.0, -1.0], 0.1) is None
-    assert choose_by_overlap([], [], 0.1) is None
+    assert choose_by_overlap([0.5, 0.9, 0.7], [1.0, 0.0, 0.1]) == 2
+    assert choose_by_overlap([0.5, 0.5], [1.0, 2.0]) == 0
+    assert choose_by_overlap([0.05, 0.9], [1.0, -1.0]) is None
+    assert choose_by_overlap([], []) is None
 
 
 def stored(ledger: Ledger, **values: object) -> schema.Turn:
