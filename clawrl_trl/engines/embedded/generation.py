@@ -70,7 +70,9 @@ class Generation:
         """Make fresh rows, one per choice; with a seed, choice i draws with seed + i."""
         seed = self.sampling.seed
         return [
-            Row(self, index, random.Random(None if seed is None else seed + index)) for index in range(self.choices)
+            # Not the same seed for all: the choices of one prompt would be equal.
+            Row(self, index, random.Random(None if seed is None else seed + index))
+            for index in range(self.choices)
         ]
 
     def fail(self, message: str) -> list[Update]:
