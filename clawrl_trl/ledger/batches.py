@@ -57,6 +57,7 @@ def lease(
         tx.scalars(
             select(Sample)
             .where(leasable(needs, max_staleness, current_version))
+            # By id too: samples of one transaction may have the same time, and the order is in the digest.
             .order_by(Sample.created_at, Sample.id)
             .limit(size)
             .with_for_update(skip_locked=True)
@@ -128,6 +129,7 @@ def samples_of(tx: Session, batch: Batch) -> list[tuple[Sample, Turn]]:
 
 def _content(tx: Session, ids: Sequence[str]) -> list[tuple[Sample, Turn]]:
     rows = tx.execute(select(Sample, Turn).join(Turn, Turn.id == Sample.turn_id).where(Sample.id.in_(ids)))
+    # The database returns rows in any order, and the digest is taken over the batch's own.
     pairs = {sample.id: (sample, turn) for sample, turn in rows}
     return [pairs[sample_id] for sample_id in ids if sample_id in pairs]
 
