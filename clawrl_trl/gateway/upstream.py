@@ -39,7 +39,7 @@ DONE = b"[DONE]"
 _HEADERS = {
     "content-type": "application/json",
     "accept": "*/*",
-    # Compressed, the events of a stream would arrive in bursts.
+    # Compressed, the events of a stream may arrive in bursts.
     "accept-encoding": "identity",
     VERSIONS_HEADER: "1",
 }

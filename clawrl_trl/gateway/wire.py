@@ -47,7 +47,7 @@ class Wire:
         logprobs = body.get("logprobs")
         for choice in choices:
             if logprobs is None or logprobs is False:
-                # OpenAI sends the field as null to those who did not ask, and its SDKs read it.
+                # OpenAI sends the field as null to those who did not ask for it.
                 choice["logprobs"] = None
             message = choice.get("delta") or choice.get("message") or {}
             if message.get("reasoning"):

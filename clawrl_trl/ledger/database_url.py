@@ -32,16 +32,9 @@ def strip_password(url: str | None) -> str | None:
     # `None` and not the text: of what can't be read nobody knows where a password stands in it.
     except (ArgumentError, ValueError):
         return None
+    # Rebuilt: SQLAlchemy's own rendering puts three asterisks in, which another process would take for the password.
     public = URL.create(
-        # Rebuilt: SQLAlchemy's own rendering puts three asterisks in, which another process would take for the
-        # password.
-        parsed.drivername,
-        parsed.username,
-        None,
-        parsed.host,
-        parsed.port,
-        parsed.database,
-        parsed.query,
+        parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query
     )
     return public.render_as_string(hide_password=False)
 

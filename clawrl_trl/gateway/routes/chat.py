@@ -84,7 +84,7 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
         await gateway.check_length(request.body)
         await run_beside(request.size, request.read)
     exchange = Exchange(gateway, request)
-    # A task of the gateway and not of this request: when the client leaves, the server cancels this one.
+    # A task of the gateway and not of this request, which ends when its client leaves.
     gateway.spawn(exchange.run(), exchange.end)
     if not await _wait_until_ready(exchange, http):
         return Response(status_code=CLIENT_GONE)

@@ -87,7 +87,7 @@ def _read_history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Mes
                 code="previous_response_not_found",
             ) from None
         _, messages = responses_reply.split_instructions(turn.sampling["api"], turn.messages)
-        # Thoughts go on under vLLM's name, the one that templates read.
+        # Thoughts go on under vLLM's name, the only one that it reads.
         response = {name: value for name, value in turn.response.items() if name != "reasoning_content"}
         if turn.response.get("reasoning_content"):
             response["reasoning"] = turn.response["reasoning_content"]

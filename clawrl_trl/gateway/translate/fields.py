@@ -63,7 +63,6 @@ class Fields:
         """
         passed = self.passed | COMMON_FIELDS
         for name, value in body.items():
-            # False or empty asks for nothing, and SDKs send such defaults.
             if name in self.refused and value:
                 raise make_unsupported_error(name, self.refused[name])
             is_known = name in passed or name in self.translated or name in self.idle or name in self.refused
