@@ -130,7 +130,7 @@ class LedgerSource(Source):
                     current_version=self.version,
                     min_size=1 if self._oldest_waited_enough(tx, leasable) else options.batch_size,
                 )
-            # A turn of the batch was erased or changed since it was leased: the same content can't be trained again.
+            # Something in the batch was changed since it was leased: the same content can't be trained again.
             except DigestMismatch as mismatch:
                 _release_changed(tx, mismatch)
                 return None

@@ -57,7 +57,6 @@ def lease(
         tx.scalars(
             select(Sample)
             .where(leasable(needs, max_staleness, current_version))
-            # By id too: samples of one transaction may have the same time, and the order is in the digest.
             .order_by(Sample.created_at, Sample.id)
             .limit(size)
             .with_for_update(skip_locked=True)

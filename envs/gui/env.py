@@ -232,7 +232,7 @@ class GUIEnv(AgentEnv[GUITask]):
     def _read_screen(self, scene: Scene) -> None:
         self._png = scene.screen.capture()
         picture = to_tensor(self._png)
-        # The spec of the screenshot was made from the task's size; another shape would break the whole pool.
+        # The spec of the screenshot was made from the task's size, before any screen was open.
         if picture.shape != self._picture.shape:
             raise WorldBroken(f"the screen is {tuple(picture.shape)}, not {tuple(self._picture.shape)}")
         self._difference = measure_difference(self._picture, picture)
