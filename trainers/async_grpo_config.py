@@ -172,6 +172,7 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
         self.num_generations, self.generation_batch_size = 2, None
         self.steps_per_generation = 2 * self.gradient_accumulation_steps
         super().__post_init__()
+        # TRL's loss divides by this figure, so it must be the true one again.
         self.steps_per_generation = self.gradient_accumulation_steps
         self.generation_batch_size = self.step_batch_size
         self._check()

@@ -154,6 +154,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         self.source = as_source(source, args.source_options(self.needs))
         # A source that can't begin again goes on by itself after a restart: nothing of it may be skipped.
         args.ignore_data_skip = args.ignore_data_skip or not self.source.repeatable
+        # transformers refuses a loader without a length unless `max_steps` says when to stop.
         if self.source.batch_sizes() is None and args.max_steps <= 0:
             args.max_steps = ENDLESS_STEPS
         super().__init__(
@@ -175,6 +176,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
             num_processes=self.accelerator.num_processes,
             process_index=self.accelerator.process_index,
         )
+        # After TRL's constructor, which loads the processor where none was given.
         self.vision = Vision.of(self.processing_class, self.accelerator.unwrap_model(self.model).config)
         self.custom_loss_function = custom_loss_function
         self._pull = BasePull(self) if args.exact_pull else None
@@ -235,6 +237,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         credited = self.credit(batch.samples)
         rows = [row for row in credited if row.trained_tokens]
         left_out = [row.sample.sample_id for row in credited if not row.trained_tokens]
+        # Before merging, which makes several replies one row.
         for name, value in measure_rows(rows, self.policy_version).items():
             self.note(name, value)
         return CreditedBatch(batch, merge(rows) if self.args.merge_turns else rows, left_out)

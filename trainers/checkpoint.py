@@ -81,6 +81,7 @@ def _write_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if is_peft_model(model):
         model.save_pretrained(folder, selected_adapters=[model.active_adapter], save_embedding_layers=False)
+        # PEFT writes a model card of its own, which names the path of the base model.
         (folder / "README.md").unlink(missing_ok=True)
     else:
         model.save_pretrained(folder)
@@ -170,6 +171,7 @@ def read_training_state(trainer: "AsyncGRPOTrainer", state: Path | None) -> None
     if state is None:
         inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         if inner is not None:
+            # Emptied in place: accelerate and the scheduler hold this very optimizer.
             inner.state = defaultdict(dict)
         return
     load_training_state(trainer, state)
@@ -207,6 +209,7 @@ class InitialWeights:
         self._source = str(getattr(model.config, "name_or_path", None) or "")
         if is_peft_model(model):
             self._adapter = {
+                # On the CPU: a second copy would take memory of the GPU for a rollback that may never come.
                 name: parameter.detach().cpu().clone()
                 for name, parameter in model.named_parameters()
                 if parameter.requires_grad

@@ -83,6 +83,7 @@ class SampleStream(IterableDataset[MicroBatch]):
             batch: SampleBatch | None = None
             ended = False
             if self.trainer.accelerator.is_main_process:
+                # No longer: processes that wait in a broadcast are taken for hung after a time-out of their group.
                 batch = self.trainer.source.take(HEARTBEAT_S)
                 ended = batch is None and self.trainer.source.ended()
             if self.trainer.accelerator.num_processes > 1:

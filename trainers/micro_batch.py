@@ -116,6 +116,7 @@ class Division:
         # do together (gathering, reducing, sharded weights) needs all of them at every step.
         parts = self.num_processes * self.accumulation_steps
         own = rows[self.process_index :: self.num_processes]
+        # Over all processes, because TRL divides each one's sum by the tokens of the whole step.
         tokens = float(sum(row.trained_tokens for row in rows))
         return [
             MicroBatch(batch, part, num_items=tokens, row_share=len(part) * parts / len(rows))

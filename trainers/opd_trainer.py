@@ -73,6 +73,7 @@ class OPDTrainer(AsyncGRPOTrainer):
     def gap(self, sample: TrainingSample) -> FloatArray:
         """[T] clipped gap to the teacher, NaN where there is none; 0 where the loss has a term of its own instead."""
         if self.args.opd_top_k:
+            # 0 and not NaN: the token must stay in the mask for the term of the loss, and add nothing to TRL's.
             return np.where(sample.covered, 0.0, np.nan)
         gap = opd(sample.teacher_logprobs, sample.plain_at_temperature_one, self.args.opd_clip)
         if gap is None or not np.isfinite(gap).any():
@@ -102,6 +103,7 @@ class OPDTrainer(AsyncGRPOTrainer):
             return super().default_loss(model, inputs)
         sums = torch.zeros(3, device=self.accelerator.device)
         if "topk_ids" in inputs:
+            # Tokens without weight are left out of the products with the head, which cost most.
             ids = inputs["topk_ids"].masked_fill(inputs["topk_weight"][..., None] == 0, -1)
             with self._candidates.read(ids) as scored:
                 loss = super().default_loss(model, inputs)

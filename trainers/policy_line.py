@@ -111,6 +111,7 @@ class PolicyLine:
         if self._main:
             with self.publisher.ledger.reader() as tx:
                 versions = [policy.version for policy in policies.all(tx)]
+                # Without a batch no update was ever under way, so a folder of the next name is not ours to remove.
                 has_batches = tx.scalar(select(Batch.id).limit(1)) is not None
                 leftover = policies.next_version(tx) if has_batches else None
             for name in store.clean_up(versions, leftover):
@@ -204,7 +205,9 @@ class PolicyLine:
         version = self._run_on_main(self._begin)
         ids = [] if trained.batch.batch_id is None else [trained.batch.batch_id]
         facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
+        # Under a temporary name: a folder with a version's name is always whole.
         write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
+        # The main process goes on to rename what all processes write into.
         self._trainer.accelerator.wait_for_everyone()
         outcome = self._run_on_main(lambda: self._commit(version, trained, kl))
         if outcome in ("rejected", "discarded"):
@@ -251,6 +254,7 @@ class PolicyLine:
         with self.publisher.ledger.reader() as tx:
             serving = policies.serving(tx).version
             alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
+        # Rejected ones don't count: they would push out the states that a rollback needs.
         recent = alive[-self._trainer.args.keep_training_states :]
         self.publisher.store.prune({serving, self.version, *recent})
 

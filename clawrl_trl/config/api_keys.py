@@ -14,6 +14,7 @@ def read_api_key(scope: str) -> str | None:
     """Return the bearer key of a scope (`chat`, `feedback`, `admin`) from the environment, or `None`."""
     for variable in KEY_ENVIRONMENT[scope]:
         value = os.environ.get(variable)
+        # An empty variable counts as unset: shells and compose files set them so.
         if value:
             return value
     return None

@@ -78,6 +78,7 @@ def read_file_values(parser: Any, values: Mapping[str, Any], source: str) -> Val
         raise UserError(f"{source} sets what there is not: {', '.join(unknown)}.")
     # argparse reads a default that is text as it reads a word of the command line.
     parser.set_defaults(**values)
+    # With no words, because only defaults are to be read; they pass the same types and choices.
     converted = parser.parse_args([])
     return {name: getattr(converted, name) for name in values}
 
@@ -153,6 +154,7 @@ def check_ranges(
             continue
         high = (at_most or {}).get(name, math.inf)
         fits = value > 0 if usable == "above 0" else at_least[name] <= value <= high
+        # An infinity is above any bound, and NaN fails every comparison.
         if not (fits and math.isfinite(value)):
             raise UserError(f"--{name} {value} is out of range: use a value {usable}.")
 
@@ -165,6 +167,7 @@ def _refuse(message: str) -> NoReturn:
 def _refuse_unknown(parser: Any, words: Sequence[str]) -> None:
     if words:
         names = [f"--{name}" for name in list_flags(parser.dataclass_types)]
+        # The first word alone: the others may be values of the flag that was misspelt.
         near = get_close_matches(words[0].split("=")[0], names, 1)
         remedy = f"did you mean {near[0]}?" if near else "--help lists them all."
         raise UserError(f"There is no flag for {' '.join(words)}: {remedy}")

@@ -98,6 +98,7 @@ class ServeSettings(ServingArguments):
         counts = (self.actor_gpus, self.rollout_gpus, self.prm_gpus, self.vllm_max_lora_rank or 0)
         if split < 1 or copies < 1 or min(counts) < 0:
             raise UserError("Counts of GPUs, --vllm_*_parallel_size and --vllm_max_lora_rank can't be negative.")
+        # Without counts of GPUs vLLM itself knows how many it sees.
         if self.rollout_gpus and split * copies > self.rollout_gpus:
             raise UserError(
                 f"--vllm_tensor_parallel_size {split} times --vllm_data_parallel_size {copies} is more than "
@@ -108,6 +109,7 @@ class ServeSettings(ServingArguments):
         """Write the resolved settings, without passwords, to `settings.json` in the run folder, atomically."""
         folder = Path(self.run)
         make_private(folder)
+        # Every resolved value, defaults too: a child process must not read the environment in its own way.
         values = asdict(self) | {"ledger_url": strip_password(self.ledger_url)}
         write_private(folder / FILE_NAME, json.dumps(values, indent=2) + "\n")
         with suppress(OSError, ValueError):

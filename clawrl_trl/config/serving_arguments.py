@@ -34,6 +34,7 @@ ENVIRONMENT = {
 
 JUDGES_OF_OURS = ("rules", "llm")
 HINT_CHOICES = ("gap", "overlap")
+# The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 VLLM_DTYPES = ("auto", "bfloat16", "float16", "float32")
 AT_LEAST = {
@@ -218,6 +219,7 @@ class ServingArguments:
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.
         self.ledger_url = add_known_password(self.ledger_url)
+        # `base` and `policy-v<N>` pin a version: as an alias they would mean the newest instead.
         reserved = [name for name in self.model_names if name == BASE_MODEL or parse_policy_name(name) is not None]
         if reserved or not self.model_names:
             wrong = f"{', '.join(reserved)} has a meaning of its own" if reserved else "there is no name"
@@ -225,6 +227,7 @@ class ServingArguments:
                 f"--served_model_name {self.served_model_name!r}: {wrong}, use others, such as clawrl,gpt-4o."
             )
         for origin in self.origins:
+            # A path or a wildcard never stands in an Origin header, so such an entry would allow nothing.
             if not re.fullmatch(r"https?://[^/?#@*\s]+", origin):
                 raise UserError(f"--allowed_origins: {origin!r} is no origin: write one as in http://localhost:3000.")
         if strange := [name for name in self.media_domains if not _DOMAIN.fullmatch(name)]:
@@ -237,11 +240,13 @@ class ServingArguments:
     def model_names(self) -> tuple[str, ...]:
         """The names under which clients reach the newest serving policy, the one we tell people first."""
         names = (name.strip() for name in self.served_model_name.split(","))
+        # A name given twice would be listed twice in `/v1/models`.
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def origins(self) -> tuple[str, ...]:
         """`allowed_origins`, one by one."""
+        # Without the slash at the end, which people paste and browsers never send.
         listed = (origin.strip().rstrip("/") for origin in (self.allowed_origins or "").split(","))
         return tuple(origin for origin in listed if origin)
 

@@ -46,6 +46,7 @@ def binary(
         if measures is not None and (measured := measures[index]) is not None:
             mean, std = measured
             advantages[index] = (values[index] - mean) / (std + EPSILON)
+        # An abstention is no member: counted as one it would shift the mean of those with a score.
         elif key is not None and np.isfinite(values[index]):
             members.setdefault(key, []).append(index)
     for indices in members.values():

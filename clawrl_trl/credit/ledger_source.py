@@ -70,6 +70,7 @@ class LedgerSource(Source):
             "timeout_s": timeout_s,
             "baseline_window": baseline_window,
         }
+        # Only what was stated: `bind` must not put the defaults of a source over what a trainer asks for.
         self._choices: dict[str, Any] = {name: value for name, value in choices.items() if value is not None}
         self.options = replace(SourceOptions(batch_size=ALONE_BATCH_SIZE), **self._choices)
         """What counts: the constructor's arguments, and a trainer's options where those were left open."""
@@ -109,6 +110,7 @@ class LedgerSource(Source):
     def __iter__(self) -> Iterator[SampleBatch]:
         """Batches until `stop`. The one that was yielded comes again unless it was committed meanwhile."""
         while not self.ended():
+            # In turns of a minute, so that `stop` is asked even if nobody chats.
             batch = self.take(60.0)
             if batch is not None:
                 yield batch
@@ -128,6 +130,7 @@ class LedgerSource(Source):
                     current_version=self.version,
                     min_size=1 if self._oldest_waited_enough(tx, leasable) else options.batch_size,
                 )
+            # Something in the batch was changed since it was leased: the same content can't be trained again.
             except DigestMismatch as mismatch:
                 _release_changed(tx, mismatch)
                 return None
@@ -152,6 +155,7 @@ class LedgerSource(Source):
         # As long as there are fewer, the missing ones count as 0: one early verdict is no habit to compare with.
         baseline = sum(samples.recent_scores(tx, window)) / window
         return [
+            # A deviation of 1: a window of equal scores has one of 0, and would blow up the first other score.
             replace(sample, baseline=baseline, scale=1.0)
             if sample.group is None and sample.measure is None
             else sample
@@ -166,6 +170,7 @@ class LedgerSource(Source):
                 return True
             waiting = samples.ready(tx, self.options.needs)
             enough = waiting >= self.options.batch_size
+            # Of all that is ready, also what is too stale to be leased: `lease` is what drops it.
             return enough or (waiting > 0 and self._oldest_waited_enough(tx, Sample.state == "ready"))
 
     def _oldest_waited_enough(self, tx: Session, among: ColumnElement[bool]) -> bool:

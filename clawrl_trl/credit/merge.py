@@ -67,6 +67,7 @@ def merge(samples: Sequence[CreditedSample]) -> list[CreditedSample]:
         The joined and the remaining samples, ordered by prompt length.
     """
     merged: list[CreditedSample] = []
+    # Shortest prompts first: what extends another has the longer prompt, and meets it here already joined.
     for item in sorted(samples, key=lambda row: len(row.sample.prompt_ids)):
         for index, earlier in enumerate(merged):
             if _extends(item.sample, earlier.sample):
@@ -103,6 +104,7 @@ def _join(earlier: CreditedSample, later: CreditedSample) -> CreditedSample:
         prompt_ids=first.prompt_ids,
         completion_ids=np.concatenate([first.completion_ids, between, last.completion_ids]),
         completion_mask=np.concatenate([mask(first), np.zeros(gap, dtype=np.bool_), mask(last)]),
+        # Zeros are never read: the mask excludes the tokens in between.
         logprobs=np.concatenate([first.logprobs, np.zeros(gap), last.logprobs]),
         teacher_logprobs=None,  # in the advantages already, which is all that is read from here on
         plain_logprobs=None,

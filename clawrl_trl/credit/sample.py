@@ -81,17 +81,20 @@ class TrainingSample:
             raise ValueError(f"sample {self.sample_id!r}: completion_ids is empty")
         for name in ("logprobs", "teacher_logprobs", "plain_logprobs"):
             self._set(name, self._per_token(name, np.float64))
+        # Tokens without them have no importance ratio, and none can be made up.
         if self.logprobs is None:
             raise ValueError(f"sample {self.sample_id!r}: logprobs are missing")
         self._set("completion_mask", self._per_token("completion_mask", np.bool_))
         self._set("images", tuple(map(self._picture, self.images or ())))
         self._set_candidates()
+        # With one of them alone the group would be measured in the batch, which may hold a part of it only.
         if (self.baseline is None) != (self.scale is None):
             raise ValueError(f"sample {self.sample_id!r}: baseline and scale come together")
         if not self.temperature > 0:
             raise ValueError(f"sample {self.sample_id!r}: temperature {self.temperature} is not above 0")
 
     def _set(self, name: str, value: object) -> None:
+        # The class is frozen, and its arrays are converted once, when it is made.
         object.__setattr__(self, name, value)
 
     def _per_token(self, name: str, dtype: type[np.generic]) -> NDArray[np.generic] | None:
@@ -154,6 +157,7 @@ class TrainingSample:
         """`[T]` log-probabilities S of the OPD gap: the stored ones, or the behaviour's when sampled at 1."""
         if self.plain_logprobs is not None:
             return self.plain_logprobs
+        # At another temperature the two sides of the gap would be different distributions of the same model.
         return self.logprobs if self.temperature == 1.0 else None
 
     @classmethod

@@ -140,6 +140,7 @@ class ListSource(Source):
     repeatable = True
 
     def __init__(self, items: Iterable[TrainingSample | Row], *, batch_size: int) -> None:
+        # A copy, so that epochs stay alike; an endless iterator can't be copied.
         self.items = list(items) if isinstance(items, Sized) else items
         self.batch_size = batch_size
         self._iterator: Iterator[TrainingSample | Row] | None = None
@@ -210,8 +211,10 @@ def _converted(source: object, batch_size: int) -> Source:
     # Sources may be iterable too, so they come before iterables.
     if isinstance(source, Source):
         return source
+    # By its methods: a class of the user's need not import anything of ours.
     if isinstance(source, BareSource):
         return AdaptedSource(source)
+    # A text is iterable too: read as samples it would be one letter each.
     if isinstance(source, str | Path):
         try:
             lines = Path(source).read_text().splitlines()

@@ -88,6 +88,7 @@ def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_
     body = {
         "model": model,
         "prompt": [*map(int, context), *map(int, scored)],
+        # vLLM generates at least one token; its text is thrown away.
         "max_tokens": 1,
         "temperature": 1.0,
         "prompt_logprobs": top_k,
@@ -144,6 +145,7 @@ def rename_reasoning(messages: Iterable[Mapping[str, Any]]) -> list[Json]:
 
 def is_already_loaded(error: EngineError) -> bool:
     """Return whether the engine refused to load a name because it has it."""
+    # vLLM has no code for it, only the sentence.
     return error.status == 400 and "already" in error.message.lower()
 
 
@@ -180,6 +182,7 @@ def read_model_roots(reply: Mapping[str, Any]) -> dict[str, str | None]:
 
 def loaded_from(root: str | None, folder: str | Path) -> bool:
     """Return whether what an engine has loaded from `root` is this folder's."""
+    # Resolved: a run folder may be reached over a link, or have been named relatively.
     return root is not None and Path(root).resolve() == Path(folder).resolve()
 
 
@@ -205,6 +208,7 @@ def read_serving(in_place: Json | None, models: Json) -> Serving:
     """
     if in_place is not None:
         return Serving("in place", int(in_place["version"]))
+    # Only a server of ours answers on `POLICY_PATH`; of the others a plain vLLM can't take a whole model.
     owners = {model.get("owned_by") for model in models.get("data", [])}
     return Serving("not" if "vllm" in owners else "by name", grammars=owners != {EMBEDDED})
 

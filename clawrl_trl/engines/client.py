@@ -80,6 +80,7 @@ class EngineClient(EngineClientBase):
         self, base_url: str | Callable[[], EngineAddress], key: str | None = None, timeout: float = 600.0
     ) -> None:
         super().__init__(base_url, key, timeout)
+        # httpx's own bound of 100 would make further requests wait, and fail by a time-out; the gateway bounds them.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S)
         self._http = httpx.AsyncClient(limits=limits, trust_env=False)
         self._bases: dict[EngineAddress, str] = {}
@@ -119,11 +120,13 @@ class EngineClient(EngineClientBase):
             try:
                 names = await self.models()
             except EngineError as error:
+                # Some OpenAI-compatible servers list no models.
                 if error.status not in (404, 405):
                     raise
                 names = []
             if not names:
                 return BASE_MODEL
+            # Only the newest address: a restarted engine has another one.
             self._bases = {address: find_base_name(names)}
         return self._bases[address]
 
@@ -226,6 +229,7 @@ class EngineClient(EngineClientBase):
             EngineUnavailable: If no answer began.
         """
         arguments = self.build_arguments(EngineCall(method, path), None)
+        # The engine's key comes last, so that a client can't put its own in its place.
         arguments["headers"] = {**(headers or {}), **arguments["headers"]}
         if isinstance(content, bytes) and len(content) > PIECE_BYTES:
             # Without it httpx would send an iterator in chunked encoding.

@@ -23,6 +23,7 @@ def read_own_context(model: str) -> int | None:
         model (`str`): Folder or hub id.
     """
     config = read_json(model, "config.json")
+    # Models that see keep the figures of their language model one level down.
     for part in (config, config.get("text_config")):
         limit = part.get("max_position_embeddings") if isinstance(part, Mapping) else None
         if isinstance(limit, int) and limit > 0:

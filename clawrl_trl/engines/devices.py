@@ -41,7 +41,9 @@ def assign_devices(settings: ServingArguments, environment: Mapping[str, str] = 
         return Devices()
     if not settings.actor_gpus:
         raise UserError("ROLLOUT_GPUS and PRM_GPUS need ACTOR_GPUS, the number of devices that train: set it too.")
+    # The whole list first: this process's own view may have been narrowed to the trainer's share.
     visible = environment.get(ALL) or environment.get(VISIBLE)
+    # Without a list CUDA numbers the devices from 0; asking it would initialise CUDA here, which is too early.
     names = visible.split(",") if visible else [str(number) for number in range(sum(counts))]
     if sum(counts) > len(names):
         raise UserError(

@@ -138,6 +138,7 @@ def _read_template(model: str) -> str:
         if path is None:
             continue
         text = path.read_text(encoding="utf-8")
+        # The two JSON files hold the template as a field; several templates by name are a list there.
         if not name.endswith(".json"):
             return text
         template = json.loads(text).get("chat_template")
@@ -158,6 +159,7 @@ def _find_file(model: str, name: str) -> Path | None:
     if folder.is_dir():
         path = folder / name
         return path if path.is_file() else None
+    # Imported here: a model in a folder needs no hub.
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -79,6 +79,7 @@ def model_path(settings: ServeSettings) -> str:
     """
     path = settings.model_name_or_path
     if path is not None:
+        # What looks like a path is one: taken for a hub id, a typing error would end in a puzzling 404.
         if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
             raise UserError(f"{path} is no folder: give --model_name_or_path the folder or the id of a causal model.")
         return str(Path(path).expanduser()) if path.startswith("~") else path
@@ -99,6 +100,7 @@ def serve(run: str, *, judge: bool = False) -> int:
     if judge:
         make, name, variable = Server.of_judge, "judge_engine", JUDGE_KEY
     server = make(settings, model_path(settings))
+    # Random where none is set: other users of the machine reach loopback too.
     key = os.environ.get(variable) or secrets.token_urlsafe(32)
     port = httpx.URL(settings.judge_url).port if judge and settings.judge_url else None
     folder = RunFolder(run).make()
@@ -119,6 +121,7 @@ def _run_server(server: Server, folder: RunFolder, name: str, key: str, port: in
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
             return 0
+    # Once, and only for a length that nobody asked for: what a user states is not cut short silently.
     if server.settings.max_model_len is None and not server.fit_memory and log.has_cache_too_small():
         _report("the memory can't hold the default context: vLLM is started again with the longest that it holds")
         return _run_server(replace(server, fit_memory=True), folder, name, key, port)
@@ -189,6 +192,7 @@ def _wait_healthy(process: subprocess.Popen[bytes], base_url: str, log: ServerLo
 
 def _is_healthy(base_url: str) -> bool:
     try:
+        # Without the environment's proxies, which would be asked for loopback.
         return httpx.get(f"{base_url}/health", timeout=2, trust_env=False).is_success
     except httpx.HTTPError:
         return False

@@ -37,12 +37,16 @@ def main() -> int:
     parser.add_argument("--run", required=True, help="Run folder, with its settings.json.")
     folder = RunFolder(parser.parse_args().run)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # httpx logs a line for every request to the engine; the access log has one for each already.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = ServeSettings.load(folder.path)
+    # Before the ledger is opened: files of chats are created readable to their owner alone.
     os.umask(PRIVATE_UMASK)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keys = Keys.from_environment()
+    # Before a socket listens: without a key nobody beyond this machine gets a connection at all.
     keys.check_bind(settings.host)
+    # Bound here and not by uvicorn, because port 0 takes a free one and `gateway.json` must name it.
     listener = listen(settings.host, settings.port)
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     gateway = Gateway(folder, settings, keys, ledger, EngineClient.of_run(folder, settings))
@@ -64,6 +68,7 @@ def main() -> int:
 
 def base_url(host: str, listener: socket.socket) -> str:
     """The URL to paste into an OpenAI client on this machine."""
+    # The addresses that mean "every interface" can be bound, but not connected to everywhere.
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{listener.getsockname()[1]}/v1"
 

@@ -35,9 +35,11 @@ def make_app(gateway: Gateway) -> FastAPI:
         title="clawrl-trl gateway",
         version=__version__,
         lifespan=lifespan,
+        # FastAPI's own pages would be served without a key, and load scripts of another domain.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # A redirect would lose the `/s/<session>` that the middleware has cut off the path.
         redirect_slashes=False,
         middleware=[
             Middleware(GatewayMiddleware, keys=gateway.keys, host=gateway.settings.host, origins=origins),
@@ -46,6 +48,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     errors.install(app)
+    # The forwarding route takes every path below `/v1`, so it comes last: the first route that fits wins.
     for part in (chat, responses, anthropic, models, feedback, episodes, health, forward):
         app.include_router(part.router)
     return app

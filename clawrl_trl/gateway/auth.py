@@ -100,12 +100,14 @@ class Keys:
         Raises:
             ApiError: 403, if the host is not this machine or the page is of another origin.
         """
+        # With a key nothing is gained by tricking a browser: a foreign page can't know what to send as bearer.
         if self.chat:
             return
         host = _hostname("//" + headers.get("host", ""))
         if not is_loopback(host) and host != bound.lower():
             raise ApiError(403, f"Host {host!r} is not this machine; set CLAWRL_API_KEY to be reached by that name.")
         origin = headers.get("origin")
+        # Browsers send no Origin with some GET requests, but Sec-Fetch-Site with all; other programs send neither.
         if origin is None:
             foreign = headers.get("sec-fetch-site", "none").lower() not in ("none", "same-origin")
         else:
@@ -134,6 +136,7 @@ def _match_key(presented: str | None, keys: Iterable[str]) -> str:
     """The key that was presented, compared with every key so that time tells nothing."""
     matched = None
     for key in keys:
+        # No break at a match, and bytes, because compare_digest refuses text that is not ASCII.
         if presented is not None and hmac.compare_digest(presented.encode("utf-8", "replace"), key.encode()):
             matched = key
     if matched is None:

@@ -47,6 +47,7 @@ async def parse_beside(raw: bytes) -> Json:
 
 def parse(raw: bytes) -> Json:
     """Parse bytes into a JSON object; see `read_json`."""
+    # Before it is decoded: objects in memory take many times the bytes that they are written in.
     if reason := excess_of_bytes(raw):
         raise invalid(reason)
     try:
@@ -59,6 +60,7 @@ def parse(raw: bytes) -> Json:
         raise invalid(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.")
+    # Before it is cleaned, which walks every item: a body with too many may cost no more than to count them.
     if surplus := excess(value):
         param, reason = surplus
         raise invalid(reason, param=param, code="too_many")

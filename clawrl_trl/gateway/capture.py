@@ -81,6 +81,7 @@ class Choice:
             return "a log-prob is not finite"
         if UNKNOWN_VERSION in self.versions:
             return "the weights under its adapter were exchanged"
+        # Streamed tool calls of vLLM can lose token ids (its issue 27482); the count alone gives that away.
         if self.counted_tokens is not None and self.counted_tokens != ids:
             return f"the engine counted {self.counted_tokens} tokens and sent the ids of {ids}"
         return None
@@ -110,6 +111,7 @@ class Choice:
         call_so_far["function"]["arguments"] += function.get("arguments") or ""
 
     def _take_logprobs(self, logprobs: Json) -> None:
+        # Text completions list bare numbers, chat completions an object for each token.
         values = logprobs.get("token_logprobs")
         if values is None:
             values = [entry.get("logprob") for entry in logprobs.get("content") or ()]
@@ -143,8 +145,10 @@ class Capture:
         for choice in choices:
             captured = self.choice(choice.get("index", 0))
             captured.take(choice)
+            # The first event of a chat holds the role and no token.
             if self.first_token_at is None and (choice.get("token_ids") or captured.content[-1]):
                 self.first_token_at = time.monotonic()
+        # Only our own vLLM server notes versions, and it says in the same event whether a grammar was applied.
         self.constrained = (
             reply.get("constrained", self.constrained) if "policy_versions" in reply else self.constrained
         )

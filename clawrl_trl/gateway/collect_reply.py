@@ -28,6 +28,7 @@ def is_streamable(body: Json) -> bool:
     Hidden reasoning is plain too: in a stream vLLM withholds the ids of all tokens along with it.
     """
     best_of = body.get("best_of")
+    # The engine samples all and keeps the best at the end: nothing can be streamed before.
     if isinstance(best_of, int) and best_of > (body.get("n") or 1):
         return False
     return body.get("include_reasoning") is not False and not any(_asks_for(body, name) for name in PLAIN_ONLY)
@@ -54,6 +55,7 @@ class ReplyCollector:
 
     def take(self, event: Json) -> None:
         """Add an event of the stream."""
+        # Notes on versions come first and are no completion; they have no `object`.
         if not self._head and "object" in event:
             self._head = {name: event.get(name) for name in ("id", "object", "created", "model")}
         self._passed_on |= {name: event[name] for name in _PASSED_ON if event.get(name) is not None}
@@ -94,5 +96,6 @@ class ReplyCollector:
 def _make_message(choice: Choice) -> Json:
     message = dict(choice.message)
     if choice.reasoning:
+        # vLLM's whole reply calls it so; clients that read the other name find that too.
         message["reasoning"] = message["reasoning_content"]
     return message

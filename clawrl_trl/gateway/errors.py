@@ -110,6 +110,7 @@ def of_engine(error: EngineError) -> ApiError:
             code="engine_unavailable",
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
+    # An engine's refusal that is no error to HTTP would look like success to the client.
     status = error.status if 400 <= error.status <= 599 else 502
     if status in (401, 403):
         # The gateway's own key was refused; the client's was fine.
@@ -121,6 +122,7 @@ def of_engine(error: EngineError) -> ApiError:
     return ApiError(
         status,
         error.message,
+        # vLLM puts the name of an exception class here (BadRequestError), which no OpenAI client knows.
         type=kind if isinstance(kind, str) and not kind[:1].isupper() else None,
         param=param if isinstance(param, str) else None,
         code=code if isinstance(code, str) else None,
@@ -172,6 +174,7 @@ def install(app: FastAPI) -> None:
         return shaped(request, ApiError(error.status_code, str(error.detail), headers=error.headers))
 
     async def gone(request: Request, error: Exception) -> Response:
+        # Nobody reads it; the access log tells a client that left from a fault of ours.
         return Response(status_code=499)
 
     for kind in (ApiError, EngineError, LedgerError, Exception):

@@ -105,6 +105,7 @@ class Exchange:
             self._fail(any_error(error))
             return
         with self._gateway.policies.lease(self._version):
+            # A task of its own, so that `end` can cancel the generation and the recording behind it goes on.
             self._relaying = asyncio.create_task(self._relay())
             # The client may have left before this task began: `end` found nothing to cancel then.
             if self._ended:
@@ -134,6 +135,7 @@ class Exchange:
         else:
             self.reply = await upstream.try_patiently(lambda: upstream.fetch_reply(content))
             self._capture.take(self.reply)
+            # They are for the record; a client would be shown a field that no OpenAI server sends.
             self.reply.pop("policy_versions", None)
 
     async def _pass_events(self, upstream: Upstream, content: bytes) -> None:
@@ -168,6 +170,7 @@ class Exchange:
             | sampling.complete_parameters(client_body, self._record.temperature)
             | self._request.wire.logprobs(client_body)
         )
+        # `Upstream` names the model at each attempt: it may have been exchanged since the request came.
         body.pop("model", None)
         if self._gateway.settings.serves_bundled_model:
             body.setdefault("repetition_detection", sampling.LOOP_GUARD)
@@ -175,6 +178,7 @@ class Exchange:
             body["messages"] = rename_reasoning(body["messages"])
         body["return_token_ids"] = True
         body["stream"] = self._streams
+        # vLLM refuses stream options in a request that is not streamed.
         body.pop("stream_options", None)
         if self._streams:
             # A running count tells how many tokens were sampled of a reply that is cut before its last event.
@@ -187,6 +191,7 @@ class Exchange:
         if not self.ready.done():
             self.ready.set_result(None)
         choices = event.get("choices")
+        # The event of usage has no choices and comes after the finish reasons: let through, it would tell of the end.
         is_closing = not choices or any(choice.get("finish_reason") for choice in choices)
         if self._present(event):
             if is_closing:
@@ -209,9 +214,11 @@ class Exchange:
             return
         try:
             await self._gateway.write(self._record.write)
+        # Also when cancelled: a placement that stays open would make its repetition look like another client's.
         except BaseException:
             self._fail_placements()
             raise
+        # After the commit: a reply that is in the index and not in the ledger would get a next state and have no row.
         self._record.enter_replies(self._gateway.sessions)
 
     def _fail_placements(self) -> None:

@@ -71,6 +71,7 @@ def _find_addresses(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 def _find_part_addresses(value: Any, where: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
+        # Other fields may hold the content itself (base64), which has no scheme.
         if where.endswith("url") or _SCHEME.match(value):
             yield where, value
     elif isinstance(value, dict):

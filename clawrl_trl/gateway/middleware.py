@@ -56,6 +56,7 @@ class GatewayMiddleware:
         try:
             self._keys.guard(headers, scope["scheme"], self._host, self._origins)
             await self._app(_check_url(scope), receive, watched)
+        # Raised outside of the app, whose handlers of errors are not reached from here.
         except ApiError as error:
             refusal = error.response(anthropic=speaks_anthropic(scope["path"], headers))
             await refusal(scope, receive, watched)
@@ -65,6 +66,7 @@ class GatewayMiddleware:
 
 
 def _read_session(scope: Scope) -> Scope:
+    # The raw path: in the decoded one a `%2F` in the name of a session would end it.
     match = _SESSION_PATH.fullmatch(scope.get("raw_path") or b"")
     if match is None:
         return scope
@@ -81,6 +83,7 @@ def _check_url(scope: Scope) -> Scope:
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_URL:
         raise invalid(f"The URL is longer than {MAX_URL:,} bytes.", status=414, code="url_too_long")
     scope = _read_session(scope)
+    # PostgreSQL refuses NUL in a text, and a path names models and responses.
     if "\0" in scope["path"]:
         raise invalid("The URL holds a NUL character (%00).")
     return scope

@@ -29,6 +29,7 @@ async def reports_sampled_logprobs(engine: EngineClient, model: str) -> bool:
     """
     warm, cool = [await _request_top_logprobs(engine, model, temperature) for temperature in (WARM, COOL)]
     common = sorted(warm.keys() & cool.keys(), key=lambda token: warm[token])
+    # Where there is no gap at either temperature, both kinds of log-probs are the same.
     if len(common) < 2 or warm[common[-1]] - warm[common[0]] < 1e-3:
         return True
     low, high = common[0], common[-1]
@@ -37,6 +38,7 @@ async def reports_sampled_logprobs(engine: EngineClient, model: str) -> bool:
 
 async def _request_top_logprobs(engine: EngineClient, model: str, temperature: float) -> dict[str, float]:
     request: dict[str, Any] = {"model": model, "prompt": PROMPT, "max_tokens": 1, "logprobs": TOP}
+    # Stated, because vLLM takes what is left open from the model's `generation_config`.
     plain = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     reply = await engine.completions(request | plain)
     choices = reply.get("choices") or [{}]

@@ -110,6 +110,7 @@ class Record:
             )
 
     def _prompt_of(self, choice: Choice) -> int:
+        # Engines number the replies of several prompts through: `n` of the first prompt, then `n` of the second.
         return min(choice.index // self._per_prompt, len(self._placements) - 1)
 
     def _write_session(self, tx: Transaction, placement: Placement) -> str:
@@ -140,6 +141,7 @@ class Record:
             body, self.temperature, sampled_logprobs=self._sampled_logprobs, constrained=self._constrained
         )
         obstacle = obstacle or _untrainable_parts(self._conversations[prompt])
+        # A reply with tokens of several versions counts as old as its oldest, so that staleness is never understated.
         versions = [version for version in choice.versions if version != UNKNOWN_VERSION] or [self.policy_version]
         return schema.Turn(
             id=self.turn_id(choice.index),

@@ -77,6 +77,7 @@ class _Request(_Schema):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: dict[str, Bias] | None = None
     priority: Int64 | None = None
+    # A template is a program that the engine would run for whoever sends it.
     chat_template: Refused = None
     trust_request_chat_template: Refused = None
     chat_template_kwargs: TemplateArguments = None
@@ -159,6 +160,7 @@ def check_schema(schema: type[S], body: Json) -> S:
 
 
 def _refusal(error: ValidationError, body: Json) -> ApiError:
+    # Without the input: an error would repeat a message of the chat, at whatever length.
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _field(first["loc"], body)
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"

@@ -104,6 +104,7 @@ def find_obstacle(
             and what was asked for counts.
     """
     used = complete_parameters(body, temperature)
+    # At 1 both kinds of log-probs are the same, so an engine that reports raw ones still trains there.
     if not sampled_logprobs and used["temperature"] != 1:
         reported = "log-probs reported for temperature 1" if sampled_logprobs is False else "its log-probs unknown yet"
         return f"sampled at temperature {used['temperature']}, {reported}"
@@ -119,11 +120,13 @@ def find_obstacle(
         if body.get(name):
             return f"constrained: {name}"
     grammar = None if constrained is False else requested_grammar(body)
+    # vLLM enforces strict tools, others ignore the word; while nobody knows, the turn is not trained on.
     if grammar == "strict tools" and constrained is None:
         return "constrained: strict tools, which this engine may enforce"
     if grammar or constrained:
         grammar = grammar or "by the engine's settings"
         return f"constrained: {grammar}"
+    # Its first ids are the prompt's, which nobody sampled.
     if body.get("echo"):
         return "echo: the reply repeats its prompt"
     if (body.get("best_of") or 1) > (body.get("n") or 1):

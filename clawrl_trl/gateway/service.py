@@ -94,6 +94,7 @@ class Gateway:
         for task in self._forever:
             task.cancel()
         await asyncio.gather(*self._forever, return_exceptions=True)
+        # The follower and the expiry first: they would go on writing to a ledger that is about to close.
         for end in self._exchanges.values():
             end()
         if self._exchanges:
@@ -106,6 +107,7 @@ class Gateway:
     async def context(self) -> int | None:
         """Longest prompt plus completion in tokens, as the engine says; while it is away, as it last said."""
         with suppress(EngineError):
+            # Asked each time: another engine may have taken the place of the one that answered before.
             self._context = await self.engine.limit("max_model_len") or self._context
         return self._context
 
@@ -151,6 +153,7 @@ class Gateway:
     def spawn(self, life: Coroutine[Any, Any, None], end: Callable[[], None]) -> None:
         """Run an exchange to its end as a task of its own; `end` makes that come soon."""
         task = asyncio.create_task(life)
+        # Held here as well: asyncio keeps only a weak reference to a task, which could vanish in mid-reply.
         self._exchanges[task] = end
         task.add_done_callback(lambda done: self._exchanges.pop(done, None))
 
@@ -183,6 +186,7 @@ class Gateway:
         return turns.expire(tx, time.time() - self.settings.session_timeout)
 
     async def _expire(self) -> None:
+        # A quarter: with a short time-out a session ends at most that much late.
         period = min(EXPIRY_PERIOD_S, self.settings.session_timeout / 4)
         while True:
             await asyncio.sleep(period)

@@ -39,6 +39,7 @@ DONE = b"[DONE]"
 _HEADERS = {
     "content-type": "application/json",
     "accept": "*/*",
+    # Compressed, the events of a stream may arrive in bursts.
     "accept-encoding": "identity",
     VERSIONS_HEADER: "1",
 }
@@ -74,6 +75,7 @@ class Upstream:
             try:
                 return await attempt()
             except EngineError as error:
+                # From the first failure on: a long prompt that was being worked on must not use up the patience.
                 deadline = deadline or time.monotonic() + self.patience_s
                 if time.monotonic() + delay > deadline or not await self._is_down(error):
                     raise
@@ -179,6 +181,7 @@ class Upstream:
     async def _is_down(self, error: EngineError) -> bool:
         """Return whether an error means that the engine is gone: a vLLM whose core died still answers, with 500."""
         if isinstance(error, EngineUnavailable):
+            # An engine that took too long is at work; asked again, it would have the same work twice.
             return not error.timed_out
         return error.status >= 500 and not await self.engine.health()
 
@@ -216,6 +219,7 @@ def _read_event(raw: bytes) -> Event:
     if event.get("error"):
         error = event["error"] if isinstance(event["error"], dict) else {"message": str(event["error"])}
         code = error.get("code")
+        # vLLM puts the HTTP status into `code`, OpenAI a word.
         status = code if isinstance(code, int) and 400 <= code <= 599 else 502
         raise EngineError(status, str(error.get("message") or "the engine failed"), error)
     return _with_known_reasons(event)

@@ -47,6 +47,7 @@ class Wire:
         logprobs = body.get("logprobs")
         for choice in choices:
             if logprobs is None or logprobs is False:
+                # OpenAI sends the field as null to those who did not ask for it.
                 choice["logprobs"] = None
             message = choice.get("delta") or choice.get("message") or {}
             if message.get("reasoning"):
@@ -60,6 +61,7 @@ def _present_usage(event: Json, has_choices: bool, options: Json) -> bool:
     if not options.get("continuous_usage_stats"):
         event.pop("usage", None)
         if options.get("include_usage"):
+            # With `include_usage` OpenAI sends null with every event but the last.
             event["usage"] = None
     return True
 

@@ -128,6 +128,7 @@ def samples_of(tx: Session, batch: Batch) -> list[tuple[Sample, Turn]]:
 
 def _content(tx: Session, ids: Sequence[str]) -> list[tuple[Sample, Turn]]:
     rows = tx.execute(select(Sample, Turn).join(Turn, Turn.id == Sample.turn_id).where(Sample.id.in_(ids)))
+    # The database returns rows in any order, and the digest is taken over the batch's own.
     pairs = {sample.id: (sample, turn) for sample, turn in rows}
     return [pairs[sample_id] for sample_id in ids if sample_id in pairs]
 

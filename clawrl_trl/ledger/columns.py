@@ -39,6 +39,7 @@ class _Array(TypeDecorator[NDArray[Scalar]], Generic[Scalar]):
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> NDArray[Scalar] | None:
         if value is None:
             return None
+        # A copy: an array over the bytes of a row can't be written to.
         return np.frombuffer(value, dtype=self.stored).astype(self.stored[1:])
 
     def compare_values(self, x: Any, y: Any) -> bool:

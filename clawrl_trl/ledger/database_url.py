@@ -29,8 +29,10 @@ def strip_password(url: str | None) -> str | None:
 
     try:
         parsed = make_url(url).difference_update_query(_SECRETS)
+    # `None` and not the text: of what can't be read nobody knows where a password stands in it.
     except (ArgumentError, ValueError):
         return None
+    # Rebuilt: SQLAlchemy's own rendering puts three asterisks in, which another process would take for the password.
     public = URL.create(
         parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query
     )

@@ -147,6 +147,7 @@ def settle(
     outcomes: list[float] = []
     for episode in episodes:
         session = _find_rollout(tx, group, episode.session, owner)
+        # A rollout whose every request failed was never captured; the others of its group count all the same.
         if session is None:
             settled.unknown.append(episode.session)
             continue
@@ -187,6 +188,7 @@ def _assign_rewards(members: Sequence[_RewardedTurn], weight: float) -> bool:
     mean = statistics.fmean(signals) if signals else 0.0
     for member in members:
         member.reward = member.outcome + weight * (mean if member.signal is None else member.signal)
+    # With weight 0 signals tell no turns apart, and the outcomes alone are compared.
     return bool(signals and weight)
 
 
@@ -234,6 +236,7 @@ def _record(
 ) -> None:
     """Write a turn's verdict and, if it can be trained, its sample, unless that waits for a teacher."""
     turn = rewarded.turn
+    # The table knows no way from waiting to judged, and a recorded verdict is refused in any other state.
     turn.state = "judging"
     detail: Json = {"by": "outcome", "group": group, "compared": len(measured), "outcome": rewarded.outcome}
     if rewarded.signal is not None:

@@ -35,6 +35,7 @@ def all(tx: Session) -> list[Policy]:
 
 def next_version(tx: Session) -> int:
     """The number the next version takes; rejected ones keep theirs."""
+    # Rejected ones are counted: a name that an engine loads twice could meet the prefix cache of its predecessor.
     return (tx.scalar(select(func.max(Policy.version))) or 0) + 1
 
 

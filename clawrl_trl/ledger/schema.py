@@ -38,7 +38,9 @@ REVISION = "0003"
 Message = Json
 """A chat message in OpenAI's shape."""
 
+# SQLite counts up by itself only in a column of type INTEGER.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
+# Else `None` would be stored as the JSON text null, which IS NULL does not find.
 _Json = JSON(none_as_null=True)
 
 
@@ -126,6 +128,7 @@ class Turn(_Stateful):
     __table_args__ = (
         UniqueConstraint("completion_id", "choice_index"),
         CheckConstraint(_check_state("state", states.TURN), name="state"),
+        # A side turn that reached the judge would be trained on.
         CheckConstraint("kind = 'main' OR (kind = 'side' AND state = 'captured')", name="kind"),
         CheckConstraint(
             "NOT trainable OR (prompt_ids IS NOT NULL AND policy_version IS NOT NULL"
@@ -258,6 +261,7 @@ class Sample(_Stateful):
 
     def content(self, turn: Turn) -> bytes:
         """The bytes that a batch's digest is taken over: the ingredients and what the turn sampled."""
+        # A row that is not flushed yet may hold an int, and 1 and 1.0 are different JSON.
         score = None if self.score is None else float(self.score)
         facts = [self.id, score, self.group, float(self.weight), self.policy_version, turn.compute_digest()]
         # As above: what is not there must not change the digests of older batches.

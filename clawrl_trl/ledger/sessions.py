@@ -57,6 +57,7 @@ def get_or_create_session(
             group=group,
         )
         try:
+            # A savepoint: what the caller has written before must outlive the refused insert.
             with tx.begin_nested():
                 tx.add(session)
         except IntegrityError:  # two first requests of one client at the same time
@@ -143,6 +144,7 @@ def sessions(tx: Transaction) -> list[Json]:
             id; `inspect` and `delete_session` take either.
     """
     other = aliased(Session)
+    # A name that two owners use would open the session of one of them under the other's.
     shared = exists().where(other.external_id == Session.external_id, other.id != Session.id)
     name = case((or_(Session.external_id.is_(None), shared), Session.id), else_=Session.external_id)
     main = func.sum(case((Turn.kind == "main", 1), else_=0))

@@ -69,6 +69,7 @@ def enforce(attribute: InstrumentedAttribute[str], table: Table) -> None:
         # Of a new row SQLAlchemy passes a symbol for "no value".
         check(table, old if isinstance(old, str) else None, value)
 
+    # With the old value loaded first: of an expired attribute there would be none to check against.
     event.listen(attribute, "set", on_set, active_history=True)
 
 

@@ -265,8 +265,11 @@ def _create_sqlite_engine(url: URL, busy_timeout_s: float, *, write: bool) -> En
     engine = create_engine(url, max_overflow=-1)
     pragmas = (
         f"busy_timeout={int(busy_timeout_s * 1000)}",
+        # SQLite checks no foreign key, and cascades no deletion, unless each connection asks for it.
         "foreign_keys=ON",
+        # In WAL mode NORMAL, the usual choice, may lose the last commits when the power fails.
         "synchronous=FULL",
+        # Else the text of an erased chat stays in free pages of the file.
         "secure_delete=ON",
         "journal_size_limit=67108864",
         "temp_store=MEMORY",

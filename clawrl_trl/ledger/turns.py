@@ -90,6 +90,7 @@ def set_next_state(
         `bool`: `False` when nothing was changed: the turn is gone, is a side turn or has a next state.
     """
     turn = _lock(tx, turn_id)
+    # The first next state stays: a retry of the request that brought it must not have the turn judged twice.
     if turn is None or turn.kind != "main" or turn.next_state is not None:
         return False
     turn.next_state = messages

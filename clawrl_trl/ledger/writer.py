@@ -81,7 +81,9 @@ class LedgerWriter:
                 closed.
             Exception: What `function` raised; its work was undone.
         """
+        # Awaited and not a queue with a bound, whose put would block the event loop.
         await self._slots.acquire()
+        # Asked after the wait: the writer may have been closed while this caller waited for its turn.
         if self._closed:
             self._slots.release()
             raise LedgerWriteError("The ledger is closed: the program is shutting down.")
@@ -109,6 +111,7 @@ class LedgerWriter:
             waiting = self._jobs.get()
             while waiting is not None:
                 group.append(waiting)
+                # Nobody is waited for: a group is what came while the last one was written.
                 if len(group) == self._max_group or self._jobs.empty():
                     break
                 waiting = self._jobs.get()

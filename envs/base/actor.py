@@ -179,10 +179,12 @@ class GatewayPolicy:
         """
         with self._lock:
             self.requests += 1
+            # With tools a reply is read whole: calls come in pieces in a stream.
             streamed = self._rng.random() < self.stream_share and not tools
         # A request that fails before it is answered must not report the version and turn of the one before.
         self._last_response.version = self._last_response.turn_id = None
         headers = {"X-Session-Id": session_id, **({"X-Group-Id": group} if group else {}), **self.headers}
+        # A copy for this request: threads share the policy, and each has a session of its own.
         client = self.client.with_options(default_headers=headers)
         started = time.perf_counter()
         try:
@@ -222,6 +224,7 @@ class GatewayPolicy:
         with self._lock:
             self.failures += 1
         logger.warning("a request failed: %s: %s", type(error).__name__, error)
+        # A refusal with a 4xx says that the gateway is there: waiting would change nothing.
         if not isinstance(error, openai.APIStatusError) or error.status_code >= 500:
             self.wait_until_up()
 

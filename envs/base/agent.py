@@ -158,6 +158,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
             index = int(tensordict["next_task"])
         self.next_task = index + 1
         self.task = self.tasks[index % len(self.tasks)]
+        # Fresh for each episode: a session that is played twice would go on with the first one's history.
         self.session_id = f"{type(self).__name__}-{self.task.id}-{uuid.uuid4().hex[:8]}"
         # Open before `begin`: a world that broke half set up must be taken down too.
         self._episode = EpisodeState(is_open=True)
@@ -169,6 +170,7 @@ class AgentEnv(EnvBase, Generic[T]):  # type: ignore[misc]
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         episode, reply = self._episode, str(tensordict["action"])
         if not episode.is_open:
+            # A copy: the caller may write into what it is given, its next action for example.
             return self._last_observation.clone()
         episode.signal = None
         if episode.drop_reason:  # `begin` failed; TorchRL refuses a reset that is done

@@ -67,6 +67,7 @@ def _read_message(action: str) -> Json:
             parsed = json.loads(action)
         except ValueError:
             parsed = None
+        # A model may answer with JSON of its own, which is text and no message.
         if isinstance(parsed, dict) and _is_message(parsed):
             return {"content": None, **parsed}
     return {"role": "assistant", "content": action}

@@ -47,4 +47,5 @@ def set_step_specs(env: EnvBase, action_example: str = "") -> None:
     """Set the specs of a step: a text as `action`, a float32 `reward` and the three flags of the end, each `(1,)`."""
     env.action_spec = make_text_spec(env.device, action_example)
     env.reward_spec = make_number_spec(env.device)
+    # Stated, because TorchRL's default done spec has no `truncated`.
     env.done_spec = Composite({name: make_flag_spec(env.device) for name in ("done", "terminated", "truncated")})

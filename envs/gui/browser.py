@@ -101,6 +101,7 @@ class Browser:
         if not self._thread.is_alive():
             work.close()
             raise WorldBroken("the browser is closed")
+        # Limited in the loop too, which ends the work: given up by the caller alone, it would go on.
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout), self._loop)
         try:
             return future.result(timeout + GRACE)
@@ -128,6 +129,7 @@ class Browser:
 
     def close(self) -> None:
         """Close it, with its pages and its thread; idempotent."""
+        # Before it ends: its process id may be given to another program.
         MONITOR.remove(self._pid)
         if self._thread.is_alive():
             try:
@@ -267,6 +269,7 @@ class PlaywrightPage(WebPage):
     async def _attach(self, page: "PlaywrightRawPage") -> None:
         self._page = page
         self._session = await page.context.new_cdp_session(page)
+        # The browser announces a tab at once; without this one that is slow to appear would be overlooked.
         self._session.on("Page.windowOpen", self._record_announced_tab)
         for domain in ("Page", "Accessibility"):
             await self._session.send(f"{domain}.enable")

@@ -99,6 +99,7 @@ class SeleniumPage(WebPage):
 
     def click(self, point: Point, button: str, count: int) -> None:
         self._send_mouse("mouseMoved", point)
+        # The protocol makes a double click of two clicks that count themselves.
         for number in range(1, count + 1):
             self._send_mouse("mousePressed", point, button=button, clickCount=number)
             self._send_mouse("mouseReleased", point, button=button, clickCount=number)
@@ -107,6 +108,7 @@ class SeleniumPage(WebPage):
     def drag(self, point: Point) -> None:
         start = self.cursor
         self._send_mouse("mousePressed", start, button="left", clickCount=1)
+        # In steps: JavaScript libraries take a jump for no drag.
         for step in range(1, DRAG_STEPS + 1):
             x, y = (round(a + (b - a) * step / DRAG_STEPS) for a, b in zip(start, point, strict=True))
             self._send_mouse("mouseMoved", (x, y), button="left")
@@ -132,6 +134,7 @@ class SeleniumPage(WebPage):
         def press(actions: "ActionBuilder") -> None:
             for key in keys:
                 actions.key_action.key_down(_to_selenium_key(key))
+            # In reverse, as fingers do: modifiers are held until the key they modify is up.
             for key in reversed(keys):
                 actions.key_action.key_up(_to_selenium_key(key))
 
@@ -169,6 +172,7 @@ class SeleniumPage(WebPage):
         MONITOR.add(RunningBrowser(driver.service.process.pid, MEMORY_MB, self._record_end_reason))
         config = driver.command_executor.client_config
         config.timeout = int(TIMEOUT)
+        # The driver's own limit is five minutes.
         driver.set_page_load_timeout(TIMEOUT)
         self._first = driver.current_window_handle
         self._activate_tab(driver, self._first)

@@ -206,6 +206,7 @@ class GUIEnv(AgentEnv[GUITask]):
     def _compare_with_oracle(self, action: Action) -> None:
         """Compare an action with the oracle's next step, as long as no action has left the oracle."""
         oracle, step = getattr(self.task, "oracle", ()), self.steps_taken - 1
+        # Behind the first step that left it the oracle's steps are for another page.
         if self._advice or step >= len(oracle) or self.scene is None:
             return
         try:
@@ -231,6 +232,7 @@ class GUIEnv(AgentEnv[GUITask]):
     def _read_screen(self, scene: Scene) -> None:
         self._png = scene.screen.capture()
         picture = to_tensor(self._png)
+        # The spec of the screenshot was made from the task's size, before any screen was open.
         if picture.shape != self._picture.shape:
             raise WorldBroken(f"the screen is {tuple(picture.shape)}, not {tuple(self._picture.shape)}")
         self._difference = measure_difference(self._picture, picture)

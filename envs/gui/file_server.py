@@ -61,6 +61,7 @@ class FileServer:
 
 
 class _Server(ThreadingHTTPServer):
+    # A browser keeps connections open, and their threads must not keep the process alive.
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64

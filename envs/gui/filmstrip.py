@@ -56,6 +56,7 @@ def record_episode(env: GUIEnv) -> tuple[str, list[Frame], float]:
     for arguments in follow_task_oracle(env):
         if state["done"]:
             break
+        # Before the step: afterwards the element may be gone.
         label = next((element.label for element in env.elements if element.ref == arguments.get("ref")), "")
         caption = _describe_call(arguments, label)
         state = step_with_calls(env, state, arguments)

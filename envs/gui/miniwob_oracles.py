@@ -136,6 +136,7 @@ def solve_link_behind_tabs(env: GUIEnv) -> Iterator[Json]:
 @_solves("click-collapsible", "click-collapsible-nodelay")
 def solve_collapsed_section(env: GUIEnv) -> Iterator[Json]:
     yield _click(_find_all(env, "tab")[0])
+    # The section unfolds in an animation.
     yield {"action": "wait", "time": 1}
     yield _click_named(env, "Submit", "button")
 
@@ -219,6 +220,7 @@ def solve_guessed_number(env: GUIEnv) -> Iterator[Json]:
     for guess in range(10):
         box = next(element for element in env.elements if element.role in ("spinbutton", "textbox"))
         yield _click(box)
+        # The last guess stands in the box.
         yield {"action": "key", "keys": ["ctrl", "a"]}
         yield {"action": "type", "text": str(guess)}
         yield _click_named(env, "Submit", "button")

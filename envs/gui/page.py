@@ -150,6 +150,7 @@ class WebPage(Screen):
         self._close_other_tabs()
         while self._scripts:
             self.send("Page.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
+        # Before the storage is cleared: scripts of the last page would write into it again.
         self.open("about:blank")
         self.send("Network.clearBrowserCookies")
         self.send("Storage.clearDataForOrigin", origin="*", storageTypes="all")
@@ -187,10 +188,12 @@ class WebPage(Screen):
         if not quads:
             raise ScreenError(f"element [{ref}] is not to be seen")
         x, y = (sum(quads[0][axis::2]) / 4 for axis in (0, 1))
+        # An element may reach beyond the view, where no mouse can go.
         return min(max(int(x), 0), self.size[0] - 1), min(max(int(y), 0), self.size[1] - 1)
 
     def choose(self, ref: int) -> bool:
         node = self._find_node(ref)
+        # Asked of options alone: everything else can be clicked like a person would.
         if node not in self._options:
             return False
         try:

@@ -33,6 +33,7 @@ class WebScene:
         self.screen = screen
         try:
             screen.evaluate_isolated("1")  # on the empty page, so that the names it reads are the browser's alone
+            # Before the page is opened: its scripts read the constant while they load.
             screen.define_constant("TASK", dict(task.data))
             screen.open(address + task.page)
             if task.setup:
@@ -68,6 +69,7 @@ class WebScene:
 
     def _holds(self, condition: str) -> bool:
         try:
+            # `true` itself: a page could make an object that merely counts as true.
             return self.screen.evaluate_isolated(condition) is True
         except ProtocolError:
             return False

@@ -94,6 +94,7 @@ class X11Screen:
         self._perform("mousemove", *map(str, point), *clicks)
 
     def drag(self, point: Point) -> None:
+        # Over a point in between: a jump is no drag to many programs.
         middle = [str((a + b) // 2) for a, b in zip(self.cursor, point, strict=True)]
         self.cursor = point
         self._perform("mousedown", "1", "mousemove", *middle, "mousemove", *map(str, point), "mouseup", "1")
@@ -103,6 +104,7 @@ class X11Screen:
         wheel_pixels = {"4": -down, "5": down, "6": -right, "7": right}
         for button, pixels in wheel_pixels.items():
             if pixels > 0:
+                # A wheel turns by notches, at least one, and not for minutes.
                 repeat = str(min(50, max(1, pixels // _WHEEL_STEP)))
                 self._perform("mousemove", *map(str, point), "click", "--repeat", repeat, "--delay", "5", button)
 
@@ -110,6 +112,7 @@ class X11Screen:
         self._perform("key", "+".join(_to_keysym(key) for key in keys))
 
     def type(self, text: str) -> None:
+        # `--`, or a text that begins with a minus would be read as an option.
         self._perform("type", "--delay", "5", "--", text)
 
     def locate(self, ref: int) -> Point:
@@ -159,6 +162,7 @@ class X11Screen:
                 stderr=subprocess.DEVNULL,
             )
         finally:
+            # The server holds the only other end now, so the pipe ends when the server does.
             os.close(write_end)
         with open(read_end, "rb") as display_pipe:  # noqa: PTH123 - a descriptor
             poller = select.poll()
@@ -193,6 +197,7 @@ class X11Screen:
             from Xlib.X import ZPixmap
 
             image = display.screen().root.get_image(0, 0, *self.size, ZPixmap, 0xFFFFFFFF)
+        # X11 stores a pixel of depth 24 in four bytes, blue first.
         return Image.frombytes("RGB", self.size, image.data, "raw", "BGRX")
 
     def _perform(self, *arguments: str) -> None:

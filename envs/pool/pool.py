@@ -110,6 +110,7 @@ class EnvPool:
     def get_specs(self) -> Json:
         """Describe what the environments observe, see [`clawrl_trl.envs.pool.wire.describe_spec`]."""
         if self._spec is None:
+            # One made for the question alone: those of the slots belong to their threads.
             with contextlib.closing(self.make_env()) as env:
                 self._spec = describe_spec(env.observation_spec)
         return self._spec
@@ -215,6 +216,7 @@ class EnvPool:
         """Take everything down."""
         for slot in self._slots:
             closing = self._release(slot)
+            # A world that hangs must not keep the others from being taken down.
             with contextlib.suppress(FutureTimeout):
                 closing.result(self.call_s)
             slot.thread.shutdown(wait=True)
@@ -259,6 +261,7 @@ class EnvPool:
                 slot.env = None
 
         with self._lock:
+            # The lease first: calls of its client are refused while the world is still being taken down.
             slot.lease, slot.last_state = None, {}
             closing = slot.thread.submit(close_env)
             slot.call = _RunningCall(closing)

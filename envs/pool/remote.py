@@ -156,6 +156,7 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
         """Return the server's answer; repeat the request while the server can't be reached or its pool is full."""
         attempts = Retrying(
             retry=retry_if_exception_type((httpx.TransportError, _NoFreeEnvironment)),
+            # At random, or all rollouts of a run would come back to a full pool at the same moment.
             wait=wait_random_exponential(multiplier=0.1, max=5),
             stop=stop_after_delay(self.patience),
             reraise=True,
@@ -181,6 +182,7 @@ class RemoteEnv(EnvBase):  # type: ignore[misc]
             message, code = str(error["message"]), error.get("code")
         except (ValueError, KeyError, TypeError):  # a proxy's error page
             message, code = answer.text[:200], None
+        # By the code and not by the status, which a proxy in between may answer too.
         if code == "pool_full":
             raise _NoFreeEnvironment(message)
         if code in ("lease_not_found", "too_slow"):

@@ -148,6 +148,7 @@ def make_app(pool: EnvPool, keys: Keys, host: str = "127.0.0.1") -> FastAPI:
         middleware=[Middleware(GatewayMiddleware, keys=keys, host=host)],
     )
     app.state.pool, app.state.keys = pool, keys
+    # Threads of its own: asyncio's default pool has few, and environments that wait would take them all.
     app.state.threads = ThreadPoolExecutor(pool.size + SPARE_THREADS, thread_name_prefix="call")
     errors.install(app)
     app.add_exception_handler(RequestValidationError, _answer_unreadable)

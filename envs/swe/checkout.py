@@ -75,6 +75,7 @@ class Checkout:
         fault = _find_fault(command)
         if fault:
             return CommandResult(126, f"bash: {fault}\n", "")
+        # Redirected inside: the sandbox reports on stderr, which must stay its own.
         return self.run_program(["bash", "-c", f"exec 2>&1\n{command}"], timeout=timeout)
 
     def run_program(
@@ -154,6 +155,7 @@ def _create_repository(root: Path, task: SweTask) -> str:
 
 def _create_from_files(root: Path, files: Mapping[str, str]) -> str:
     for name, content in files.items():
+        # Written on the host: a task set from elsewhere must not overwrite files of this machine.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise WorldBroken(f"the task's file {name!r} lies outside its repository")
         path = root / name

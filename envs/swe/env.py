@@ -146,6 +146,7 @@ class SWEEnv(AgentEnv[SweTask]):
         """Grade the diff in a fresh sandbox; the result stays in `grade`."""
         assert self._checkout is not None
         diff = self._checkout.take_diff() if self._submitted or self.submit_at_limit else b""
+        # An empty diff can't resolve anything, and a sandbox for its tests would cost seconds.
         if diff.strip():
             self.grade = grade(self.task, diff, timeout=self.grading_timeout, limits=self.limits, backend=self.backend)
         else:
@@ -213,4 +214,5 @@ def _read_command(action: Action) -> tuple[str | None, str]:
 
 def _submits(result: CommandResult) -> bool:
     lines = result.stdout.lstrip().splitlines()
+    # The first line alone, as in mini-swe-agent: a command may print a file in which the sentinel stands.
     return result.exit_code == 0 and bool(lines) and lines[0].strip() == SENTINEL

@@ -97,6 +97,7 @@ def read_swe_tasks(
     for file in _find_files(Path(location)):
         repositories_folder = Path(repositories or os.environ.get("SWE_BENCH_REPOS") or file.parent / "repositories")
         tasks += [_build_task(row, file, repositories_folder) for row in _read_rows(file)]
+    # The id names an episode's session and its results; two tasks under one would be mixed up.
     if len({task.id for task in tasks}) < len(tasks):
         raise UserError(f"Two tasks in {location} have the same instance_id: rename one.")
     return [task for task in tasks if difficulty in (None, task.difficulty)]

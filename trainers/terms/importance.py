@@ -22,6 +22,7 @@ def reweigh(inputs: Inputs, current: torch.Tensor, *, mode: str, cap: float) -> 
         What to log; empty when no token is trained.
     """
     trained = inputs["tool_mask"].bool()
+    # Masked before the exponential: padding may hold anything, and an infinity times 0 is NaN.
     ratio = torch.exp(torch.where(trained, current - inputs["behaviour_logps"], 0.0))
     if mode == "truncate":
         weight = ratio.clamp(max=cap)

@@ -86,6 +86,7 @@ class BasePull:
 
             def divergence(hidden: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
                 logps = head.logits(hidden).log_softmax(-1)
+                # The base is a constant: where it shares its head with the policy, a gradient would flow into that.
                 with torch.no_grad():
                     base_logps = base_head.logits(base).log_softmax(-1)
                 gaps = logps - base_logps

@@ -53,6 +53,8 @@ class TemperedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.ref_model is not None:
             return self.logps(self.ref_model, inputs)
         model = self.accelerator.unwrap_model(self.model)
+        # TRL keeps a second adapter, "ref", where a trained one is trained on; the bare base would be another
+        # reference.
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             return self.logps(self.model, inputs)
 

@@ -41,6 +41,7 @@ def partition_kl(
     """
     masses = torch.where(known, student, -math.inf).exp()
     with torch.no_grad():
+        # Masked before it is clipped: an empty slot holds anything, minus infinity included.
         gaps = torch.where(known, student - teacher, 0.0).clamp(-clip, clip)
         tail_gap = (log_tail(student, known) - log_tail(teacher, known)).clamp(-clip, clip)
     return (masses * gaps).sum(-1) + (1.0 - masses.sum(-1)) * tail_gap
@@ -81,6 +82,7 @@ class CandidateLogProbs:
                 logits = head.logits(hidden)
                 return logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
 
+            # -1 marks an empty slot and is no index; what is read in its place is masked later.
             scores = map_chunks(log_probs, select_hidden(hidden, mask), ids[mask].clamp(min=0))
             self.logps = scores.new_zeros(ids.shape).masked_scatter(mask[..., None].expand_as(ids), scores)
 

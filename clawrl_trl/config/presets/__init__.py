@@ -67,6 +67,7 @@ def load_preset(spec: str) -> Preset:
         UserError: If there is none, or its file is wrong.
     """
     is_file = spec.endswith((".yaml", ".yml"))
+    # Only an ending makes it a path: a folder of that name beside the script must not hide a preset.
     if not is_file and spec not in list_presets():
         raise UserError(f"--preset {spec!r} is unknown: use {', '.join(list_presets())}, none, or a YAML file.")
     path = Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
@@ -89,6 +90,7 @@ def _check(spec: str, content: Any) -> None:
     if not isinstance(content, dict):
         raise UserError(f"--preset {spec} must be a YAML mapping.")
     practice = content.get("practice") or {}
+    # Refused: values at the top level, where they look right, would have no effect.
     wrong = [str(key) for key in content if key not in _KEYS]
     wrong += [f"practice.{key}" for key in practice if key not in ("all", "methods")] if _is_map(practice) else []
     if wrong:

@@ -68,6 +68,7 @@ class LoadedPolicy:
 
     def mask(self, visible: Tensor) -> Tensor:
         """A 4D mask (true where a query sees a key) in the form this model's attention takes."""
+        # SDPA takes true and false; eager attention adds its mask to the scores.
         if "sdpa" in attention_name(self.model):
             return visible
         hidden = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
@@ -109,6 +110,7 @@ class LoadedPolicies:
         Raises:
             AdapterError: If the name is taken or the folder can't be served. Nothing has changed then.
         """
+        # A lock of its own for loading, which takes seconds: requests look names up meanwhile.
         with self._loading:
             if self.get(name) is not None:
                 # The clients tell this refusal from others by "already", as in vLLM's.
@@ -155,6 +157,7 @@ class LoadedPolicies:
         # PEFT puts its layers into the tree it is given, so the base model's own tree must not be it.
         model = PeftModel.from_pretrained(_copy_sharing_tensors(self.base.model), str(folder), config=config)
         expected = set(get_peft_model_state_dict(model, save_embedding_layers=False))
+        # PEFT passes over tensors that fit nowhere, and would serve the base model under the adapter's name.
         if surplus := sorted(stored - expected):
             raise AdapterError(f"{len(surplus)} of its tensors fit no module of the base model, e.g. {surplus[0]}")
         if missing := sorted(expected - stored):
@@ -168,6 +171,7 @@ class LoadedPolicies:
 
     def _full_model(self, folder: Path) -> PreTrainedModel:
         shape = json.loads((folder / "config.json").read_text())
+        # Token ids are the base tokenizer's, whichever model is asked.
         if shape.get("vocab_size") != self.base.vocab_size:
             raise AdapterError(f"its vocabulary is {shape.get('vocab_size')}, the base model's {self.base.vocab_size}")
         model, report = AutoModelForCausalLM.from_pretrained(

@@ -42,6 +42,7 @@ class Prefill:
         self._device = self._policy.model.device
         lengths = [len(generation.prompt_ids) for generation in generations]
         self._width = max(lengths)
+        # The bound is on all rows together, because their columns are computed in one pass.
         self._columns = max(chunk // len(generations), 1)
         self._done = 0
         padded = [
@@ -91,6 +92,7 @@ class Prefill:
 
     def _score(self, index: int, begin: int, logits: Tensor) -> None:
         generation, start = self.generations[index], int(self._starts[index])
+        # The logits of a position score the token behind it, so the last position of the prompt scores none.
         first, last = max(begin, start), min(begin + logits.shape[0], self._width - 1)
         scores, count = generation.prompt_scores, generation.prompt_logprobs
         if scores is None or count is None or first >= last:
@@ -128,6 +130,7 @@ class Prefill:
         if not going:
             return PrefillResult(ended + updates, None)
         keep = source_index[going]
+        # Columns that pad every row that is left; attention would go over them at each token.
         drop = int(self._starts[keep].min())
         cache = select_rows(self._cache, keep, drop)
         batch = DecodeBatch(self._policy, [rows[index] for index in going], cache, self._starts[keep] - drop)

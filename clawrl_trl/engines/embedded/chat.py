@@ -137,6 +137,7 @@ class ChatFormat:
                 raise PromptError(f"chat_template_kwargs.{name[:100]}: the model's template has only {accepted}.")
 
     def _normalise(self, message: Json) -> Json:
+        # Templates test `is defined`, for which a null is there.
         normalised = {key: value for key, value in message.items() if value is not None}
         normalised["content"] = _join_content(message.get("content"))
         # Templates that know no developer refuse the role or drop the message.

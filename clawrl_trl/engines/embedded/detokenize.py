@@ -116,6 +116,7 @@ class Detokenizer:
         text = self._held + text
         matches = [(text.find(stop), stop) for stop in self._stop if stop in text]
         if matches:
+            # The earliest one ends the reply, also where a later one was complete in the same piece.
             place, self.stopped = min(matches)
             self._held = ""
             return text[: place + (len(self.stopped) if self._include_stop else 0)]

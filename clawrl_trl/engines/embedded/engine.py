@@ -84,6 +84,7 @@ class Engine:
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise UserError(f"{path} can't be served ({reason}): name a causal model by its folder or id.") from error
+        # Only fast tokenizers have the incremental decoder that streaming needs.
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(f"{path} has no fast tokenizer: add a tokenizer.json to the model folder.")
         if torch.cuda.is_available():
@@ -256,5 +257,6 @@ def _eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
     listed: Sequence[int] = (
         configured if isinstance(configured, list) else [configured] if configured is not None else []
     )
+    # Both are needed: chat models end turns with a token that is not always the tokenizer's own.
     own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return frozenset([*listed, *own])

@@ -69,6 +69,7 @@ class Generation:
     def make_rows(self) -> list["Row"]:
         """Make fresh rows, one per choice; with a seed, choice i draws with seed + i."""
         seed = self.sampling.seed
+        # Not the same seed for all: the choices of one prompt would be equal.
         return [
             Row(self, index, random.Random(None if seed is None else seed + index)) for index in range(self.choices)
         ]

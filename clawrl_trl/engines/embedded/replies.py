@@ -169,6 +169,7 @@ class ChatWriter(Writer):
         return delta
 
     def _finish_reason(self, index: int, reason: str) -> str:
+        # A call that was cut by its length is not complete, so `length` stays.
         return "tool_calls" if reason == "stop" and self._calls[index] else reason
 
     def write_first_chunk(self) -> Json:
@@ -185,6 +186,7 @@ class ChatWriter(Writer):
     def write_chunk(self, index: int, piece: Piece) -> Json | None:
         """Write one choice's gain as a chunk; `None` if the client would learn nothing from it."""
         has_token_data = self.body.return_token_ids or self.body.logprobs
+        # A token without text of its own still has an id, which a trainer counts.
         if not piece.delta and piece.finish_reason is None and not has_token_data:
             return None
         before = self._calls[index] - len(piece.delta.tool_calls)

@@ -113,6 +113,7 @@ class Sampler:
         self._temperature = self._column(
             [1.0 if sampling.is_greedy else sampling.temperature for sampling in settings]
         )
+        # Dividing by 1 costs a pass over the vocabulary for every row.
         self._heated = any(not sampling.is_greedy and sampling.temperature != 1 for sampling in settings)
         self._greedy = [sampling.is_greedy for sampling in settings]
         self._greedy_mask = torch.tensor(self._greedy, device=device)
@@ -218,6 +219,7 @@ class _Truncation:
         ordered = ordered.masked_fill(outside, -math.inf)
         shares = ordered.softmax(-1)
         above = shares.cumsum(-1) - shares
+        # By the share above it, so that the token which crosses `top_p` stays in, and the first one always does.
         beyond = (above >= self._top_p) & (self._top_p < 1) & (place > 0)
         ordered = ordered.masked_fill(beyond, -math.inf)
         logits[self._index] = torch.empty_like(part).scatter_(1, order, ordered)

@@ -100,6 +100,7 @@ def find_choice(request: RequestState) -> tuple[str, int] | None:
     match = _REQUEST_ID.fullmatch(request.external_req_id)
     if match is None:
         return None
+    # Only requests with several choices have a parent in vLLM.
     choices_per_prompt = 1 if request.parent_req is None else request.parent_req.sampling_params.n
     return match["id"], int(match["prompt"] or 0) * choices_per_prompt + request.request_index
 
@@ -170,6 +171,7 @@ class ApiServer:
 
     async def pause(self) -> None:
         """Freeze the scheduler with its requests, and drop what was computed for them."""
+        # With the cache cleared: its keys and values belong to the weights that are about to go.
         await self._engine.pause_generation(mode="keep", clear_cache=True)
 
     async def resume(self) -> None:

@@ -102,6 +102,7 @@ class ModelHolder:
             if version and folder is None:
                 raise Refusal(f"{name} needs a folder")
             target = folder if version and folder is not None else self._origin
+            # Before the scheduler is frozen: reading gigabytes would hold up every request under way.
             await asyncio.to_thread(self._check, target)
             await self._exchange(name, version, target)
 

@@ -101,10 +101,12 @@ class Server:
         context = choose_vllm_context(settings, self.model, fit_memory=self.fit_memory)
         words += ["--max-model-len", context, "--max-num-seqs", str(settings.max_running)]
         words += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", str(MAX_LOGPROBS)]
+        # A model's own `generation_config` would truncate what a request leaves open, and truncated turns can't train.
         words += ["--generation-config", "vllm", "--dtype", _dtype(settings)]
         words += ["--allowed-media-domains", *(sorted(settings.media_domains) or [NOWHERE])]
         words += _adapters(settings) if self.adapters else []
         words += [*_placement(settings), *family_of(self.model).arguments(), *OURS]
+        # The user's flags last: of a flag that stands twice argparse takes the last.
         return [*words, *(settings.vllm_args or "").split()]
 
     def environment(self, key: str) -> dict[str, str]:
@@ -149,6 +151,7 @@ def _adapters(settings: ServeSettings) -> list[str]:
         return []
     room = max(settings.max_staleness, settings.keep_policies) + 2
     words = ["--enable-lora", "--max-lora-rank", str(rank)]
+    # Twice as many in main memory: a version that was pushed off the GPU comes back without reading the disk.
     return [*words, "--max-loras", str(room), "--max-cpu-loras", str(2 * room)]
 
 

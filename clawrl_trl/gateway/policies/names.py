@@ -38,6 +38,8 @@ class ModelNames:
         """
         if name is None or name in self.aliases:
             return serving
+        # Names of versions mean themselves even with `any_name`: a pinned version must not turn into the newest
+        # unseen.
         number = 0 if name == BASE_MODEL else parse_policy_name(name)
         if number is None and self._any_name:
             return serving
@@ -53,5 +55,6 @@ class ModelNames:
         explanation = f"The model {excerpt!r} {absence}; there are: {', '.join(self.list_names(versions))}."
         if number is not None:
             return explanation
+        # The remedy is pasted into a shell, and a name with a line break in it would be two commands.
         names = ",".join([*self.aliases, excerpt.replace("\n", " ")])
         return f"{explanation} Serve it with --served_model_name {names}, or any name with --any_model_name."

@@ -167,11 +167,13 @@ class PolicyRouter:
             await self._engine.restore_base()
             self._engine_serves, self._loaded = replace(engine, in_place=0), {0}
         if version.number:
+            # On a thread: a whole model's files are read to the end for their digest.
             await asyncio.to_thread(self._reject_damaged, version)
             begun_at = time.monotonic()
             await self._engine.load_policy(version.name, self._path(version))
             logger.info("policy version %d loaded in %.2f s", version.number, time.monotonic() - begun_at)
         if exchanges:
+            # Adapters were made for the base, so none of those that were loaded is served beside it.
             self._engine_serves, self._loaded = replace(engine, in_place=version.number), set()
         self._loaded.add(version.number)
 
@@ -190,6 +192,7 @@ class PolicyRouter:
         if version.number == self.serving.number:
             self.fault = f"Policy version {version.number} is damaged ({damage}): the last good one is being loaded."
         reject_damaged(self._ledger, self._store, version.number, damage)
+        # The ledger names another version now: the next look must act on it, even on one that it followed before.
         self._followed = None
         raise DamagedPolicy(503, f"it is damaged: {damage}")
 
@@ -219,6 +222,7 @@ class PolicyRouter:
         try:
             self.sampled_logprobs = await reports_sampled_logprobs(self._engine, self._base_name)
         except EngineError as error:
+            # An engine that is merely down may still turn out to report the right ones.
             if error.retryable:
                 raise
             self.sampled_logprobs = False
@@ -278,6 +282,7 @@ class PolicyRouter:
 
     def _adopt(self, rows: list[Version], serving: Version) -> None:
         retired = [version for version in rows if version.state == "retired" and version.number]
+        # The first row is the base, which stays reachable whatever serves.
         candidates = [rows[0], serving, *(retired[-self._keep :] if self._keep else ())]
         engine = self._engine_serves
         self.kept = {
@@ -308,6 +313,7 @@ class PolicyRouter:
         except EngineError as error:
             self._target = self.serving
             self._failed = (version.number, time.monotonic() + RETRY_LOAD_S)
+            # Once for each version, or every retry would add an event to the ledger.
             if failed != version.number:
                 logger.warning(
                     "policy version %d can't be loaded, %d goes on: %s", version.number, self.serving.number, error
@@ -324,6 +330,7 @@ class PolicyRouter:
         await self._writer.run(write)
 
     async def _unload_idle(self) -> None:
+        # Retired ones alone: a candidate that the publisher has loaded is about to serve.
         for number in (self._loaded & self._retired) - self.kept.keys():
             if not self.leases[number]:
                 # Before the call: requests look here without the lock, and must not find what is being unloaded.

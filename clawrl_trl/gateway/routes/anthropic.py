@@ -36,6 +36,7 @@ async def count_tokens(http: Request) -> Response:
     chat = anthropic_request.to_chat(request.body)
     version = gateway.policies.resolve(chat.get("model"))
     with gateway.policies.lease(version):
+        # An engine tokenizes under the name of a model, and refuses one that it has not loaded.
         await gateway.policies.ensure(version)
         rendered = {name: chat[name] for name in _RENDERED if name in chat}
         tokens = await gateway.engine.tokenize({"model": gateway.policies.engine_name(version), **rendered})

@@ -76,6 +76,7 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
         ApiError: If there is no reply; 429 if as many requests are under way as may run and wait.
     """
     gateway: Gateway = http.app.state.gateway
+    # Before it is placed: a refused request must leave no trace in its session.
     if gateway.in_flight >= gateway.settings.max_running + gateway.settings.max_waiting:
         raise too_many(gateway.in_flight)
     if request.size >= LARGE_BYTES:
@@ -83,6 +84,7 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
         await gateway.check_length(request.body)
         await run_beside(request.size, request.read)
     exchange = Exchange(gateway, request)
+    # A task of the gateway and not of this request, which ends when its client leaves.
     gateway.spawn(exchange.run(), exchange.end)
     if not await _wait_until_ready(exchange, http):
         return Response(status_code=CLIENT_GONE)
@@ -110,6 +112,7 @@ class _Stream(StreamingResponse):
     """A stream that tells its exchange when the client has left, even before the first byte."""
 
     def __init__(self, exchange: Exchange, events: AsyncIterator[bytes]) -> None:
+        # Proxies such as nginx would hold events back to fill a buffer.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **exchange.headers}
         super().__init__(events, media_type="text/event-stream", headers=headers)
         self._exchange = exchange
@@ -123,6 +126,7 @@ class _Stream(StreamingResponse):
         except BaseException:
             self._exchange.abandon()
             raise
+        # Also after a whole stream, where it does nothing: Starlette returns alike when the client hung up.
         self._exchange.abandon()
 
 
@@ -137,6 +141,7 @@ async def _wait_until_ready(exchange: Exchange, http: Request) -> bool:
         raise
     finally:
         leaving.cancel()
+        # Awaited, so that nothing else is receiving when the stream begins to listen for a disconnect.
         with contextlib.suppress(asyncio.CancelledError):
             await leaving
     if not exchange.ready.done():

@@ -29,6 +29,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class EpisodeReport(BaseModel):
     """One rollout; without an outcome it is dropped. `signals` and `hints` are those of its turns, by turn id."""
 
+    # A misspelt field would leave a rollout without its reward, and nobody would see it.
     model_config = ConfigDict(extra="forbid", strict=True)
 
     session_id: Annotated[str, Field(min_length=1)]

@@ -58,6 +58,7 @@ async def feedback(request: Request) -> Response:
     def write(tx: Transaction) -> Json:
         turn = turns.get(tx, names[0]) or turns.by_completion(tx, names[0], rating.choice_index)
         session = tx.get(schema.Session, turn.session_id) if turn else None
+        # The same answer for no reply and another owner's: an id can't be tried out.
         if turn is None or session is None or owner not in (None, session.owner):
             raise invalid(f"There is no reply {names[0]!r}.", status=404, code="turn_not_found")
         rows = [schema.Feedback(turn_id=turn.id, who=owner or "feedback-key", **part) for part in parts]

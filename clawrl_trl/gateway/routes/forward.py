@@ -119,6 +119,7 @@ async def forward(request: Request) -> Response:
             lease.enter_context(gateway.policies.lease(version))
             await gateway.policies.ensure(version)
         query = f"?{request.url.query}" if request.url.query else ""
+        # The browser's Origin and cookies are for the gateway; lengths and encodings belong to each connection.
         passed = {name: value for name, value in headers.items() if name not in _NOT_FORWARDED}
         response = await gateway.engine.send(request.method, quote(path) + query, content or None, passed)
         if response.is_error:
@@ -131,6 +132,7 @@ class _ForwardedResponse(StreamingResponse):
 
     def __init__(self, response: httpx.Response, lease: ExitStack) -> None:
         returned = {name: value for name, value in response.headers.items() if name not in _NOT_RETURNED}
+        # Raw: the engine's encoding is passed on with the header that names it.
         super().__init__(response.aiter_raw(), response.status_code, headers=returned)
         self._response, self._lease = response, lease
 

@@ -52,6 +52,7 @@ async def readyz(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     reasons = []
     try:
+        # A reader would not notice a full disk or a ledger that somebody else keeps locked.
         await gateway.writer.run(_take_write_lock)
     except LedgerWriteError as error:
         reasons.append(str(error))
@@ -71,6 +72,7 @@ async def status(request: Request) -> Response:
     """Return the gateway's state for an administrator."""
     gateway: Gateway = request.app.state.gateway
     gateway.keys.check_admin(dict(request.headers), request.client.host if request.client else None)
+    # Counting reads whole tables; on the event loop chats would wait for it.
     counts = await asyncio.to_thread(_count_rows, gateway)
     return JSONResponse(
         {

@@ -69,6 +69,7 @@ async def delete(http: Request, response_id: str) -> Response:
         turns.delete_turn(tx, _stored_turn(tx, owner, response_id).id)
 
     await gateway.write(erase)
+    # The text of an erased row stands in SQLite's write-ahead log until that is cleared.
     if not await asyncio.to_thread(gateway.ledger.checkpoint):
         logger.warning("%s is deleted, its text stays in %s-wal for now", response_id, gateway.ledger.where)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
@@ -86,6 +87,7 @@ def _read_history(gateway: Gateway, owner: str, previous: str) -> tuple[list[Mes
                 code="previous_response_not_found",
             ) from None
         _, messages = responses_reply.split_instructions(turn.sampling["api"], turn.messages)
+        # Thoughts go on under vLLM's name, the only one that it reads.
         response = {name: value for name, value in turn.response.items() if name != "reasoning_content"}
         if turn.response.get("reasoning_content"):
             response["reasoning"] = turn.response["reasoning_content"]

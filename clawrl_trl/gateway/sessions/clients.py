@@ -255,6 +255,7 @@ def _reasons(name: str) -> tuple[tuple[Pattern[str], str], ...]:
 STAMP = _union("stamps", r"\s*")
 METADATA = _union("metadata")
 ENVELOPE = _union("envelopes")
+# Without IGNORECASE: the needle, too, is looked for as it is written.
 CUTS = tuple((needle, re.compile(pattern, re.MULTILINE)) for needle, pattern in _pairs("cuts"))
 CARRIED = _union("carried")
 EVENT = _union("events")

@@ -23,7 +23,9 @@ Link = bytes
 
 _SPACE = b" \t\n\r\x0b\x0c"
 _THINK = re.compile(r"<(/?)think>", re.IGNORECASE)
+# Up to here a JavaScript client's numbers are exact; it rewrites larger ones when it sends a call back.
 _EXACT = 2**53
+# Shorter replies ("Done.", "Here it is:") are given in many conversations and identify none.
 _UNIQUE_BYTES = 48
 
 
@@ -68,6 +70,7 @@ class _AssistantRun:
     """Consecutive assistant messages, which clients may merge: their texts as one, their calls as one list."""
 
     def __init__(self, start: Link) -> None:
+        # Texts and calls apart: after a merge all texts stand before all calls.
         self._text = blake2b(start + b"assistant", digest_size=16)
         self._calls = blake2b(digest_size=16)
 
@@ -99,6 +102,7 @@ def comparable_text(message: Message) -> bytes:
     text = text_of(message)
     if "<think>" in text:
         text = _without_thoughts(text)
+    # Replies come back stripped, and merged ones joined by whatever the client puts between them.
     return _bytes(text).translate(None, _SPACE)
 
 
@@ -145,9 +149,11 @@ def _calls(message: Message) -> Iterable[bytes]:
 def _arguments(arguments: Any) -> bytes:
     """Tool arguments as canonical JSON; numbers as JavaScript would write them again."""
     try:
+        # Some clients send arguments as an object and not as JSON text.
         written = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
         parsed = json.loads(written or "{}", parse_float=_number, parse_int=_number)
         return json.dumps(parsed, sort_keys=True).encode()
+    # Broken JSON is what a call cut by its length leaves; it is compared as text.
     except (ValueError, TypeError, RecursionError):
         return _bytes(str(arguments)).translate(None, _SPACE)
 
@@ -166,5 +172,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _link(*parts: bytes) -> Link:
+    # With their lengths, or ("ab", "c") and ("a", "bc") would be one link.
     framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
     return blake2b(b"".join(framed), digest_size=16).digest()

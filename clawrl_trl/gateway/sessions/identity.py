@@ -111,6 +111,7 @@ def read_group(headers: Mapping[str, str]) -> str | None:
 
 
 def _name(value: object) -> str:
+    # `True` is an int in Python, and no name.
     name = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if len(name) > MAX_NAME:
         raise invalid(f"The name of a session or a group has at most {MAX_NAME} characters, not {len(name):,}.")

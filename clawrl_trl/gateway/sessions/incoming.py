@@ -136,6 +136,7 @@ class Prompt:
             return ()
         texts = list(self.reading.notes[self.path[-1][0]].versions)
         if lost_length is not None:
+            # A killed client folds its lost message into the next one, and drops it from later history.
             texts.append(self.text[lost_length:].strip())
         return tuple(self._digest_up_to_last().add("user", {}, text) for text in dict.fromkeys(texts) if text)
 

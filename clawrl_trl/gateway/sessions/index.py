@@ -26,6 +26,7 @@ class Outcome(Enum):
     DONE = "done"
 
 
+# By identity: two clients' entries may be equal in every field, and a list must drop the right one.
 @dataclass(slots=True, eq=False)
 class SentReply:
     """A reply the gateway sent.
@@ -123,6 +124,7 @@ class Index:
 
     def touch(self, conversation: Conversation, now: float) -> None:
         """The conversation was heard of at `now`."""
+        # A request that was read on a thread may be placed after one that came later.
         conversation.last_at = max(conversation.last_at, now)
         if conversation.id in self._conversations:
             self._conversations.move_to_end(conversation.id)

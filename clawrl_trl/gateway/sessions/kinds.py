@@ -51,6 +51,7 @@ def kind_of(headers: Mapping[str, str], body: Mapping[str, object], reading: Rea
     """
     if stated := turn_type(headers, body):
         return stated[0], f"the client says so ({stated[1]})"
+    # A text completion has no roles: nothing in it could be told to be the owner's next words.
     if "prompt" in body or "messages" not in body:
         return "side", "a raw completion, not a chat"
     if reason := _side_by_content(reading, body):
@@ -65,8 +66,10 @@ def why_side_beside(setting: RequestSetting, main: RequestSetting) -> str:
         setting (`RequestSetting`): The request's.
         main (`RequestSetting`): That of the conversation's last main request.
     """
+    # Both must differ: clients change tools from request to request, and system prompts too.
     if main.tools and not setting.tools and not setting.is_prompted_like(main):
         return "the conversation's history under another system prompt and without tools"
+    # A memory flush of OpenClaw has two of a dozen tools; switching off a few of them is the user's own doing.
     few = 0 < len(setting.tools) <= len(main.tools) / 2
     if few and len(main.tools) >= _MANY_TOOLS and setting.tools < main.tools:
         return f"the conversation's history with {len(setting.tools)} of its {len(main.tools)} tools"
@@ -84,6 +87,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, object]) -> str:
         for pattern, reason in clients.SIDE_PROMPT:
             if pattern.match(trigger.text):
                 return f"{reason}, by its text"
+    # With tools it is an agent at work, whatever its prompt mentions.
     if body.get("tools"):
         return ""
     is_alone = not any(note.role == "assistant" for note in reading.notes)
@@ -91,6 +95,7 @@ def _side_by_content(reading: Reading, body: Mapping[str, object]) -> str:
         for pattern, reason in clients.ONE_SHOT:
             if pattern.match(trigger.text):
                 return f"{reason}, by its text"
+    # Those of side requests have some hundred characters; that of an agent may mention titles among much else.
     for pattern, reason in clients.SIDE_SYSTEM if len(reading.system) <= _ONE_SHOT_SYSTEM else ():
         if (is_alone or "/btw" in reason) and pattern.search(reading.system):
             return f"{reason}, by its system prompt"

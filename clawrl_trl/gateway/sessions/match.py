@@ -36,6 +36,7 @@ class ReplyMatch:
 
 def find_repeated(index: Index, prompt: Prompt) -> PendingRequest | None:
     """An earlier request without a whole reply that this one repeats, by the client's word or by its content."""
+    # Without a message that history keeps every such request would look like every other.
     if not prompt.path:
         return None
     says_retry = prompt.reading.is_retry()
@@ -44,6 +45,7 @@ def find_repeated(index: Index, prompt: Prompt) -> PendingRequest | None:
         for request in index.requests_at(prompt.link)[-_CANDIDATES:]
         if request.key == prompt.key
         and request.outcome is not Outcome.DONE
+        # The real client backs off for up to 25 s at a time; after a long while the same words are a new chat.
         and prompt.at - request.at <= RETRY_S
         # While a request is under way the same words are more likely another client's than a repetition.
         and (says_retry or (request.outcome is not Outcome.OPEN and request.setting.is_like(prompt.setting)))
@@ -121,6 +123,7 @@ def match_stopped_reply(
     if stopped is None:
         return None
     position, request = stopped
+    # Only a reply that the user cut, or heard to its end, is what the next words are about; others are retried.
     if request.outcome not in (Outcome.STOPPED, Outcome.DONE):
         return None
     is_named = prompt.identity.external_id is not None and not prompt.identity.loose
@@ -185,6 +188,7 @@ def match_followed_reply(index: Index, prompt: Prompt, conversation: Conversatio
     if last >= 0:
         digest = digest_reply(prompt.reading.messages[last])
         for reply in reversed(conversation.replies):
+            # Answered ones are left out: a short reply ("Done.") may have been given before.
             if digest and reply.is_main and not reply.is_answered and reply.digest == digest:
                 return ReplyMatch(last, reply)
     if matched is not None or prompt.identity.external_id is None or prompt.identity.loose:

@@ -108,6 +108,7 @@ class Reading:
         messages: list[Message] = []
         provenance: list[str] = []
         for message, note in zip(self.messages[index + 1 :], self.notes[index + 1 :], strict=True):
+            # What a heartbeat left behind is not what the owner said to the reply before it.
             if note.history_role in (HistoryRole.DROPPED, HistoryRole.WAKE) or note.is_summary:
                 continue
             if note.role == "assistant":
@@ -132,6 +133,7 @@ def read(messages: Sequence[Message]) -> Reading:
         if role == "user":
             follows_tool = bool(reading.notes) and reading.notes[-1].role == "tool"
             note = _read_user(message, first=first, follows_tool=follows_tool)
+            # The line stands in the first user message; in a later one it is text that somebody pasted.
             if first:
                 agents = _read_first_user(reading, message, note) or agents
                 first = False
@@ -139,6 +141,7 @@ def read(messages: Sequence[Message]) -> Reading:
             note.sender = read_sender(message, text if len(text) <= MOST_READ else "")
             if agents and note.provenance == "owner":
                 note.provenance = "event"
+            # A transient message behind a wake-up does not end the run that it opened.
             if note.history_role is not HistoryRole.DROPPED:
                 woken = note.history_role is HistoryRole.WAKE
         elif role == "assistant":
@@ -158,6 +161,7 @@ def _read_first_user(reading: Reading, message: Message, note: MessageReading) -
     """Find the client's own session id; says whether the session's user is another agent."""
     text = text_of(message)
     for name, pattern in clients.SESSION_ID if len(text) <= MOST_READ else ():
+        # The last line counts: the client appends it, and the text above may hold an older one.
         for match in pattern.finditer(text):
             reading.client_key = (match["key"] or "").strip()
             reading.client_session = None if clients.FORK_KEY.search(reading.client_key) else match["id"]
@@ -171,6 +175,7 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageR
     raw = text_of(message)
     if len(raw) > MOST_READ:
         return MessageReading("owner", HistoryRole.KEPT, raw.strip())
+    # Before anything is cut: an event may consist of nothing but internal context, which is cut below.
     if clients.EVENT.match(raw):
         return MessageReading("event", HistoryRole.EVENT, raw)
     text = cut_inserts(raw.strip())
@@ -190,10 +195,12 @@ def _read_user(message: Message, *, first: bool, follows_tool: bool) -> MessageR
         return note
     if opening := clients.QUEUED.match(text):
         return _read_queued(note, _peel(text[opening.end() :].strip())[0])
+    # Only there is it the client's: a person may say "Continue the current task" as well.
     if follows_tool and clients.NUDGE.match(text):
         note.provenance, note.history_role, note.is_nudge = "client", HistoryRole.DROPPED, True
     elif clients.CARRIED.match(text):
         note.provenance = "tool"
+    # Only there does it replace history; further down a person may quote a summary.
     elif first and clients.SUMMARY.match(text):
         note.provenance, note.is_summary = "client", True
     return note

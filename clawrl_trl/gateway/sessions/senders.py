@@ -84,6 +84,7 @@ def label_senders(texts: Sequence[str], *, several: bool = False) -> list[Sender
     """
     labels = [LABEL.match(text) for text in texts]
     senders = [Sender(fold([label["name"]]), label=label[0]) for label in labels if label]
+    # A client that labels senders labels every message; a label here and there is how a person writes.
     if len(senders) < len(texts) or any(sender.names & ORDINARY_LABELS for sender in senders):
         return None
     return senders if several or len({sender.names for sender in senders}) > 1 else None

@@ -82,6 +82,7 @@ class Sessions:
         return [self._place_prompt(request, prompt) for prompt in request.prompts]
 
     def _place_prompt(self, request: IncomingRequest, prompt: Prompt) -> Placement:
+        # By the request's time and not the clock's, so that the same requests are placed the same again.
         self._index.expire(prompt.at)
         kind, reason = kind_of(request.headers, request.body, prompt.reading)
         conversation = self._find(prompt, request.follows, is_plain=kind == "main")
@@ -104,10 +105,12 @@ class Sessions:
 
     def _find(self, prompt: Prompt, follows: str | None, *, is_plain: bool) -> Conversation | None:
         """The conversation a prompt belongs to; only a plain one may repeat or go on from a lost request."""
+        # A name decides alone: content must not lead a named request into another session.
         if prompt.identity.external_id is not None:
             return self._index.get(named_session(prompt.owner, prompt.identity.external_id))
         if follows is not None and (conversation := self._index.get(follows)):
             return conversation
+        # Before any reply is looked for: the repetition of a lost request shows the replies before it, too.
         if is_plain and (repeated := match.find_repeated(self._index, prompt)):
             return repeated.conversation
         if followed := match.match_reply(self._index, prompt):
@@ -116,6 +119,7 @@ class Sessions:
             return stopped[1].conversation
         if is_plain and (merged := match.find_merged(self._index, prompt)):
             return merged.conversation
+        # Last, because it is the weakest: the history in front of that reply is not compared.
         return match.find_quoted(self._index, prompt)
 
     def _is_continued(self, prompt: Prompt, conversation: Conversation) -> bool:
@@ -128,6 +132,7 @@ class Sessions:
     def _place_main(
         self, prompt: Prompt, conversation: Conversation, reason: str, followed: ReplyMatch | None
     ) -> Placement:
+        # Looked up before it is entered: entering it takes the earlier one's place.
         earlier = conversation.requests.get(prompt.key)
         answers = self._answers(prompt, conversation, followed)
         conversation.sends_news_only = followed.is_unseen if followed else conversation.sends_news_only
@@ -173,6 +178,7 @@ class Sessions:
         messages, provenance = prompt.reading.after(position)
         if not messages:
             return []
+        # Claimed, not answered: the request may fail, and then its repetition gives the next state.
         reply.claimed_by = prompt.key
         return [Answer(reply.turn_id, messages, provenance)]
 
@@ -196,6 +202,7 @@ class Sessions:
             aborted (`bool`, *optional*, defaults to `False`): The reply was cut: the same request again is a retry.
             stopped (`bool`, *optional*, defaults to `False`): The client cut it: other words after it are about it.
         """
+        # The index is bounded: it may have dropped the conversation while the reply was sampled.
         conversation = self._index.get(placement.session_id) or self._reopen(placement)
         is_main = placement.kind == "main"  # a side request may end with the words of a main one that got no reply
         request = conversation.requests.get(placement.request_key) if is_main else None
@@ -252,6 +259,7 @@ class Sessions:
         quote = quote_link(conversation.owner, reply)
         self._index.add_reply(sent_reply, [*links, quote] if quote else links)
         if is_main:
+            # A cut reply is no place to go on from: its client shows it not at all, or in part.
             conversation.last_main = None if aborted else sent_reply
         return sent_reply
 
@@ -282,6 +290,7 @@ class Sessions:
 
     def load(self, tx: Transaction, *, newest: int = 2_000) -> None:
         """Rebuild the index from the ledger's `newest` turns."""
+        # The newest by number, but read oldest first: each request is entered on top of those before it.
         numbers = select(schema.Turn.seq).order_by(schema.Turn.seq.desc()).limit(newest)
         columns = (
             *(schema.Turn.id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
@@ -290,6 +299,7 @@ class Sessions:
         )
         rows = select(*columns, schema.Session).join(schema.Session, schema.Session.id == schema.Turn.session_id)
         rows = rows.where(schema.Turn.seq.in_(numbers)).order_by(schema.Turn.seq)
+        # In small portions: each row holds the history of its conversation up to then.
         for row in tx.execute(rows.execution_options(yield_per=32)):
             self._remember(row.Session, row)
 

@@ -39,6 +39,7 @@ def sketch(prompt: str) -> Sketch:
 
 @lru_cache(_REMEMBERED)
 def _sketch(prompt: str) -> Sketch:
+    # Masked and not left out, so that the phrases around a date stay phrases.
     words = ["#" if _DATE.fullmatch(word) else word for word in _WORD.findall(prompt.lower())]
     phrases = Counter(map(" ".join, zip(words, islice(words, 1, None), islice(words, 2, None), strict=False)))
     phrases = phrases or Counter([" ".join(words)])
@@ -55,6 +56,7 @@ def alike(first: Sketch, second: Sketch) -> bool:
     if first == second:
         return True
     first_hashes, second_hashes = set(array("I", first)), set(array("I", second))
+    # Of both together: only hashes that would be kept of either can tell how much is common.
     smallest = sorted(first_hashes | second_hashes)[:_KEPT]
     common = sum(number in first_hashes and number in second_hashes for number in smallest)
     return common >= ALIKE_FROM * len(smallest)

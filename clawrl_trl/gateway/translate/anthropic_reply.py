@@ -34,6 +34,8 @@ class AnthropicReply:
         events: list[Json] = []
         if not self._has_begun:
             self._has_begun = True
+            # Anthropic's stream states the message's id and input tokens first, so it begins with the first chunk and
+            # not before.
             events = [{"type": "message_start", "message": self._make_message()}, {"type": "ping"}]
         return events + [_make_event(step) for step in steps]
 
@@ -72,6 +74,7 @@ class AnthropicReply:
     def _describe_stop(self) -> Json:
         parts = self._parts
         reason = _STOP_REASONS.get(parts.finish_reason or "")
+        # By the calls and not chat's word for the end: with a forced tool engines say `stop`.
         if reason is None and parts.has_calls:
             reason = "tool_use"
         if reason is None and parts.stop_sequence is not None:
@@ -118,4 +121,5 @@ def _parse_input(arguments: str) -> Json:
         parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         parsed = None
+    # `input` must be an object in this API; what can't be one is shown and not lost.
     return parsed if isinstance(parsed, dict) else {UNREADABLE: arguments}

@@ -77,6 +77,7 @@ def to_chat(body: Mapping[str, Any]) -> Json:
     request["messages"] = chat_messages.merge_leading_system(messages)
     # The prompt's ids tell its length, which `message_start` states before any `usage` comes.
     request["return_token_ids"] = True
+    # Behind calls the model is to go on with their results, and not with the message that made them.
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
         request |= {"continue_final_message": True, "add_generation_prompt": False}
     if body.get("stream"):
@@ -135,6 +136,7 @@ def _read_user_blocks(blocks: list[tuple[str, Json]]) -> list[Json]:
         else:
             parts.append(_read_part(block, where))
     spoken = [{"role": "user", "content": chat_messages.make_content(parts)}] if parts or not results else []
+    # Results first: templates want them right behind the calls they answer.
     return [*results, *images, *spoken]
 
 
@@ -146,6 +148,7 @@ def _read_tool_result(block: Json, where: str) -> tuple[Json, list[Json]]:
     else:
         parts = [_read_part(part, place) for place, part in require_objects(content, f"{where}.content")]
     result = chat_messages.join_texts(parts)
+    # Most tools say so themselves, and the model needs to read it once.
     if block.get("is_error") and not result.lower().startswith("error"):
         result = FAILED + result
     message = {"role": "tool", "tool_call_id": require_filled_text(block, "tool_use_id", where), "content": result}
@@ -206,6 +209,7 @@ def _add_tools(request: Json, body: Mapping[str, Any]) -> None:
     choice = body.get("tool_choice") or {}
     kind = choice.get("type", "auto")
     if not tools:
+        # Left out it would be ignored, and the client would wait for a call that can't come.
         if kind in ("any", "tool"):
             raise invalid("tool_choice: there are no tools to choose from", param="tool_choice", code="invalid_value")
         return

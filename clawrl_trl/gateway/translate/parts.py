@@ -95,12 +95,14 @@ class Parts:
             self._take_call(call.get("index", position), call, steps)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         stopped_by = choice.get("stop_reason")
+        # vLLM states a token's id here where the model ended the reply by one of its stop tokens.
         self.stop_sequence = stopped_by if isinstance(stopped_by, str) else self.stop_sequence
         return steps
 
     def _take_text(self, text: str, steps: list[PartEvent]) -> None:
         if self._open is None or self._open.kind != "text":
             self._blank += text
+            # Held back until it is known what follows: only in front of text is it a part of it.
             if not self._blank.strip():
                 return
             text = self._blank
@@ -110,6 +112,7 @@ class Parts:
         function = call.get("function") or {}
         part = self._calls.get(index)
         if part is None:
+            # An id is made up where the engine sends none: results are matched with calls by it.
             part = self._calls[index] = Part("call", -1, call_id=f"call_{self.id}_{index}")
         part.call_id = call.get("id") or part.call_id
         if part.index < 0:

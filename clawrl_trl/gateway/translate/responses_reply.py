@@ -119,6 +119,7 @@ class ResponsesReply:
         if step.what == "open":
             return self._open_item(part, at)
         name = {"call": "function_call_arguments", "text": "output_text", "reasoning": "reasoning_text"}[part.kind]
+        # The SDK's types ask for the list even where no log-probs were asked for.
         logprobs: Json = {"logprobs": []} if part.kind == "text" else {}
         if step.what == "grow":
             return [self._make_event(f"response.{name}.delta", **at, delta=step.text, **logprobs)]
@@ -140,6 +141,7 @@ class ResponsesReply:
         return events
 
     def _make_event(self, kind: str, **fields: Any) -> Json:
+        # Clients put events in order by it, so it counts every event of the response.
         event = {"type": kind, "sequence_number": self._sent, **fields}
         self._sent += 1
         return event

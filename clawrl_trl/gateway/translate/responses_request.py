@@ -90,6 +90,7 @@ def to_chat(body: Mapping[str, Any], history: Sequence[Json] = ()) -> Json:
     if not items.messages:
         raise invalid("input: there is nothing to respond to", param="input", code="missing_required_parameter")
     request["messages"] = chat_messages.merge_leading_system(items.finish())
+    # The prompt's ids tell its length while there is no `usage` yet.
     request["return_token_ids"] = True
     if body.get("stream"):
         request["stream_options"] = {"include_usage": True}

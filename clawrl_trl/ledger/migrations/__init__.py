@@ -89,6 +89,7 @@ def _list_tables(ledger: "Ledger") -> list[str]:
 def _enable_write_ahead_log(ledger: "Ledger") -> None:
     with ledger.writer_engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
+        # On the bare driver: the mode can't be changed inside a transaction, which SQLAlchemy would begin.
         driver.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
