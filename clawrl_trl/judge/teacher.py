@@ -128,7 +128,7 @@ class HintTeacher:
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
-            scored = await self._score(contexts[-1], completion, await self._engine.base_name())
+            scored = await self._score(contexts[-1], completion, await self._engine.find_base_name())
             scores.append(_to_floats(scored.logprobs))
             overlap, gain = hints.estimate_overlap(scores[-1], plain), hints.measure_gain(scores[-1], plain, score)
             tried.append({"hint": hint, "overlap": overlap, "gain": gain})
@@ -144,7 +144,7 @@ class HintTeacher:
         return TeacherScores(suggested[best], _to_floats(wide.logprobs), plain, detail, ids, logprobs)
 
     async def _render(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
-        model = await self._engine.base_name()
+        model = await self._engine.find_base_name()
         # Thoughts as the gateway sent them: where the template prints them other ids would come out.
         body: Json = {"model": model, "messages": rename_reasoning(messages), "add_generation_prompt": True}
         if turn.tools:
@@ -181,7 +181,7 @@ class HintTeacher:
 
     async def _score_widely(self, context: list[int], completion: list[int]) -> PromptLogprobs:
         """The teacher's scores with as many of its most likely tokens as the engine is ready to name."""
-        base = await self._engine.base_name()
+        base = await self._engine.find_base_name()
         for width in self._widths:
             try:
                 wide = await self._score(context, completion, base, width)
@@ -200,7 +200,7 @@ class HintTeacher:
         """The name under which the engine serves the version that sampled the turn."""
         if turn.policy_version is None:
             raise NoTeacher("the policy version that sampled it is unknown")
-        return name_policy(turn.policy_version) if turn.policy_version else await self._engine.base_name()
+        return name_policy(turn.policy_version) if turn.policy_version else await self._engine.find_base_name()
 
     async def _score(self, context: list[int], completion: list[int], model: str, top_k: int = 0) -> PromptLogprobs:
         async with asyncio.timeout(self._timeout):
