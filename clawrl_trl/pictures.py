@@ -121,7 +121,7 @@ def list_session_pictures(run: str | Path, session: str, rows: Sequence[Mapping[
     turns = {}
     for number, row in enumerate(rows, 1):
         turns[sum(message.get("role") == "assistant" for message in row["messages"])] = number
-    files = RunFolder(run).screenshots_of(session).glob("*.png")
+    files = RunFolder(run).find_screenshots(session).glob("*.png")
     screenshots = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
     # They are all that was seen; requests have images only where the policy is shown them.
     if screenshots:

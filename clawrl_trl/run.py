@@ -61,7 +61,7 @@ class RunFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
-    def screenshots_of(self, session: str) -> Path:
+    def find_screenshots(self, session: str) -> Path:
         """Return the folder of an episode's screenshots, whether or not it exists."""
         name = quote(session, safe="").replace(".", "%2E")  # a client names its sessions, and may name one ".."
         return self.path / "screenshots" / (name or "%")

@@ -39,7 +39,7 @@ from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
-from clawrl_trl.trainers.terms.divergence import kl_to_base
+from clawrl_trl.trainers.terms.divergence import compute_kl_to_base
 from clawrl_trl.trainers.terms.kl import BasePull
 from clawrl_trl.trainers.versioned_trainer import VersionedGRPOTrainer
 from clawrl_trl.trainers.vision import Vision, exclude_vision_modules
@@ -291,7 +291,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         micro = self._micro
         if micro is None or not micro.is_last or self.line is None:
             return
-        kl = kl_to_base(self, self.input_builder.collate(self.division.select_gate_rows(micro.batch)))
+        kl = compute_kl_to_base(self, self.input_builder.collate(self.division.select_gate_rows(micro.batch)))
         if kl is not None:
             self.note("kl_to_base", kl)
         # `advance` may throw the weights away and load others, so the divergence is taken before it.

@@ -17,7 +17,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.hub import Publication, Repository, staged_policy, staged_weights
+from clawrl_trl.hub import Publication, Repository, stage_policy, stage_weights
 from clawrl_trl.trainers.checkpoint import describe_training
 from clawrl_trl.trainers.compat import finish_push, save_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
@@ -158,13 +158,13 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
             assert saved is not None
             record, data = describe_training(self), {"trained": {"steps": self.state.global_step}}
             return stack.enter_context(
-                staged_weights(saved.folder, repo_id, record, data=data, linked=saved.lasting, tags=tags)
+                stage_weights(saved.folder, repo_id, record, data=data, linked=saved.lasting, tags=tags)
             )
         tokenizer = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clawrl-tokenizer-")))
         self.processing_class.save_pretrained(tokenizer)
         publisher, version = self.line.publisher, self.line.version
         return stack.enter_context(
-            staged_policy(publisher.ledger, publisher.store, repo_id, version=version, tokenizer=tokenizer, tags=tags)
+            stage_policy(publisher.ledger, publisher.store, repo_id, version=version, tokenizer=tokenizer, tags=tags)
         )
 
     def _in_background(self, upload: Upload) -> "Future[CommitInfo]":

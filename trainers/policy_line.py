@@ -74,7 +74,7 @@ class PolicyLine:
                 self.publisher.check_whole_models()
             return False
         config = self._model.active_peft_config.to_dict() | {"peft_type": self._model.peft_type.value}
-        reason = self.publisher.why_merge(config, list_adapted_modules(self._model)) if self._main else None
+        reason = self.publisher.find_merge_reason(config, list_adapted_modules(self._model)) if self._main else None
         if reason is not None:
             logger.warning("vLLM can't serve this adapter (%s): each version is merged into a whole model.", reason)
         return reason is not None

@@ -247,7 +247,7 @@ def _forget(arguments: argparse.Namespace) -> int:
         session, name = _find_session(tx, arguments)
         count = turns.delete_session(tx, session)
     # Few sessions have screenshots.
-    rmtree(RunFolder(arguments.run).screenshots_of(name), ignore_errors=True)
+    rmtree(RunFolder(arguments.run).find_screenshots(name), ignore_errors=True)
     # A deleted row stays readable in the write-ahead log until that is written back and cut.
     cleared = ledger.checkpoint()
     _report(arguments, {"forgotten": name, "turns": count, "gone_from_disk": cleared})

@@ -78,9 +78,9 @@ def opd(teacher: ArrayLike | None, student: ArrayLike | None, clip: float) -> Fl
     t, s = np.asarray(teacher, dtype=np.float64), np.asarray(student, dtype=np.float64)
     if t.shape != s.shape:
         raise ValueError(f"teacher has shape {t.shape}, student {s.shape}")
-    known = np.isfinite(t) & np.isfinite(s)
+    finite = np.isfinite(t) & np.isfinite(s)
     gap = np.full(t.shape, np.nan)
-    gap[known] = np.clip(t[known] - s[known], -clip, clip)
+    gap[finite] = np.clip(t[finite] - s[finite], -clip, clip)
     return gap
 
 
@@ -127,7 +127,7 @@ def combine(
         if term is None or weight == 0:
             continue
         values = np.broadcast_to(np.asarray(term, dtype=np.float64), (length,))
-        known = np.isfinite(values)
-        total[known] += weight * values[known]
-        present |= known
+        finite = np.isfinite(values)
+        total[finite] += weight * values[finite]
+        present |= finite
     return np.where(present, total, np.nan)

@@ -124,8 +124,8 @@ class TrainingSample:
                 f"sample {self.sample_id!r}: topk_ids {ids.shape} and topk_logprobs {logprobs.shape} must both have "
                 f"shape ({len(self.completion_ids)}, K)"
             )
-        known = (ids >= 0) & np.isfinite(logprobs)
-        ids, logprobs = np.where(known, ids, -1), np.where(known, logprobs, np.nan)
+        valid = (ids >= 0) & np.isfinite(logprobs)
+        ids, logprobs = np.where(valid, ids, -1), np.where(valid, logprobs, np.nan)
         # A candidate that stood twice would count its probability twice in the divergence over candidates and tail.
         ordered = np.sort(ids, axis=1)
         if np.any((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)):
@@ -149,8 +149,8 @@ class TrainingSample:
         """The same sample with at most `k` candidates for each token."""
         if self.topk_ids is None or self.topk_logprobs is None or self.topk_ids.shape[1] <= k:
             return self
-        kept = (self.topk_ids[:, :k], self.topk_logprobs[:, :k]) if k else (None, None)
-        return replace(self, topk_ids=kept[0], topk_logprobs=kept[1])
+        ids, logprobs = (self.topk_ids[:, :k], self.topk_logprobs[:, :k]) if k else (None, None)
+        return replace(self, topk_ids=ids, topk_logprobs=logprobs)
 
     @property
     def plain_at_temperature_one(self) -> FloatArray | None:
@@ -172,6 +172,6 @@ class TrainingSample:
         missing = [name for name in ("prompt_ids", "completion_ids", "logprobs") if row.get(name) is None]
         if missing:
             raise ValueError(f"a training row lacks {', '.join(missing)}; it has {', '.join(sorted(row))}")
-        known = {declared.name for declared in fields(cls)}
-        values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
+        names = {declared.name for declared in fields(cls)}
+        values: dict[str, Any] = {name: value for name, value in row.items() if name in names}
         return cls(**values)

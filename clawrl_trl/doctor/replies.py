@@ -85,7 +85,7 @@ async def _read_events(engine: EngineClient, path: str, body: Mapping[str, objec
         if not response.is_success:
             await response.aread()
             raise error_of(response)
-        async for raw in sse.events(response.aiter_bytes()):
+        async for raw in sse.iterate_events(response.aiter_bytes()):
             if raw == b"[DONE]":
                 return
             yield _parse_event(raw)

@@ -113,7 +113,7 @@ class EngineClient(EngineClientBase):
         """Return a limit that it states, by its name; see `read_limit`."""
         return read_limit(await self._json(EngineCall("GET", "/v1/models"), limit_s=HEALTH_TIMEOUT_S), name)
 
-    async def base_name(self) -> str:
+    async def find_base_name(self) -> str:
         """Return the engine's name for its base model, remembered for its address; `base` if it lists no models."""
         address = self.address
         if address not in self._bases:

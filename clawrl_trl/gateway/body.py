@@ -11,7 +11,7 @@ from fastapi import Request
 
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.http.body import LARGE_BYTES, BodyTooLarge, decode_json, read_body, run_beside
-from clawrl_trl.http.limits import excess, excess_of_bytes
+from clawrl_trl.http.limits import find_excess, find_excess_of_bytes
 from clawrl_trl.messages import Json
 
 MAX_DEPTH = 100
@@ -48,7 +48,7 @@ async def parse_beside(raw: bytes) -> Json:
 def parse(raw: bytes) -> Json:
     """Parse bytes into a JSON object; see `read_json`."""
     # Before it is decoded: objects in memory take many times the bytes that they are written in.
-    if reason := excess_of_bytes(raw):
+    if reason := find_excess_of_bytes(raw):
         raise invalid(reason)
     try:
         value = decode_json(raw)
@@ -61,7 +61,7 @@ def parse(raw: bytes) -> Json:
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.")
     # Before it is cleaned, which walks every item: a body with too many may cost no more than to count them.
-    if surplus := excess(value):
+    if surplus := find_excess(value):
         param, reason = surplus
         raise invalid(reason, param=param, code="too_many")
     cleaned: Json = _clean(value, MAX_DEPTH)

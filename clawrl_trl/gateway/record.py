@@ -127,13 +127,13 @@ class Record:
         return session.id
 
     def _sampling(self, choice: Choice) -> Json:
-        used = sampling.stored_parameters(self.request.body, self.temperature)
+        parameters = sampling.stored_parameters(self.request.body, self.temperature)
         if self._stopped and choice.stored_finish_reason == "abort":
-            used[sampling.STOPPED] = True
+            parameters[sampling.STOPPED] = True
         grammar = sampling.requested_grammar(self.request.body)
         if grammar and self._constrained is False:
-            used[sampling.UNCONSTRAINED] = grammar
-        return used | ({"api": self.request.api} if self.request.api else {})
+            parameters[sampling.UNCONSTRAINED] = grammar
+        return parameters | ({"api": self.request.api} if self.request.api else {})
 
     def _turn(self, choice: Choice, prompt: int, session_id: str) -> schema.Turn:
         body, placement = self.request.body, self._placements[prompt]

@@ -103,19 +103,19 @@ def find_obstacle(
         constrained (`bool | None`, *optional*): Whether the engine sampled under a grammar; by default nobody knows,
             and what was asked for counts.
     """
-    used = complete_parameters(body, temperature)
+    parameters = complete_parameters(body, temperature)
     # At 1 both kinds of log-probs are the same, so an engine that reports raw ones still trains there.
-    if not sampled_logprobs and used["temperature"] != 1:
+    if not sampled_logprobs and parameters["temperature"] != 1:
         reported = "log-probs reported for temperature 1" if sampled_logprobs is False else "its log-probs unknown yet"
-        return f"sampled at temperature {used['temperature']}, {reported}"
-    if used["temperature"] < GREEDY_BELOW:
-        return f"greedy: temperature {used['temperature']} is not sampled at"
-    if used["top_p"] < 1 or used["top_k"] > 0 or used["min_p"] > 0:
-        cut = ", ".join(f"{name} {used[name]}" for name in ("top_p", "top_k", "min_p") if used[name] != PLAIN[name])
-        return f"truncated: {cut}"
+        return f"sampled at temperature {parameters['temperature']}, {reported}"
+    if parameters["temperature"] < GREEDY_BELOW:
+        return f"greedy: temperature {parameters['temperature']} is not sampled at"
+    if parameters["top_p"] < 1 or parameters["top_k"] > 0 or parameters["min_p"] > 0:
+        names = (name for name in ("top_p", "top_k", "min_p") if parameters[name] != PLAIN[name])
+        return "truncated: " + ", ".join(f"{name} {parameters[name]}" for name in names)
     for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
-        if used[name] != PLAIN[name]:
-            return f"penalised: {name} {used[name]}"
+        if parameters[name] != PLAIN[name]:
+            return f"penalised: {name} {parameters[name]}"
     for name in _BENT_BY:
         if body.get(name):
             return f"constrained: {name}"

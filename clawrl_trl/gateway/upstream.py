@@ -140,7 +140,7 @@ class Upstream:
         response = await self._send(content)
         first_events: list[Event] = []
         try:
-            source = sse.events(response.aiter_bytes())
+            source = sse.iterate_events(response.aiter_bytes())
             while not first_events or "policy_versions" in first_events[-1]:
                 event = await _next(source)
                 if event is None:

@@ -34,22 +34,22 @@ _COUNTS = {
 }
 
 
-def excess_of_bytes(raw: bytes) -> str | None:
+def find_excess_of_bytes(raw: bytes) -> str | None:
     """Return why a JSON text is too intricate to be parsed, or `None`."""
     values = raw.count(b",") + raw.count(b"\\")
     return f"The body has more than {MAX_VALUES} values." if values > MAX_VALUES else None
 
 
-def excess(body: Mapping[str, Any]) -> tuple[str, str] | None:
+def find_excess(body: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the first field of a request that exceeds a bound and the reason, or `None`."""
     for name, most in _COUNTS.items():
         value = body.get(name)
         if isinstance(value, list | dict) and len(value) > most:
             return name, f"{name} has {len(value)} entries, at most {most} are allowed"
-    return _excess_of_stops(body) or _excess_of_parts(body) or _excess_of_replies(body)
+    return _find_excess_of_stops(body) or _find_excess_of_parts(body) or _find_excess_of_replies(body)
 
 
-def _excess_of_stops(body: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_excess_of_stops(body: Mapping[str, Any]) -> tuple[str, str] | None:
     for name in ("stop", "stop_sequences"):
         texts = body.get(name)
         for text in texts if isinstance(texts, list) else [texts]:
@@ -58,7 +58,7 @@ def _excess_of_stops(body: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _excess_of_parts(body: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_excess_of_parts(body: Mapping[str, Any]) -> tuple[str, str] | None:
     for name in ("messages", "input"):
         items = body.get(name)
         for index, item in enumerate(items if isinstance(items, list) else ()):
@@ -69,7 +69,7 @@ def _excess_of_parts(body: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _excess_of_replies(body: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_excess_of_replies(body: Mapping[str, Any]) -> tuple[str, str] | None:
     prompt = body.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
     for factor in ("n", "best_of"):

@@ -1,9 +1,9 @@
 """The HTTP server under gateway and embedded engine: uvicorn with bounds on what idle connections may hold.
 
-A connection that sends no complete head within `HEAD_TIMEOUT_S` is closed. At most `connection_limit()` are open; one
-more closes the oldest that still owes a part of its request, so half-open connections can't keep a client out. The
-process's limit of open files is raised as far as the system allows, and running out of them costs one line a minute.
-This is the only module that relies on uvicorn's protocol classes.
+A connection that sends no complete head within `HEAD_TIMEOUT_S` is closed. At most `BoundedConfig.max_connections` are
+open; one more closes the oldest that still owes a part of its request, so half-open connections can't keep a client
+out. The process's limit of open files is raised as far as the system allows, and running out of them costs one line a
+minute. This is the only module that relies on uvicorn's protocol classes.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ class BoundedConfig(uvicorn.Config):
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, http=BoundedProtocol, ws="none", backlog=ACCEPT_BURST, log_config=None, **options)
         self.access_log = False
-        self.max_connections = connection_limit()
+        self.max_connections = raise_connection_limit()
         self.oldest_first: dict[BoundedProtocol, None] = {}
 
 
@@ -160,7 +160,7 @@ class BoundedServer(uvicorn.Server):
             logger.error("no connection can be accepted (%s); raise the limit of open files (ulimit -n)", error)
 
 
-def connection_limit() -> int:
+def raise_connection_limit() -> int:
     """Raise the limit of open files as far as allowed and return how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:

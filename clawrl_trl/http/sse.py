@@ -23,7 +23,7 @@ def encode(event: dict[str, Any]) -> bytes:
     return b"data: " + text.translate(_LINE_ENDS).encode("utf-8", "replace") + b"\n\n"
 
 
-async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def iterate_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The payload of each event of a byte stream; comments and other fields are left out.
 
     Raises:

@@ -8,7 +8,7 @@ package loads neither torch nor transformers.
 from clawrl_trl.hub.base_model import BaseModel
 from clawrl_trl.hub.card import make_card
 from clawrl_trl.hub.files import TRAINING_RECORD, stage
-from clawrl_trl.hub.publication import Publication, staged_policy, staged_weights
+from clawrl_trl.hub.publication import Publication, stage_policy, stage_weights
 from clawrl_trl.hub.repository import Repository
 
 __all__ = [
@@ -18,6 +18,6 @@ __all__ = [
     "Repository",
     "make_card",
     "stage",
-    "staged_policy",
-    "staged_weights",
+    "stage_policy",
+    "stage_weights",
 ]

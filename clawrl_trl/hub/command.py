@@ -6,7 +6,7 @@ import re
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.hub.base_model import BaseModel
-from clawrl_trl.hub.publication import Publication, staged_policy
+from clawrl_trl.hub.publication import Publication, stage_policy
 from clawrl_trl.hub.repository import Repository, check_name
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.policies import PolicyStore
@@ -36,7 +36,7 @@ def push(arguments: argparse.Namespace, ledger: Ledger) -> int:
     check_name(name)
     # A list of files needs neither token nor network.
     repository = None if arguments.dry_run else Repository(name)
-    with staged_policy(
+    with stage_policy(
         ledger,
         PolicyStore(folder.policies),
         name if repository is None else repository.id,

@@ -37,7 +37,7 @@ class Publication:
 
 
 @contextmanager
-def staged_policy(
+def stage_policy(
     ledger: Ledger,
     store: PolicyStore,
     repo_id: str,
@@ -81,7 +81,7 @@ def staged_policy(
 
 
 @contextmanager
-def staged_weights(
+def stage_weights(
     weights: Path,
     repo_id: str,
     record: Mapping[str, Any],

@@ -131,7 +131,7 @@ class LLMJudge:
 
     async def _find_model(self) -> str:
         try:
-            return self._model or await self._client.base_name()
+            return self._model or await self._client.find_base_name()
         except EngineError as error:
             raise JudgeUnavailable(f"the server does not name its model: {error}"[:300]) from error
 

@@ -131,7 +131,7 @@ class HintTeacher:
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
-            answer = await self._score_hinted(contexts[-1], completion)
+            answer = await self._score_hinted(contexts[-1], completion, await self._engine.find_base_name())
             scored.append(answer)
             logprobs = _to_floats(answer.logprobs)
             overlap, gain = hints.estimate_overlap(logprobs, plain), hints.measure_gain(logprobs, plain, score)
@@ -162,10 +162,10 @@ class HintTeacher:
         """The teacher's scores under one hint, with its most likely tokens where the choice needs them."""
         if self._by_overlap:
             return await self._score_widely(context, completion)
-        return await self._score(context, completion, await self._engine.base_name())
+        return await self._score(context, completion, await self._engine.find_base_name())
 
     async def _render(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
-        model = await self._engine.base_name()
+        model = await self._engine.find_base_name()
         # Thoughts as the gateway sent them: where the template prints them other ids would come out.
         body: Json = {"model": model, "messages": rename_reasoning(messages), "add_generation_prompt": True}
         if turn.tools:
@@ -202,7 +202,7 @@ class HintTeacher:
 
     async def _score_widely(self, context: list[int], completion: list[int]) -> PromptLogprobs:
         """The teacher's scores with as many of its most likely tokens as the engine is ready to name."""
-        base = await self._engine.base_name()
+        base = await self._engine.find_base_name()
         for width in self._widths:
             try:
                 wide = await self._score(context, completion, base, width)
@@ -221,7 +221,7 @@ class HintTeacher:
         """The name under which the engine serves the version that sampled the turn."""
         if turn.policy_version is None:
             raise NoTeacher("the policy version that sampled it is unknown")
-        return name_policy(turn.policy_version) if turn.policy_version else await self._engine.base_name()
+        return name_policy(turn.policy_version) if turn.policy_version else await self._engine.find_base_name()
 
     async def _score(self, context: list[int], completion: list[int], model: str, top_k: int = 0) -> PromptLogprobs:
         async with asyncio.timeout(self._timeout):

@@ -25,7 +25,7 @@ def lease(
     max_staleness: int,
     current_version: int,
     min_size: int = 1,
-    held: Collection[str] = (),
+    held_ids: Collection[str] = (),
     idempotency_key: str | None = None,
 ) -> Batch | None:
     """Lease the oldest free samples as one batch, or return the batch that was not finished.
@@ -40,7 +40,7 @@ def lease(
         max_staleness (`int`): How many updates a sample's policy may be behind.
         current_version (`int`): The version that is being trained.
         min_size (`int`, defaults to 1): Lease nothing when fewer are free.
-        held (`Collection[str]`): Ids of leased batches that the caller will commit; not returned again.
+        held_ids (`Collection[str]`): Ids of leased batches that the caller will commit; not returned again.
         idempotency_key (`str`, *optional*): The caller's name for this lease. Default: the batch's id.
 
     Returns:
@@ -49,7 +49,7 @@ def lease(
     Raises:
         DigestMismatch: If the unfinished batch is not what it was.
     """
-    unfinished = _find_unfinished(tx, held)
+    unfinished = _find_unfinished(tx, held_ids)
     if unfinished is not None:
         return unfinished
     _drop_useless(tx, needs, max_staleness, current_version)
@@ -92,8 +92,10 @@ def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | 
     return batch
 
 
-def _find_unfinished(tx: Session, held: Collection[str]) -> Batch | None:
-    leased = select(Batch).where(Batch.state == "leased", Batch.id.not_in(held)).order_by(Batch.created_at, Batch.id)
+def _find_unfinished(tx: Session, held_ids: Collection[str]) -> Batch | None:
+    leased = (
+        select(Batch).where(Batch.state == "leased", Batch.id.not_in(held_ids)).order_by(Batch.created_at, Batch.id)
+    )
     for batch in tx.scalars(leased.with_for_update()).all():
         content = _content(tx, batch.sample_ids)
         # A session was deleted meanwhile: the batch can't be what its digest says, and the rest is leased anew.

@@ -20,7 +20,7 @@ REMEMBERED = 4096
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
-def weight_files(folder: Path) -> list[Path]:
+def list_weight_files(folder: Path) -> list[Path]:
     """A version's weight files, shards included, in order of name.
 
     Raises:
@@ -36,7 +36,7 @@ def _holds_weights(path: Path) -> bool:
     return path.name in WEIGHT_FILES or path.suffix == ".safetensors"
 
 
-def digest(*paths: Path) -> str:
+def compute_digest(*paths: Path) -> str:
     """SHA-256 over files, one after the other, in hexadecimal.
 
     Raises:
@@ -45,11 +45,11 @@ def digest(*paths: Path) -> str:
     stats = [path.stat() for path in paths]
     pairs = zip(paths, stats, strict=True)
     # With inode and time in the key, a file that was replaced is read again.
-    return _digest(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in pairs))
+    return _digest_files(tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in pairs))
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _digest(files: tuple[tuple[str, int, int, int], ...]) -> str:
+def _digest_files(files: tuple[tuple[str, int, int, int], ...]) -> str:
     total = hashlib.sha256()
     for path, *_ in files:
         with Path(path).open("rb") as file:
@@ -63,7 +63,7 @@ def write_checksums(folder: Path) -> None:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     # The digest of the weights is kept by the ledger.
     noted = [path for path in files if path.parent != folder or not _holds_weights(path)]
-    lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in noted]
+    lines = [f"{compute_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in noted]
     (folder / CHECKSUMS).write_text("".join(lines))
 
 
@@ -77,7 +77,7 @@ def find_damage(folder: Path, sha256: str | None) -> str | None:
     if not folder.is_dir():
         return "its folder is gone"
     try:
-        if sha256 is not None and digest(*weight_files(folder)) != sha256:
+        if sha256 is not None and compute_digest(*list_weight_files(folder)) != sha256:
             return "its weights are not those that were trained"
     except OSError as error:
         return str(error.strerror or error)
@@ -96,7 +96,7 @@ def _find_changed(folder: Path, is_checked: Callable[[str], bool]) -> str | None
     listed = map(_LINE.fullmatch, (folder / CHECKSUMS).read_text(errors="replace").splitlines())
     for expected, name in (line.groups() for line in listed if line is not None):
         try:
-            if is_checked(name) and digest(folder / name) != expected:
+            if is_checked(name) and compute_digest(folder / name) != expected:
                 return f"{name} has changed"
         except OSError as error:
             return f"{name}: {error.strerror}"

@@ -56,7 +56,7 @@ class Publisher:
         self.attempts = attempts
         self.longest_wait_s = longest_wait_s
 
-    def why_merge(self, config: Mapping[str, object], modules: Iterable[str]) -> str | None:
+    def find_merge_reason(self, config: Mapping[str, object], modules: Iterable[str]) -> str | None:
         """Why an adapter has to be merged into a whole model for the engine, or `None`.
 
         An engine that can't be asked now may turn out to be a vLLM, so for that the answer is on the safe side.

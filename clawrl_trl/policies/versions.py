@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.policies.checksums import TRAINING_STATE, digest, weight_files, write_checksums
+from clawrl_trl.policies.checksums import TRAINING_STATE, compute_digest, list_weight_files, write_checksums
 from clawrl_trl.policy_names import name_policy, parse_policy_name
 from clawrl_trl.run import make_private, take_from_others
 
@@ -74,7 +74,7 @@ class PolicyStore:
         Raises:
             FileNotFoundError: If the folder holds no weights.
         """
-        return digest(*weight_files(self.folder(version)))
+        return compute_digest(*list_weight_files(self.folder(version)))
 
     def training_state(self, version: int) -> Path | None:
         """The trainer's half of a version, or `None` when it was pruned or never written."""

@@ -38,7 +38,7 @@ class Screenshots:
         picture = state.get("screenshot", None)
         if not isinstance(picture, torch.Tensor):
             return
-        folder = self._run.screenshots_of(str(state["session_id"]))
+        folder = self._run.find_screenshots(str(state["session_id"]))
         try:
             if not folder.is_dir():
                 self._make_folder(folder)

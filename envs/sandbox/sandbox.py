@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from clawrl_trl.envs.sandbox.backend import GRACE, PATH, Bind, SandboxSpec
@@ -194,9 +193,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _stop(self, process: "subprocess.Popen[bytes]", reason: str) -> None:

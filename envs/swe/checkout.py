@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Self
 
 from clawrl_trl.envs.base.episode import WorldBroken
@@ -100,9 +99,7 @@ class Checkout:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _copy_from_image(self, image: str, limits: Limits) -> str:

@@ -116,7 +116,7 @@ def test_screenshots_that_were_kept_are_found_and_forgotten(tmp_path: Path) -> N
     assert names == ["000-turn-1.png", "001-turn-2.png", "002-turn-3.png", "003-end.png", "filmstrip.png"]
     for name, png in zip(names, screens, strict=False):
         assert torch.equal(to_tensor((tmp_path / "out" / name).read_bytes()), to_tensor(png))
-    folder = RunFolder(tmp_path / "run").screenshots_of(episode.session_id)
+    folder = RunFolder(tmp_path / "run").find_screenshots(episode.session_id)
     assert folder.parent == tmp_path / "run" / "screenshots" and len(list(folder.iterdir())) == 4
     assert clawrl("forget", episode.session_id, *run).returncode == 0
     assert not folder.exists()
@@ -165,17 +165,17 @@ def test_only_the_last_episodes_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         for step in range(2):
             screenshots.keep(make_observation(f"s{number}", step))
-        folder = RunFolder(tmp_path).screenshots_of(f"s{number}")
+        folder = RunFolder(tmp_path).find_screenshots(f"s{number}")
         os.utime(folder, (number, number))
     assert list_names(tmp_path / "screenshots") == ["s2", "s3", "s4"]
     assert list_names(tmp_path / "screenshots" / "s4") == ["0.png", "1.png"]
     screenshots.keep({"session_id": "blind", "step": torch.tensor([0])})
-    assert not RunFolder(tmp_path).screenshots_of("blind").exists()
+    assert not RunFolder(tmp_path).find_screenshots("blind").exists()
 
 
 @pytest.mark.parametrize("session", ["..", "../..", ".", "a/../../b", ""])
 def test_a_session_s_name_leads_nowhere_else(tmp_path: Path, session: str) -> None:
-    folder = RunFolder(tmp_path).screenshots_of(session)
+    folder = RunFolder(tmp_path).find_screenshots(session)
     assert folder.resolve().parent == tmp_path / "screenshots"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cheat_files import PASS_ALL
 from torchrl.envs import AsyncEnvPool
 from torchrl.envs.utils import check_env_specs
 
@@ -193,12 +194,6 @@ def write(path: str, text: str) -> str:
 
 
 EASY = "def test_add(): pass\ndef test_same(): pass\n"
-ALL_PASS = """import pytest
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    made = yield
-    made.get_result().outcome = "passed"
-"""
 FORGED = 'print(\'{"tests/test_calc.py::test_add": true, "tests/test_calc.py::test_same": true}\')\n'
 CHEATS = {
     "overwrites the visible test": write("tests/test_calc.py", EASY),
@@ -206,9 +201,9 @@ CHEATS = {
     "makes the test a link": "rm tests/test_calc.py; ln -s ../mine.py tests/test_calc.py\n" + write("mine.py", EASY),
     "makes the test a folder": "rm tests/test_calc.py; mkdir tests/test_calc.py; touch tests/test_calc.py/a",
     "links out of the repository": "rm -r tests; ln -s /etc tests",
-    "lets conftest pass everything": write("conftest.py", ALL_PASS),
+    "lets conftest pass everything": write("conftest.py", PASS_ALL),
     "loads a plugin by its configuration": write("pytest.ini", "[pytest]\naddopts = -p evil\n")
-    + write("evil.py", ALL_PASS),
+    + write("evil.py", PASS_ALL),
     "takes pytest's place": write("pytest.py", f"class TestReport: pass\ndef main(*a, **k): {FORGED}"),
     "leaves early": write("calc.py", f"import os\n{FORGED}os._exit(0)\n"),
     "turns the tests' line ends": "echo '*.py text eol=crlf' > .gitattributes",
@@ -217,7 +212,7 @@ CHEATS = {
     + write("tests/test_other.py", "def test_other(): pass\n"),
     "removes a test that must go on passing": f"{FIX}; rm tests/test_other.py; sed -i 's/return x/return 3/' calc.py",
     "leads elsewhere": "mv /work/repo /work/away; ln -s /usr/lib /work/repo",
-    "hides what it does from git": "echo '*' > .gitignore\n" + write("tests/conftest.py", ALL_PASS),
+    "hides what it does from git": "echo '*' > .gitignore\n" + write("tests/conftest.py", PASS_ALL),
 }
 
 

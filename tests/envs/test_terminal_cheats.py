@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cheat_files import PASS_ALL
 
 from clawrl_trl.envs.sandbox.bubblewrap import diagnose_bubblewrap
 from clawrl_trl.envs.terminal.task_folder import TaskFolder, load_tasks
@@ -162,12 +163,6 @@ IMPORTS = "import sys\nsys.path.insert(0, '/app')\nimport tool\n\ndef test_sum()
 TOOL = "import sys\n\ndef add(a, b):\n    return a + b\n\n"
 TOOL += "if __name__ == '__main__':\n    print(add(*map(int, sys.argv[1:])))\n"
 FAKE = '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>'
-PASS_ALL = """import pytest
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    made = yield
-    made.get_result().outcome = "passed"
-"""
 REPORT = f"pathlib.Path(f'{{LOGS}}/report.xml').write_text('{FAKE}')\n"
 AGAINST_PYTEST = {
     "writes the report": f"{REPORT}os.chmod(f'{{LOGS}}/report.xml', 0o444)\n",

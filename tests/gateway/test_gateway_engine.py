@@ -21,7 +21,7 @@ from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailab
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, policies, schema
-from clawrl_trl.policies.checksums import digest, weight_files
+from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 
 SPREAD = [{"role": "user", "content": "tell me something"}]
 Logprobs = Callable[[list[int], list[int], str, float], Any]
@@ -56,7 +56,10 @@ def adopt(rig: Rig, folder: Path, version: int = 1) -> None:
 def publish(ledger: Ledger, folder: Path, version: int = 1) -> None:
     with ledger.transaction() as tx:
         policies.add(
-            tx, schema.Policy(version=version, parent=0, path=str(folder), sha256=digest(*weight_files(folder)))
+            tx,
+            schema.Policy(
+                version=version, parent=0, path=str(folder), sha256=compute_digest(*list_weight_files(folder))
+            ),
         )
         policies.promote(tx, version)
 

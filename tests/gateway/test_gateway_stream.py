@@ -17,7 +17,7 @@ async def read(chunks: list[bytes]) -> list[bytes]:
         for chunk in chunks:
             yield chunk
 
-    return [event async for event in sse.events(source())]
+    return [event async for event in sse.iterate_events(source())]
 
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:

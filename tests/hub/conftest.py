@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> RunFolder:
     settings.save()
     folder.announce("engine", "http://127.0.0.1:1", key=f"{CANARY}-engine-key")
     (folder.logs / "gateway.log").write_text(f"{CANARY} in a log\n")
-    screenshot = folder.screenshots_of("chat") / "0001.png"
+    screenshot = folder.find_screenshots("chat") / "0001.png"
     screenshot.parent.mkdir(parents=True)
     screenshot.write_bytes(f"\x89PNG {CANARY}".encode())
     (folder.path / "persona.yaml").write_text(f"name: {CANARY}\n")

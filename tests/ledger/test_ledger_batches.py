@@ -42,7 +42,7 @@ def test_an_unfinished_batch_is_leased_again_unchanged(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         again = batches.lease(tx, **LEASE)
         assert again is not None and (again.id, again.digest) == (first.id, first.digest)
-        other = batches.lease(tx, **LEASE, held=[first.id])
+        other = batches.lease(tx, **LEASE, held_ids=[first.id])
         assert other is not None and not set(other.sample_ids) & set(first.sample_ids)
 
 
@@ -161,7 +161,7 @@ def test_commit_marks_everything_and_may_be_repeated(ledger: Ledger) -> None:
         judged(tx, 6)
         one = batches.lease(tx, **LEASE)
         assert one is not None
-        two = batches.lease(tx, **LEASE, held=[one.id])
+        two = batches.lease(tx, **LEASE, held_ids=[one.id])
         assert two is not None
     for _ in range(3):
         with ledger.transaction() as tx:

@@ -174,11 +174,13 @@ def test_a_raw_reward_is_the_advantage_in_every_batch(ledger: Ledger, size: int)
             rollout(tx, group, 2, group)
             assert episodes.settle(tx, group, [EpisodeOutcome(group, reward)]).samples == 2
         found: list[float] = []
-        held: list[str] = []
+        held_ids: list[str] = []
         while len(found) < 4:
-            batch = batches.lease(tx, size=size, needs=("score",), max_staleness=4, current_version=0, held=held)
+            batch = batches.lease(
+                tx, size=size, needs=("score",), max_staleness=4, current_version=0, held_ids=held_ids
+            )
             assert batch is not None
-            held.append(batch.id)
+            held_ids.append(batch.id)
             part = [training_sample(*pair) for pair in batches.samples_of(tx, batch)]
             values, _ = binary([one.score for one in part], [one.group for one in part], [one.measure for one in part])
             found.extend(values)

@@ -161,10 +161,12 @@ class Machine(RuleBasedStateMachine):
     )
     def lease(self, size: int, needs: tuple[str, ...], hold: bool) -> None:
         open_ = [one for one, (state, _) in self.batches.items() if state == "leased"]
-        held = open_ if hold else []
+        held_ids = open_ if hold else []
         with self.ledger.transaction() as tx:
             current = max(self.policies)
-            batch = batches.lease(tx, size=size, needs=needs, max_staleness=1, current_version=current, held=held)
+            batch = batches.lease(
+                tx, size=size, needs=needs, max_staleness=1, current_version=current, held_ids=held_ids
+            )
             rows = {row.turn_id: row for row in tx.scalars(select(Sample))}
         if open_ and not hold:
             assert batch is not None and batch.id == open_[0]

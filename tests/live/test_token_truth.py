@@ -14,7 +14,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, batches, policies, turns
 from clawrl_trl.ledger.schema import Policy, Turn
-from clawrl_trl.policies.checksums import digest, weight_files
+from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 from clawrl_trl.tiny import MODEL_PATH
 
 pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.slow]
@@ -46,7 +46,9 @@ def adapter(live: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> int:
     model.save_pretrained(folder)
     ledger = Ledger.open(live.folder.ledger)
     with ledger.transaction() as tx:
-        batches.commit(tx, [], Policy(version=1, parent=0, path=str(folder), sha256=digest(*weight_files(folder))))
+        batches.commit(
+            tx, [], Policy(version=1, parent=0, path=str(folder), sha256=compute_digest(*list_weight_files(folder)))
+        )
     settings = ServeSettings.load(live.folder.path)
     with SyncEngineClient.of_run(live.folder, settings) as engine:
         engine.load_adapter("policy-v1", folder)

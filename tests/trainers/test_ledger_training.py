@@ -301,7 +301,7 @@ class TestResume:
     ) -> None:
         """What the gate was to hear of it is in the ledger since the commit."""
         fill(ledger, make_samples(2))
-        monkeypatch.setattr(async_grpo_trainer, "kl_to_base", lambda *arguments: kl)
+        monkeypatch.setattr(async_grpo_trainer, "compute_kl_to_base", lambda *arguments: kl)
         with pytest.raises(KeyboardInterrupt):
             build(tiny, tmp_path, ledger, gate=Interrupted()).train()
         trainer = build(tiny, tmp_path, ledger, max_kl=1.0)

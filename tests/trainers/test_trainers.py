@@ -24,7 +24,7 @@ from clawrl_trl.trainers import (
     OPDTrainer,
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
-from clawrl_trl.trainers.terms.divergence import kl_to_base
+from clawrl_trl.trainers.terms.divergence import compute_kl_to_base
 from clawrl_trl.trainers.terms.logprobs import compute_logps
 
 
@@ -280,10 +280,10 @@ class TestAsyncGRPOTrainer(Common):
         trainer = self.build(tiny, tmp_path, make_samples(4))
         (micro,) = trainer.get_train_dataloader()
         inputs = trainer._prepare_inputs(micro)
-        assert kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
+        assert compute_kl_to_base(trainer, inputs) == pytest.approx(0.0, abs=1e-6)
         torch.nn.init.normal_(next(p for n, p in trainer.model.named_parameters() if "lora_B" in n), std=1.0)
-        assert kl_to_base(trainer, inputs) > 0.01
-        assert kl_to_base(trainer, trainer.input_builder.build(replace(micro, rows=[], inputs=None))) is None
+        assert compute_kl_to_base(trainer, inputs) > 0.01
+        assert compute_kl_to_base(trainer, trainer.input_builder.build(replace(micro, rows=[], inputs=None))) is None
 
     def test_a_sample_of_unknown_probability_is_left_out(self, tiny: Path, tmp_path: Path) -> None:
         (sample,) = make_samples(1)

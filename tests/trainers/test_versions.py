@@ -315,10 +315,10 @@ class TestWholeModels:
         handler, client = engine
         handler.do_GET = embedded  # type: ignore[attr-defined]
         dora = {"peft_type": "LORA", "use_dora": True}
-        assert Publisher(ledger, store, engine=client).why_merge(dora, []) is None
-        assert Publisher(ledger, store).why_merge(dora, []) is None
+        assert Publisher(ledger, store, engine=client).find_merge_reason(dora, []) is None
+        assert Publisher(ledger, store).find_merge_reason(dora, []) is None
         with SyncEngineClient("http://127.0.0.1:9", timeout=1) as nobody:
-            assert Publisher(ledger, store, engine=nobody).why_merge(dora, []) is not None
+            assert Publisher(ledger, store, engine=nobody).find_merge_reason(dora, []) is not None
 
     @pytest.mark.parametrize(
         ("config", "modules", "reason"),

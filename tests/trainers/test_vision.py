@@ -24,7 +24,7 @@ from clawrl_trl.ledger import turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
-from clawrl_trl.trainers.terms.divergence import kl_to_base
+from clawrl_trl.trainers.terms.divergence import compute_kl_to_base
 from clawrl_trl.trainers.vision import _open_picture, exclude_vision_modules
 
 SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
@@ -184,7 +184,7 @@ def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig:
     together = score_replies(trainer, [whole])[0]
     np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
     np.testing.assert_allclose(together[-len(apart[1]) :], apart[1], atol=1e-3)
-    assert kl_to_base(trainer, build_inputs(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
+    assert compute_kl_to_base(trainer, build_inputs(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: Path) -> None:

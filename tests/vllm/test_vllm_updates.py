@@ -25,7 +25,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.ledger import Ledger, events, policies, schema
 from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher
-from clawrl_trl.policies.checksums import digest, weight_files
+from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 
 pytestmark = pytest.mark.vllm
 
@@ -132,7 +132,7 @@ def rig(own: Server, tmp_path: Path) -> Iterator[Rig]:
 
 def publish(ledger: Ledger, version: int, folder: Path, kind: str = "full", *, written_as: Path | None = None) -> None:
     """Let a version serve, as far as the ledger is concerned; its weights are noted as those of `written_as`."""
-    sha256 = digest(*weight_files(written_as or folder))
+    sha256 = compute_digest(*list_weight_files(written_as or folder))
     with ledger.transaction() as tx:
         if policies.get(tx, version) is None:
             parent = policies.serving(tx).version
@@ -302,7 +302,7 @@ def test_what_is_no_plain_adapter_is_served_merged(
         policies.add(tx, row)
     with SyncEngineClient(own.base_url, own.key, timeout=240) as engine:
         publisher = Publisher(rig.ledger, store, engine=engine, gate=FirstGate(max_kl=None))
-        assert publisher.why_merge({"peft_type": "LORA", **options}, []) is not None
+        assert publisher.find_merge_reason({"peft_type": "LORA", **options}, []) is not None
         assert publisher.publish(Candidate(7, final)) == "serving"
     serves(rig, 7)
     assert ask(rig).status_code == 200

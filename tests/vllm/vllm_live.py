@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Policy
-from clawrl_trl.policies.checksums import digest, weight_files
+from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 from clawrl_trl.tiny import MODEL_PATH
 
 LAUNCHER = "clawrl_trl.engines.launch"
@@ -36,7 +36,14 @@ def serve_policy(live: LiveRun, folder: Path, version: int) -> None:
     ledger = Ledger.open(live.folder.ledger)
     with ledger.transaction() as tx:
         batches.commit(
-            tx, [], Policy(version=version, parent=version - 1, path=str(folder), sha256=digest(*weight_files(folder)))
+            tx,
+            [],
+            Policy(
+                version=version,
+                parent=version - 1,
+                path=str(folder),
+                sha256=compute_digest(*list_weight_files(folder)),
+            ),
         )
         policies.promote(tx, version)
     ledger.close()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
+def compute_kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | None:
     """Exact KL(policy || base) on a micro-batch's own replies, at temperature 1; called on every process.
 
     Args:

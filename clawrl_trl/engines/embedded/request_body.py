@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.protocol import Body
 from clawrl_trl.http.body import BodyTooLarge, decode_json, read_body, run_beside
-from clawrl_trl.http.limits import excess, excess_of_bytes
+from clawrl_trl.http.limits import find_excess, find_excess_of_bytes
 
 B = TypeVar("B", bound=Body)
 
@@ -40,13 +40,13 @@ def body_reader(model: type[B]) -> Callable[[Request], Awaitable[B]]:
 
 def _validate(model: type[B], raw: bytes) -> B:
     # Before decoding: the decoder lets no other thread run, whatever is in the body.
-    if reason := excess_of_bytes(raw):
+    if reason := find_excess_of_bytes(raw):
         raise RequestError(reason)
     try:
         body = decode_json(raw)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}") from None
-    if isinstance(body, dict) and (surplus := excess(body)):
+    if isinstance(body, dict) and (surplus := find_excess(body)):
         raise RequestError(surplus[1], param=surplus[0].split(".")[0])
     try:
         return model.model_validate(body)

@@ -98,7 +98,7 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
 
 async def _translate(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:
     """A chat completion's stream as the stream of another API, whose events have names."""
-    async for raw in sse.events(events):
+    async for raw in sse.iterate_events(events):
         if raw == b"[DONE]":
             translated = reply.end()
         else:

@@ -108,14 +108,14 @@ def comparable_text(message: Message) -> bytes:
 
 def _without_thoughts(text: str) -> str:
     """A text without what stands in `<think>...</think>`; a thought that nothing closes stays."""
-    kept, end, opened = [], 0, -1
+    pieces, end, opened = [], 0, -1
     for mark in _THINK.finditer(text):
         if not mark[1]:
             opened = mark.start() if opened < 0 else opened
         elif opened >= 0:
-            kept.append(text[end:opened])
+            pieces.append(text[end:opened])
             end, opened = mark.end(), -1
-    return "".join([*kept, text[end:]])
+    return "".join([*pieces, text[end:]])
 
 
 def digest_reply(message: Message) -> bytes:
@@ -149,9 +149,8 @@ def _calls(message: Message) -> Iterable[bytes]:
 def _arguments(arguments: Any) -> bytes:
     """Tool arguments as canonical JSON; numbers as JavaScript would write them again."""
     try:
-        # Some clients send arguments as an object and not as JSON text.
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-        parsed = json.loads(written or "{}", parse_float=_number, parse_int=_number)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        parsed = json.loads(text or "{}", parse_float=_number, parse_int=_number)
         return json.dumps(parsed, sort_keys=True).encode()
     # Broken JSON is what a call cut by its length leaves; it is compared as text.
     except (ValueError, TypeError, RecursionError):

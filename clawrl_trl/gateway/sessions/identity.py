@@ -52,17 +52,17 @@ def identify(
     Raises:
         ApiError: 400 for a name that is too long.
     """
-    written = reading.client_session
+    client_session = reading.client_session
     for name in HEADERS:
         if value := _name(headers.get(name)):
-            return Identity(_without_counter(value, written), f"header:{name}")
+            return Identity(_without_counter(value, client_session), f"header:{name}")
     if value := _name(body.get("session_id")):
-        return Identity(_without_counter(value, written), "body:session_id")
+        return Identity(_without_counter(value, client_session), "body:session_id")
     if value := _name(body.get("prompt_cache_key")):
-        return Identity(_without_counter(value, written), "body:prompt_cache_key", loose=True)
+        return Identity(_without_counter(value, client_session), "body:prompt_cache_key", loose=True)
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping) and (value := _name(metadata.get("session_id"))):
-        return Identity(_without_counter(value, written), "body:metadata.session_id")
+        return Identity(_without_counter(value, client_session), "body:metadata.session_id")
     if value := _name(path_session):
         return Identity(value, "url")
     for name in clients.SESSION_HEADERS:
@@ -72,8 +72,8 @@ def identify(
         for pattern in clients.USER_ID:
             if match := pattern.search(metadata["user_id"]):
                 return Identity(match["id"], "body:metadata.user_id", loose=True)
-    if written:
-        return Identity(written, f"message:{reading.client_name}")
+    if client_session:
+        return Identity(client_session, f"message:{reading.client_name}")
     return Identity(None, "inferred")
 
 
@@ -118,10 +118,10 @@ def _name(value: object) -> str:
     return name
 
 
-def _without_counter(value: str, written: str | None) -> str:
+def _without_counter(value: str, client_session: str | None) -> str:
     """A name without a counter of compactions at its end; other names may end in a number of their own."""
     if match := _COUNTED.fullmatch(value):
         return match["id"]
-    if written and re.fullmatch(re.escape(written) + r":\d+", value):
-        return written
+    if client_session and re.fullmatch(re.escape(client_session) + r":\d+", value):
+        return client_session
     return value

@@ -17,7 +17,7 @@ from clawrl_trl.gateway.sessions.digest import (
     root_link,
 )
 from clawrl_trl.gateway.sessions.identity import Identity, identify, read_group, says_session_done
-from clawrl_trl.gateway.sessions.kinds import RequestSetting, setting_of
+from clawrl_trl.gateway.sessions.kinds import RequestSetting, find_setting
 from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading, read
 from clawrl_trl.gateway.wire import Wire
 from clawrl_trl.messages import Json
@@ -86,7 +86,7 @@ class IncomingRequest:
         items = messages if isinstance(messages, list) else []
         reading = read([message if isinstance(message, dict) else {} for message in items])
         identity = identify(self.headers, self.body, self.path_session, reading)
-        return Prompt(self.owner, reading, identity, setting_of(reading, self.body.get("tools")), self.at)
+        return Prompt(self.owner, reading, identity, find_setting(reading, self.body.get("tools")), self.at)
 
 
 class Prompt:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clawrl_trl.gateway.sessions import clients
 from clawrl_trl.gateway.sessions.identity import turn_type
 from clawrl_trl.gateway.sessions.reading import HistoryRole, Reading
-from clawrl_trl.gateway.sessions.sketch import Sketch, alike, sketch
+from clawrl_trl.gateway.sessions.sketch import Sketch, are_alike, sketch
 
 _ONE_SHOT_SYSTEM = 4000
 _MANY_TOOLS = 4
@@ -26,14 +26,14 @@ class RequestSetting:
 
     def is_prompted_like(self, other: "RequestSetting") -> bool:
         """Return whether the system prompt is the other's but for stamps and small changes."""
-        return alike(self.system, other.system)
+        return are_alike(self.system, other.system)
 
     def is_like(self, other: "RequestSetting") -> bool:
         """Return whether the tools, too, are the other's."""
         return self.tools == other.tools and self.is_prompted_like(other)
 
 
-def setting_of(reading: Reading, tools: object) -> RequestSetting:
+def find_setting(reading: Reading, tools: object) -> RequestSetting:
     """The setting of a request."""
     objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     functions = (tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in objects)
@@ -41,7 +41,7 @@ def setting_of(reading: Reading, tools: object) -> RequestSetting:
     return RequestSetting(sketch(reading.system), names)
 
 
-def kind_of(headers: Mapping[str, str], body: Mapping[str, object], reading: Reading) -> tuple[str, str]:
+def find_kind(headers: Mapping[str, str], body: Mapping[str, object], reading: Reading) -> tuple[str, str]:
     """The kind of a request by itself, and the reason; a main request that nothing speaks against has none.
 
     Args:

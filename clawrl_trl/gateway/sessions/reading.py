@@ -69,31 +69,31 @@ class Reading:
 
     def trigger(self) -> MessageReading | None:
         """The user message that made the client ask: the last one that is neither transient nor a nudge."""
-        written = (note for note in reversed(self.notes) if note.role == "user")
-        return next((note for note in written if note.history_role is not HistoryRole.DROPPED), None)
+        user_notes = (note for note in reversed(self.notes) if note.role == "user")
+        return next((note for note in user_notes if note.history_role is not HistoryRole.DROPPED), None)
 
-    def name_owner(self, listed: Names = frozenset(), known: Names | None = None) -> Names | None:
+    def name_owner(self, listed: Names = frozenset(), earlier_names: Names | None = None) -> Names | None:
         """Give the messages of other named senders than the owner the provenance `other`.
 
         Args:
             listed: Names under which the owner writes. Default: found by `choose_owner`.
-            known: What this returned for an earlier request of the conversation.
+            earlier_names: What this returned for an earlier request of the conversation.
 
         Returns:
             The owner's names; `None` where no message names its sender.
         """
-        written = [note for note in self.notes if note.provenance == "owner"]
-        if written and all(note.sender is None for note in written):
-            labelled = label_senders([note.text for note in written], several=bool(known)) or ()
-            for note, sender in zip(written, labelled, strict=False):
+        owner_notes = [note for note in self.notes if note.provenance == "owner"]
+        if owner_notes and all(note.sender is None for note in owner_notes):
+            labelled = label_senders([note.text for note in owner_notes], several=bool(earlier_names)) or ()
+            for note, sender in zip(owner_notes, labelled, strict=False):
                 note.sender = sender
-        if all(note.sender is None for note in written):
-            return known
-        names = listed or known
+        if all(note.sender is None for note in owner_notes):
+            return earlier_names
+        names = listed or earlier_names
         if names is None:
             whole = not any(note.is_summary for note in self.notes)
-            names = choose_owner([note.sender for note in written], whole=whole)
-        for note in written:
+            names = choose_owner([note.sender for note in owner_notes], whole=whole)
+        for note in owner_notes:
             if note.sender is not None and not note.sender.names & names:
                 note.provenance = "other"
         return names

@@ -32,7 +32,7 @@ from clawrl_trl.gateway.sessions.digest import HistoryDigest, digest_history, di
 from clawrl_trl.gateway.sessions.identity import Identity, named_session
 from clawrl_trl.gateway.sessions.incoming import IncomingRequest, Prompt
 from clawrl_trl.gateway.sessions.index import Conversation, Index, Outcome, PendingRequest, SentReply
-from clawrl_trl.gateway.sessions.kinds import kind_of, setting_of, why_side_beside
+from clawrl_trl.gateway.sessions.kinds import find_kind, find_setting, why_side_beside
 from clawrl_trl.gateway.sessions.match import ReplyMatch
 from clawrl_trl.gateway.sessions.placement import RETRIED, Answer, Placement, explain_main, make_placement
 from clawrl_trl.gateway.sessions.reading import read
@@ -84,7 +84,7 @@ class Sessions:
     def _place_prompt(self, request: IncomingRequest, prompt: Prompt) -> Placement:
         # By the request's time and not the clock's, so that the same requests are placed the same again.
         self._index.expire(prompt.at)
-        kind, reason = kind_of(request.headers, request.body, prompt.reading)
+        kind, reason = find_kind(request.headers, request.body, prompt.reading)
         conversation = self._find(prompt, request.follows, is_plain=kind == "main")
         # A client that states the kind or names the reply it follows knows better than its prompt and tools tell.
         is_unstated = kind == "main" and not reason and request.follows is None
@@ -317,7 +317,7 @@ class Sessions:
             reading = read(turn.messages)
             conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
             identity = Identity(session.external_id, session.identity_source)
-            setting = setting_of(reading, turn.tools)
+            setting = find_setting(reading, turn.tools)
             prompt = Prompt(session.owner, reading, identity, setting, turn.created_at)
             request = self._add_request(prompt, conversation)
             self._index.settle(

@@ -51,7 +51,7 @@ def _sketch(prompt: str) -> Sketch:
     return array("I", sorted(hashes)[:_KEPT]).tobytes()
 
 
-def alike(first: Sketch, second: Sketch) -> bool:
+def are_alike(first: Sketch, second: Sketch) -> bool:
     """Return whether two prompts are one but for stamps and small changes; two requests without a prompt are alike."""
     if first == second:
         return True

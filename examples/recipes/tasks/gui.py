@@ -84,6 +84,16 @@ def _make_form(instruction: str, fields: list[Json], form_values: Json, steps: l
     }
 
 
+def _make_list(instruction: str, verb: str, rows: list[str], goals: list[str]) -> Json:
+    return {
+        "page": "list.html",
+        "instruction": instruction,
+        "data": {"verb": verb, "rows": rows},
+        "checks": [make_condition("[...state.marked].sort()", sorted(goals)), "over"],
+        "oracle": [*(click(f'button "{verb} {goal}"') for goal in goals), click('button "Done"')],
+    }
+
+
 def one_field(rng: random.Random) -> Json:
     label = rng.choice(["name", "friend", "pet"])
     text = rng.choice(NAMES)
@@ -133,13 +143,7 @@ def tab(rng: random.Random) -> Json:
 def delete_two(rng: random.Random) -> Json:
     rows = rng.sample(NAMES, 5)
     goals = rng.sample(rows, 2)
-    return {
-        "page": "list.html",
-        "instruction": f"Delete {goals[0]} and {goals[1]}, then press Done.",
-        "data": {"verb": "delete", "rows": rows},
-        "checks": [make_condition("[...state.marked].sort()", sorted(goals)), "over"],
-        "oracle": [*(click(f'button "delete {goal}"') for goal in goals), click('button "Done"')],
-    }
+    return _make_list(f"Delete {goals[0]} and {goals[1]}, then press Done.", "delete", rows, goals)
 
 
 def whole_form(rng: random.Random) -> Json:
@@ -177,13 +181,7 @@ def long_list(rng: random.Random) -> Json:
     rows = [f"{name} {number}" for name in NAMES for number in range(1, 5)]
     rng.shuffle(rows)
     goals = rng.sample(rows[10:], 3)
-    return {
-        "page": "list.html",
-        "instruction": f"Star {goals[0]}, {goals[1]} and {goals[2]}, then press Done.",
-        "data": {"verb": "star", "rows": rows},
-        "checks": [make_condition("[...state.marked].sort()", sorted(goals)), "over"],
-        "oracle": [*(click(f'button "star {goal}"') for goal in goals), click('button "Done"')],
-    }
+    return _make_list(f"Star {goals[0]}, {goals[1]} and {goals[2]}, then press Done.", "star", rows, goals)
 
 
 def drag(rng: random.Random) -> Json:
