@@ -131,7 +131,7 @@ class HintTeacher:
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
-            answer = await self._score_hinted(contexts[-1], completion, await self._engine.find_base_name())
+            answer = await self._score_hinted(contexts[-1], completion)
             scored.append(answer)
             logprobs = _to_floats(answer.logprobs)
             overlap, gain = hints.estimate_overlap(logprobs, plain), hints.measure_gain(logprobs, plain, score)
