@@ -12,6 +12,7 @@ from clawrl_trl.gateway import sampling
 from clawrl_trl.gateway.capture import Capture, Choice
 from clawrl_trl.gateway.sessions.sessions import IncomingRequest, Placement, Sessions
 from clawrl_trl.ledger import schema, turns
+from clawrl_trl.ledger.columns import new_id
 from clawrl_trl.messages import Json, Message, other_parts
 from clawrl_trl.pictures import get_url, read_url
 
@@ -40,7 +41,7 @@ class Record:
         self._constrained: bool | None = None
         self._stopped = False
         self._group = request.group
-        self.id = schema.new_id("turn")
+        self.id = new_id("turn")
         self.completion_id = request.wire.id_prefix + self.id
         self._conversations: list[list[Message]] = [[*prompt.reading.messages] for prompt in request.prompts]
         self._placements: Sequence[Placement] = ()

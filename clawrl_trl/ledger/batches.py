@@ -6,15 +6,17 @@ proves it. A sample is taken by an UPDATE that only a free sample matches, so no
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, and_, not_, select
 from sqlalchemy.orm import Session
 
 from clawrl_trl.ledger import events, policies, states
+from clawrl_trl.ledger.columns import new_id
+from clawrl_trl.ledger.digests import hash_parts
 from clawrl_trl.ledger.errors import AlreadyTrained, DigestMismatch
 from clawrl_trl.ledger.samples import qualifies
-from clawrl_trl.ledger.schema import Batch, Policy, Sample, Turn, batch_digest, new_id
+from clawrl_trl.ledger.schema import Batch, Policy, Sample, Turn
 
 
 def lease(
@@ -79,7 +81,7 @@ def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | 
     batch = Batch(
         id=batch_id,
         idempotency_key=key or batch_id,
-        digest=batch_digest(_content(tx, ids)),
+        digest=_compute_digest(_content(tx, ids)),
         sample_ids=ids,
         needs=list(needs),
     )
@@ -101,7 +103,7 @@ def _find_unfinished(tx: Session, held_ids: Collection[str]) -> Batch | None:
         # A session was deleted meanwhile: the batch can't be what its digest says, and the rest is leased anew.
         if len(content) < len(batch.sample_ids):
             release(tx, batch.id, "some of its samples were erased")
-        elif batch_digest(content) != batch.digest:
+        elif _compute_digest(content) != batch.digest:
             raise DigestMismatch(f"batch {batch.id} no longer has the content it was leased with")
         else:
             return batch
@@ -133,6 +135,11 @@ def _content(tx: Session, ids: Sequence[str]) -> list[tuple[Sample, Turn]]:
     # The database returns rows in any order, and the digest is taken over the batch's own.
     pairs = {sample.id: (sample, turn) for sample, turn in rows}
     return [pairs[sample_id] for sample_id in ids if sample_id in pairs]
+
+
+def _compute_digest(content: Iterable[tuple[Sample, Turn]]) -> str:
+    """sha256 over the content of a batch's samples, in their order."""
+    return hash_parts(sample.content(turn) for sample, turn in content)
 
 
 def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float | None = None) -> Policy:

@@ -1,4 +1,4 @@
-"""Column types of the ledger: arrays, long JSON, and text that any database takes.
+"""Column types of the ledger: ids, arrays, long JSON, and text that any database takes.
 
 Token ids and log-probabilities are kept as raw little-endian blobs (4 bytes a token), long JSON compressed,
 so that a turn of 30,000 tokens costs what it weighs. Text is made storable: half characters and NULs, which
@@ -6,12 +6,15 @@ JSON may carry and databases refuse, are replaced rather than a record lost.
 """
 
 import json
+import secrets
+import time
 import zlib
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Dialect, LargeBinary, Text
+from sqlalchemy import JSON, BigInteger, Dialect, Integer, LargeBinary, Text
+from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 Ids = NDArray[np.int32]
@@ -19,6 +22,10 @@ Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
 """One number per token, shape `(tokens,)`."""
 Scalar = TypeVar("Scalar", np.int32, np.float32)
+
+# SQLite counts up a primary key only if its type is INTEGER itself.
+SERIAL = BigInteger().with_variant(Integer, "sqlite")
+PLAIN_JSON = JSON(none_as_null=True)
 
 
 class _Array(TypeDecorator[NDArray[Scalar]], Generic[Scalar]):
@@ -90,3 +97,13 @@ class StorableText(TypeDecorator[str]):
         # Through UTF-16 two halves of one character come together again; a half alone is replaced.
         whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return whole.replace("\0", "\ufffd")
+
+
+def new_id(kind: str) -> str:
+    """A fresh id such as `turn_18b0...`, unique everywhere and sorting by the time it was made."""
+    return f"{kind}_{time.time_ns():016x}{secrets.token_hex(6)}"
+
+
+def make_id_column(kind: str) -> Mapped[str]:
+    """A primary key column whose default is `new_id(kind)`."""
+    return mapped_column(StorableText, primary_key=True, default_factory=lambda: new_id(kind))

@@ -6,30 +6,27 @@ for each of its tokens, a sample in a batch names it, one policy serves. Rows ho
 `repr` shows an id and nothing else.
 """
 
-import hashlib
 import json
-import secrets
 import time
-from collections.abc import Iterable
 from typing import Any, ClassVar, dataclass_transform
 
-import numpy as np
-from numpy.typing import ArrayLike
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    CheckConstraint,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    UniqueConstraint,
-    text,
-)
+from sqlalchemy import CheckConstraint, ForeignKey, Index, MetaData, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from clawrl_trl.ledger import states
-from clawrl_trl.ledger.columns import FloatArray, Floats, IdArray, Ids, LongJSON, StorableText
+from clawrl_trl.ledger.columns import (
+    PLAIN_JSON,
+    SERIAL,
+    FloatArray,
+    Floats,
+    IdArray,
+    Ids,
+    LongJSON,
+    StorableText,
+    make_id_column,
+    new_id,
+)
+from clawrl_trl.ledger.digests import encode_array, hash_parts
 from clawrl_trl.messages import Json
 
 REVISION = "0003"
@@ -37,21 +34,6 @@ REVISION = "0003"
 
 Message = Json
 """A chat message in OpenAI's shape."""
-
-# SQLite counts up by itself only in a column of type INTEGER.
-_Serial = BigInteger().with_variant(Integer, "sqlite")
-# Else `None` would be stored as the JSON text null, which IS NULL does not find.
-_Json = JSON(none_as_null=True)
-
-
-def new_id(kind: str) -> str:
-    """A fresh id such as `turn_18b0...`, unique everywhere and sorting by the time it was made."""
-    return f"{kind}_{time.time_ns():016x}{secrets.token_hex(6)}"
-
-
-def make_id_column(kind: str) -> Mapped[str]:
-    """A primary key column whose default is `new_id(kind)`."""
-    return mapped_column(StorableText, primary_key=True, default_factory=lambda: new_id(kind))
 
 
 def _check_state(column: str, table: states.Table) -> str:
@@ -74,9 +56,9 @@ class Base(MappedAsDataclass, DeclarativeBase, kw_only=True, repr=False, eq=Fals
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: StorableText,
-        dict[str, Any]: _Json,
-        list[str]: _Json,
-        list[Json]: _Json,
+        dict[str, Any]: PLAIN_JSON,
+        list[str]: PLAIN_JSON,
+        list[Json]: PLAIN_JSON,
     }
 
     def __repr__(self) -> str:
@@ -141,7 +123,7 @@ class Turn(_Stateful):
         {"sqlite_autoincrement": True},
     )
 
-    seq: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True, init=False)
+    seq: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True, init=False)
     id: Mapped[str] = mapped_column(unique=True, default_factory=lambda: new_id("turn"))
     session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
     parent_id: Mapped[str | None] = mapped_column(default=None)
@@ -168,7 +150,7 @@ class Turn(_Stateful):
     timings: Mapped[Json] = mapped_column(default_factory=dict)
     usage: Mapped[Json] = mapped_column(default_factory=dict)
     next_state: Mapped[list[Message] | None] = mapped_column(LongJSON, default=None)
-    next_state_provenance: Mapped[list[str] | None] = mapped_column(_Json, default=None)
+    next_state_provenance: Mapped[list[str] | None] = mapped_column(PLAIN_JSON, default=None)
     next_turn_id: Mapped[str | None] = mapped_column(default=None)
     next_state_at: Mapped[float | None] = mapped_column(default=None)
     judge_attempts: Mapped[int] = mapped_column(default=0)
@@ -180,12 +162,16 @@ class Turn(_Stateful):
 
     def compute_digest(self) -> str:
         """sha256 over what was sampled: ids, log-probs, policy version and response."""
-        arrays = [_blob(self.prompt_ids, "<i4"), _blob(self.completion_ids, "<i4"), _blob(self.logprobs, "<f4")]
+        arrays = [
+            encode_array(self.prompt_ids, "<i4"),
+            encode_array(self.completion_ids, "<i4"),
+            encode_array(self.logprobs, "<f4"),
+        ]
         # Left out where it is empty: digests of turns from before this column hold on.
         if self.token_versions is not None:
-            arrays.append(_blob(self.token_versions, "<i4"))
+            arrays.append(encode_array(self.token_versions, "<i4"))
         facts = json.dumps([self.policy_version, self.response], sort_keys=True, separators=(",", ":"))
-        return _sha256((*arrays, facts.encode()))
+        return hash_parts((*arrays, facts.encode()))
 
 
 class Feedback(Base):
@@ -267,10 +253,10 @@ class Sample(_Stateful):
         # As above: what is not there must not change the digests of older batches.
         if self.baseline is not None:
             facts += [self.baseline, self.scale]
-        arrays = [_blob(self.teacher_logprobs, "<f4"), _blob(self.plain_logprobs, "<f4")]
+        arrays = [encode_array(self.teacher_logprobs, "<f4"), encode_array(self.plain_logprobs, "<f4")]
         if self.topk_ids is not None:
-            arrays += [_blob(self.topk_ids, "<i4"), _blob(self.topk_logprobs, "<f4")]
-        return _sha256((json.dumps(facts).encode(), *arrays)).encode()
+            arrays += [encode_array(self.topk_ids, "<i4"), encode_array(self.topk_logprobs, "<f4")]
+        return hash_parts((json.dumps(facts).encode(), *arrays)).encode()
 
 
 class Batch(_Stateful):
@@ -329,7 +315,7 @@ class Event(Base):
     __tablename__ = "events"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
-    id: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True, init=False)
+    id: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True, init=False)
     at: Mapped[float] = mapped_column(default_factory=time.time)
     kind: Mapped[str] = mapped_column(index=True)
     subject: Mapped[str] = mapped_column(index=True)
@@ -338,21 +324,3 @@ class Event(Base):
 
 for _class in (Turn, Sample, Batch, Policy):
     states.enforce(_class.state, _class.transitions)
-
-
-def batch_digest(content: Iterable[tuple[Sample, Turn]]) -> str:
-    """sha256 over the content of a batch's samples, in their order."""
-    return _sha256(sample.content(turn) for sample, turn in content)
-
-
-def _blob(array: ArrayLike | None, dtype: str) -> bytes:
-    return b"-" if array is None else b"+" + np.asarray(array, dtype=dtype).tobytes()
-
-
-def _sha256(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        # Each with its length, so that moving a byte from one part to the next changes the digest.
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session as Transaction
 from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events
-from clawrl_trl.ledger.columns import Ids
+from clawrl_trl.ledger.columns import Ids, new_id
 from clawrl_trl.ledger.errors import AmbiguousName
-from clawrl_trl.ledger.schema import Feedback, Sample, Session, Turn, Verdict, new_id
+from clawrl_trl.ledger.schema import Feedback, Sample, Session, Turn, Verdict
 from clawrl_trl.messages import Json
 
 LEAST_PREFIX = 4

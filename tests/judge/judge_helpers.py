@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 
 from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn
 from clawrl_trl.ledger import Ledger, schema, turns
+from clawrl_trl.ledger.columns import new_id
 
 
 def render(messages: list[dict[str, Any]], generate: bool = True) -> list[int]:
@@ -162,7 +163,7 @@ def put_turn(
     messages = [{"role": "user", "content": request}]
     completion = [ord(one) for one in reply]
     defaults: dict[str, Any] = {
-        "completion_id": schema.new_id("chatcmpl"),
+        "completion_id": new_id("chatcmpl"),
         "messages": messages,
         "provenance": ["owner"],
         "sampling": {"temperature": 1.0},

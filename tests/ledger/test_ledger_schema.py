@@ -16,7 +16,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 
 from clawrl_trl.ledger import Ledger, events, policies, schema, turns
-from clawrl_trl.ledger.columns import FloatArray, IdArray, LongJSON, StorableText
+from clawrl_trl.ledger.columns import FloatArray, IdArray, LongJSON, StorableText, new_id
 from clawrl_trl.ledger.migrations import make_configuration
 
 SQLITE = sqlite.dialect()
@@ -118,7 +118,7 @@ def test_turns_are_numbered_in_order_and_numbers_are_not_used_again(ledger: Ledg
 
 
 def test_ids_sort_by_time() -> None:
-    ids = [schema.new_id("turn") for _ in range(100)]
+    ids = [new_id("turn") for _ in range(100)]
     assert ids == sorted(ids) and len(set(ids)) == 100
 
 
