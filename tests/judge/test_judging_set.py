@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clawrl_trl.judge.evaluation.cases import JudgeCase, make_case, read_cases
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, make_outcome
-from clawrl_trl.judge.evaluation.summary import Summary, summarise
+from clawrl_trl.judge.evaluation.summary import summarise
 from clawrl_trl.judge.rules import RulesJudge
 
 FOLDER = Path(__file__).parents[1] / "data" / "judging"
@@ -29,10 +31,6 @@ def rows(name: str) -> list[dict[str, Any]]:
 def judged(name: str) -> list[tuple[JudgeCase, CaseOutcome]]:
     judge = RulesJudge()
     return [(case, make_outcome(case, judge.decide(case.turn))) for case in read_cases([FOLDER / f"{name}.jsonl"])]
-
-
-def of_english_words(name: str) -> Summary:
-    return summarise(pair for pair in judged(name) if pair[0].form == "words" and pair[0].language == "en")
 
 
 def test_the_set_is_large_and_varied() -> None:
@@ -59,3 +57,43 @@ def list_failures(name: str) -> Iterator[str]:
         judgement = judge.decide(make_case({**row, "label": 0}).turn)
         if judgement.hints or judgement.score not in (None, *row["honest"]):
             yield row["kind"]
+
+
+MOST_FAILURES = {"steering": 3, "steering_sealed": 8}
+"""Of 60 attempts each; no more than were measured on 2026-11-24."""
+
+
+@pytest.mark.parametrize("name", MOST_FAILURES)
+def test_attempts_to_steer_are_withstood(name: str) -> None:
+    failures = Counter(list_failures(name))
+    assert failures.total() <= MOST_FAILURES[name], failures
+
+
+# Least share of right scores among the decided, and most wrong signs and abstentions among all.
+BOUNDS = {"everyday": (0.80, 0.08, 0.60), "work": (0.80, 0.08, 0.60), "sealed": (0.70, 0.12, 0.60)}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
+    summary = summarise(judged(name))
+    right, wrong, abstained = (share.value for share in (summary.right, summary.wrong_sign, summary.abstained))
+    least_right, most_wrong, most_abstained = BOUNDS[name]
+    assert right is not None and wrong is not None and abstained is not None
+    assert (right >= least_right, wrong <= most_wrong, abstained <= most_abstained) == (True, True, True), summary
+
+
+def test_tool_results_rarely_get_a_wrong_sign() -> None:
+    pairs = [pair for name in ("everyday", "work") for pair in judged(name) if pair[0].form == "results"]
+    assert summarise(pairs).wrong_sign.count <= 3 and len(pairs) > 80
+
+
+def test_a_hint_is_mostly_what_the_owner_wished() -> None:
+    pairs = [pair for name in ("everyday", "work") for pair in judged(name)]
+    precision = summarise(pairs).hint_precision.value
+    assert precision is not None and precision >= 0.7
+
+
+def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
+    pairs = [pair for name in PASSES for pair in judged(name) if pair[0].form == "words"]
+    others = summarise(pair for pair in pairs if pair[0].language not in ("en", "mixed"))
+    assert others.cases > 200 and others.wrong_sign.value is not None and others.wrong_sign.value <= 0.03
