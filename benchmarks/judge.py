@@ -115,7 +115,7 @@ def make_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = model.embed(encoder, model.tokenise(tokenizer, [message]))[0].numpy()
+            embedding = model.embed(encoder, model.tokenise(tokenizer, [(request, response, message)]))[0].numpy()
         return np.concatenate(
             [embedding * model.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
         )

@@ -3,7 +3,7 @@
 The classifier gets these numbers beside the sentence embeddings, because an embedding blurs exactly what decides
 a verdict: a negation, a "but" after the thanks, whether the numbers in the message are new (the next problem) or
 the old ones (the same request once more). Patterns, order and count of the cues (`CUES`) are part of the trained head:
-changing one, such as `task`, which knows the wording of homework, takes a new training.
+changing one takes a new training.
 """
 
 import re
@@ -69,8 +69,8 @@ CUES: dict[str, re.Pattern[str]] = {
             r"|do the next))\b"
         ),
         "task": (
-            r"\b(student|pupil) wrote\b|\bproblem:|\bcorrect answer\b|\bhow (many|much)\b.*\?"
-            r"|\bsolve\b|\bgrade\b"
+            r"\b(problem|task|question|ticket|text|input|given)s?\b ?\d*:|\bhow (many|much)\b.*\?"
+            r"|\b(solve|grade|calculate|translate|summari[sz]e)\b"
         ),
         "new_task_first": (
             r"^\W*((ok(ay)?|great|good|thanks?|thank you|perfect|nice|fine|cool|alright|now|then|and"
@@ -85,6 +85,33 @@ CUES: dict[str, re.Pattern[str]] = {
         ),
         "me": r"\bi('m| am|'ve| have| will|'ll)\b",
         "raw_error": r"\b\w+(Error|Exception)\b|command not found|permission denied|\berror:",
+        "you": r"\b(you|u|your|yours|you're|ur)\b",
+        "third_party": (
+            r"\b(my|our|the|that|this|his|her|their) (\w+ )?(boss|manager|client|customer|colleague|landlord|bank"
+            r"|airline|vendor|supplier|neighbou?rs?|team|office|company|people|guys?|train|agency|support|intern)\b"
+            r"|\b(he|she|they)('s|'ve|'re)?\b"
+        ),
+        "own_fault": (
+            r"\b(my (bad|fault|mistake|error|own)|sorry|oops|i (should(n't| not)? have|shouldve|forgot|misread"
+            r"|mixed up|mistyped)|silly me|on me)\b"
+        ),
+        "pause": r"^\W*(brb|one (sec|moment|minute)|a (sec|moment|minute)|hang on|hold on|wait|back|later|let me)\b",
+        "stop": r"\b(stop|abort|cancel|halt|undo|revert|don't|dont)\b",
+        "surrender": (
+            r"\b(forget (it|that|i)|never ?mind|give up|giving up|do it myself|by hand|someone else|drop it"
+            r"|leave it|waste of time|no point)\b"
+        ),
+        "extension": (
+            r"\b(also|another|one more|as well|too|in addition|same (for|with|again|thing))\b|^\W*(and|now)\b"
+        ),
+        "topic_change": r"\b(btw|by the way|unrelated|off.topic|different (thing|topic)|fyi|random)\b",
+        "late": r"\b(yesterday|last (week|time|night|month)|the other day|this morning|weeks? ago|earlier)\b",
+        "irony": (
+            r"\b(bravo|congrat\w*|genius|masterpiece|slow clap|thanks for nothing|thanks to you|just brilliant"
+            r"|well done|great job|oh (great|joy|wonderful|lovely|perfect)|impressive|fantastic|marvellous|splendid)\b"
+        ),
+        "quote": r"[\"“”«»]|\b(wrote|says|said|replied|told me)\b",
+        "exclaims": r"!",
         "happy_emoji": (
             "[\U0001f44d\U0001f600-\U0001f60e\U0001f929\U0001f970\U0001f389\U0001f64f\u2764\u2705\U0001f44f\U0001f4af]"
         ),
@@ -95,6 +122,12 @@ CUES: dict[str, re.Pattern[str]] = {
 }
 """Patterns counted in the first sentence and in the whole message; the order is the head's column order."""
 
+_CONCESSION = re.compile(
+    r"\b(i stand corrected|you('re| are| were|r) (absolutely |quite |both )?right|you had it right)\b", _FLAGS
+)
+_NEAR_MISS = re.compile(
+    r"^\W*((ok(ay)?|hm+|well|oh)\W+)?(almost|nearly|not (quite|yet|there)|still not|close,)", _FLAGS
+)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _COMMON = frozenset(
@@ -126,6 +159,12 @@ def is_about_reply(message: str) -> bool:
     return bool(re.search(r"\byou\b", message, _FLAGS)) or any(CUES[name].search(message) for name in against)
 
 
+def contradicts(message: str, score: int | None) -> bool:
+    """Return whether a message's words speak against a sign: who concedes doesn't object, "almost" is no approval."""
+    pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
+    return pattern is not None and bool(pattern.search(message))
+
+
 def compute_features(request: str, response: str, message: str) -> NDArray[np.float32]:
     """Compute the features of one message of the owner's: shape `(CUE_COUNT,)`, each in [0, 1]."""
     first = (split_sentences(message) or [""])[0]
@@ -148,6 +187,7 @@ def _measure_overlap(request: str, response: str, message: str) -> Sequence[floa
         len(_collect_words(response) & words) / max(1, len(words)),
         # The same words and no new number: the request once more.
         float(shared > 0.4 and not numbers - earlier),
+        float(response.rstrip(" *_)").endswith("?")),
     )
 
 
@@ -155,5 +195,5 @@ def _collect_words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text.lower()) if word not in _COMMON}
 
 
-FEATURE_COUNT = 2 * len(CUES) + 7
+FEATURE_COUNT = 2 * len(CUES) + 8
 """Length of what `compute_features` returns."""

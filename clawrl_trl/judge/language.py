@@ -1,12 +1,11 @@
 """Language of the owner's words: decides which messages the English classifier may read.
 
 Detection is py3langid's, offline from its wheel. Very short messages ("no", "ok", "super") belong to many languages
-and detection can't tell them apart: they count as English in words that the classifier was trained on, and only where
-the request before them isn't in another language; after such a request a message must be clearly English. What is
-undecided is not read. Nothing is loaded before the first message with letters.
+and detection can't tell them apart: they count as English in words of a list, and only where the request before them
+isn't in another language; after such a request a message must be clearly English. What is undecided is not read.
+Nothing is loaded before the first message with letters.
 """
 
-import json
 import re
 import unicodedata
 from functools import lru_cache
@@ -15,8 +14,8 @@ from typing import Any
 
 from clawrl_trl.judge import features
 
-TRAINING = Path(__file__).parent / "classifier" / "training.json"
-"""What the classifier was trained on."""
+WORDS = Path(__file__).with_name("english_words.txt")
+"""Words of which a message, however short, counts as English."""
 LEAST = 0.1
 """Least P(English) of a message that is read; 139 languages share the rest."""
 CLEAR = 0.7
@@ -100,8 +99,7 @@ def _is_known(word: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _load_vocabulary() -> frozenset[str]:
-    messages = json.loads(TRAINING.read_text(encoding="utf-8"))["messages"]
-    return frozenset(word for message in messages for word in _WORD.findall(extract_prose(message["text"])))
+    return frozenset(WORDS.read_text(encoding="utf-8").split())
 
 
 @lru_cache(maxsize=1)

