@@ -182,7 +182,7 @@ def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tenso
 
 
 @dataclass(frozen=True)
-class Batch:
+class EncodedTexts:
     """Tokens of some messages in their contexts, each array of shape `(batch, length)`.
 
     Attributes:
@@ -196,7 +196,7 @@ class Batch:
     message: "torch.Tensor"
 
 
-def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]]) -> Batch:
+def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]]) -> EncodedTexts:
     """Tokenize `(request, response, message)` into a padded batch.
 
     Of a long reply the beginning and the end are kept, of a request the beginning.
@@ -219,10 +219,10 @@ def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, st
     tokens = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
     places = torch.arange(longest)
     attention = (places < torch.tensor([[len(row)] for row in rows])).long()
-    return Batch(tokens, attention, (places < torch.tensor(lengths).unsqueeze(1)).long())
+    return EncodedTexts(tokens, attention, (places < torch.tensor(lengths).unsqueeze(1)).long())
 
 
-def embed(encoder: "torch.nn.Module", batch: Batch) -> "torch.Tensor":
+def embed(encoder: "torch.nn.Module", batch: EncodedTexts) -> "torch.Tensor":
     """Embed a batch: the mean over the message's tokens, of unit length, shape `(batch, 384)`."""
     hidden = encoder(input_ids=batch.tokens, attention_mask=batch.attention).last_hidden_state
     mask = batch.message.unsqueeze(-1)
