@@ -1,4 +1,4 @@
-"""SampledRow the next token, and the log-probability it was drawn with.
+"""Sampling of the next token, with the log-probability it was drawn with.
 
 The log-probabilities returned are those of the distribution sampled from: after bias, penalties, temperature and
 truncation, in float32. Training divides by them, so this file is where they must be right. A greedy row
