@@ -115,7 +115,7 @@ def test_clients_are_told_what_the_engine_takes(tmp_path: Path, asked: int | Non
         stop_engine(process)
 
 
-def test_the_last_knread_own_context_is_told_while_the_engine_is_away(tmp_path: Path) -> None:
+def test_the_last_known_context_is_told_while_the_engine_is_away(tmp_path: Path) -> None:
     process, engine = start_engine(tmp_path / "engine", model_name_or_path=str(MODEL_PATH))
     try:
         with running(tmp_path / "run", engine_client=EngineClient(engine.base_url, engine.key)) as rig:
