@@ -79,6 +79,7 @@ _GIVING_UP = re.compile(
 )
 """Who gives up tells no wish: what is announced is the owner's own plan."""
 _RAW_ERROR = re.compile(r"^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|command not found|\ATraceback\b|^\w+: \S+: ")
+_RESERVATION = re.compile(r"^(?:but keep|(?:but )?(?:i|we) still)\b|\ball the same\W*$", re.I)
 _NEXT_TIME = re.compile(
     r"\b((the )?next (time|one|reply|answer)|another time|in (the )?future|going forward|always|never"
     r"|could (have been|be)|would (have been|be) (nice|better|even|good|great)|(i'd|i would|i) (prefer|rather))\b",
@@ -111,6 +112,8 @@ def extract_hints(
         return []
     parts = [clean_sentence(sentence) for sentence in sentences if not _RAW_ERROR.search(sentence)]
     parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
+    # After a reservation the teacher would hold on to what was objected to: it tells what is to stay.
+    parts = [part for part in parts if not _RESERVATION.search(part)] or parts
     directive = [part for part in parts if is_directive(part)]
     hints: list[str] = []
     if directive:
