@@ -99,6 +99,8 @@ async def _judge(settings: ServeSettings, cases: Sequence[JudgeCase]) -> list[Ca
 def _find_other(name: str, settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
     """Judge the cases with a second judge, or take its stored outcomes."""
     if not Path(name).is_file():
+        if name == settings.judge and not settings.custom_rm_path:
+            raise UserError(f"--against {name} is the judge itself: name another, or a file that --save wrote.")
         return _evaluate(replace(settings, judge=name, custom_rm_path=None), cases)
     judge, stored = read_outcomes(Path(name))
     missing = [case.id for case in cases if case.id not in stored]

@@ -49,14 +49,15 @@ def limit_praise(
     earlier = _list_approvals(tx, turn, (time.time() if now is None else now) - DAY_S)
     if len(earlier) >= cap:
         return _abstain(judgement, f"{cap} approvals of this session count today already")
-    if any(is_near_duplicate(text, other) for text in words for texts in earlier for other in texts):
+    if any(is_near_duplicate(text, other) for text in words for other in _read_owner_words(tx, turn, earlier)):
         return _abstain(judgement, "the same praise counts once in a session and day")
     return judgement
 
 
-def _list_approvals(tx: Transaction, turn: JudgedTurn, since: float) -> list[list[str]]:
-    """List the owner's words of the session's other turns that words approved of since then."""
-    columns = (schema.Turn.next_state, schema.Turn.next_state_provenance, schema.Verdict.detail)
+def _list_approvals(tx: Transaction, turn: JudgedTurn, since: float) -> list[str]:
+    """List the ids of the session's other turns of which the owner's words have approved since then."""
+    # Without the messages, of which a long session may hold many megabytes: this runs inside a write transaction.
+    columns = (schema.Turn.id, schema.Turn.next_state_provenance, schema.Verdict.detail)
     query = select(*columns).join(schema.Verdict, schema.Verdict.turn_id == schema.Turn.id)
     query = query.where(
         schema.Turn.session_id == turn.session_id,
@@ -64,12 +65,21 @@ def _list_approvals(tx: Transaction, turn: JudgedTurn, since: float) -> list[lis
         schema.Verdict.score > 0,
         schema.Verdict.created_at > since,
     )
-    approvals = []
-    for row in tx.execute(query):
-        if row.detail.get("by") in BY_WORDS:
-            state, sources = tuple(row.next_state or ()), tuple(row.next_state_provenance or ())
-            approvals.append(replace(turn, next_state=state, next_state_provenance=sources).said_by("owner"))
-    return [texts for texts in approvals if texts]
+    return [
+        row.id
+        for row in tx.execute(query)
+        if row.detail.get("by") in BY_WORDS and "owner" in (row.next_state_provenance or ())
+    ]
+
+
+def _read_owner_words(tx: Transaction, turn: JudgedTurn, turn_ids: Iterable[str]) -> list[str]:
+    """Read what the owner said after these turns, fewer than the cap."""
+    columns = (schema.Turn.next_state, schema.Turn.next_state_provenance)
+    words: list[str] = []
+    for row in tx.execute(select(*columns).where(schema.Turn.id.in_(turn_ids))):
+        state, sources = tuple(row.next_state or ()), tuple(row.next_state_provenance or ())
+        words += replace(turn, next_state=state, next_state_provenance=sources).said_by("owner")
+    return words
 
 
 def _abstain(judgement: Judgement, reason: str) -> Judgement:

@@ -186,6 +186,7 @@ def test_the_llm_judge_is_evaluated_over_http(
         (["--judge", "off"], "judges nothing"),
         (["--judge", "llm"], "--judge_url"),
         (["--against", "nobody"], "unknown"),
+        (["--against", "rules"], "the judge itself"),
         (["--against", __file__], "no stored outcomes"),
     ],
 )

@@ -4,10 +4,11 @@ They are stored without any text of a case, so that results of a set that nobody
 """
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.evaluation.cases import JudgeCase
@@ -36,6 +37,17 @@ class CaseOutcome:
     has_hint: bool = False
     is_right_hint: bool = False
     failure: str = ""
+
+
+@dataclass(frozen=True)
+class StoredOutcomes:
+    """Content of a file of outcomes: the judge's name, and its outcomes."""
+
+    judge: str
+    outcomes: list[CaseOutcome]
+
+
+_STORED = TypeAdapter(StoredOutcomes)
 
 
 async def judge_cases(judge: Judge, cases: Sequence[JudgeCase], workers: int = 4) -> list[CaseOutcome]:
@@ -91,8 +103,7 @@ def read_confidence(judgement: Judgement, score: int | None) -> float | None:
 
 def write_outcomes(path: Path, judge: str, outcomes: Sequence[CaseOutcome]) -> None:
     """Store a judge's outcomes."""
-    rows = [asdict(outcome) for outcome in outcomes]
-    path.write_text(json.dumps({"judge": judge, "outcomes": rows}, indent=1), encoding="utf-8")
+    path.write_bytes(_STORED.dump_json(StoredOutcomes(judge, list(outcomes)), indent=1))
 
 
 def read_outcomes(path: Path) -> tuple[str, dict[str, CaseOutcome]]:
@@ -102,10 +113,7 @@ def read_outcomes(path: Path) -> tuple[str, dict[str, CaseOutcome]]:
         UserError: If the file can't be read or holds something else.
     """
     try:
-        content: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        rows = content["outcomes"]
-        assert isinstance(rows, list)
-        outcomes = [CaseOutcome(**row) for row in rows]
-        return str(content["judge"]), {outcome.id: outcome for outcome in outcomes}
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        stored = _STORED.validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} holds no stored outcomes: write some with 'clawrl judge eval … --save'.") from error
+    return stored.judge, {outcome.id: outcome for outcome in stored.outcomes}
