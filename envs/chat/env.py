@@ -171,11 +171,12 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chat, reply = self._chat, str(tensordict["action"])
+        chat.thumbs = None
         if chat.drop_reason:  # there was no opening; TorchRL refuses a reset that is done
             return self._drop(chat.drop_reason)
         if not reply.strip():
             return self._count_silence()
-        chat.silences, chat.thumbs = 0, None
+        chat.silences = 0
         chat.messages.append({"role": "assistant", "content": reply})
         if chat.approved:
             return self._observe(terminated=True, truncated=False, reward=0.0)

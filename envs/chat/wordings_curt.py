@@ -7,11 +7,13 @@ CURT_REQUESTS: Sequence[str] = (
 )  # fmt: skip
 CURT_OBJECTIONS: Mapping[str, Sequence[str]] = {
     "any": (
-        "no.", "nope", "not like that", "plain text.", "plain text pls", "too fancy", "just sentences", "no formatting",
-        "no markdown", "less formatting", "sounds like a bot", "normal text.", "plain sentences", "shorter.",
+        "no.", "nope", "not like that", "plain text.", "plain text pls", "too fancy", "just sentences",
+        "no formatting", "no markdown", "less formatting", "sounds like a bot", "normal text.", "plain sentences",
+        "shorter.",
     ),
     "bold": (
-        "drop the bold", "no bold", "no bold pls", "bold off", "no asterisks", "why bold?", "unbold it", "lose the stars",
+        "drop the bold", "no bold", "no bold pls", "bold off", "no asterisks", "why bold?", "unbold it",
+        "lose the stars",
     ),
     "list": ("no lists", "no list.", "not a list", "one paragraph", "sentences, not a list", "why a list?"),
     "step_label": (
@@ -28,6 +30,6 @@ CURT_OBJECTIONS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 CURT_AGAIN: Sequence[str] = ("", "", "", "again:", "no.", "still.", "come on,", "once more:")
 CURT_APPROVALS: Sequence[str] = (
-    "ok", "fine", "thx", "good.", "k", "ok thx", "yep", "works", "great", "ty", "good enough", "👍", "better", "perfect",
-    "nice", "that works", "ok, next", "done, thx", "yes.", "cool",
+    "ok", "fine", "thx", "good.", "k", "ok thx", "yep", "works", "great", "ty", "good enough", "👍", "better",
+    "perfect", "nice", "that works", "ok, next", "done, thx", "yes.", "cool",
 )  # fmt: skip

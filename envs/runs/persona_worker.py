@@ -67,8 +67,8 @@ def play(
 
     Returns:
         All rows on record, in the order they were played: `index`, `session_id`, `first_score`, `correct` (of
-        the first reply), `scores` and `thumbs` (of each reply), `turns`, `approved`, `dropped` (why it was, where replies or
-        the persona stopped), `policy_version` (of the first reply),
+        the first reply), `scores` and `thumbs` (of each reply), `turns`, `approved`,
+        `dropped` (why it was, where replies or the persona stopped), `policy_version` (of the first reply),
         `requests`, `failed`, `ttft_s` (of each streamed reply), `total_s` (of each), `started_at`, `wall_s`.
 
     Raises:
