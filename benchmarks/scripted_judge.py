@@ -26,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 TIMEOUT = 30.0
 """Longest wait for a client's next byte, in seconds."""
 _MARK = re.compile(r"lines that carry the mark (\w+)")
-_SENTENCE_END = re.compile(r"[.!?:]+")
+_SENTENCE_END = re.compile(r"[.!?:,]+")
 CONTAINED_WORDS = 2
 """Fewest words of an objection that counts also as part of a sentence."""
 
