@@ -51,7 +51,7 @@ class PersonaActor(GatewayPolicy):
             except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
                 raise UserError("the gateway refuses thumbs with this key: set CLAWRL_FEEDBACK_KEY.") from error
             except openai.NotFoundError:
-                self.requests -= 1  # not a failure: the reply is still on its way to the ledger
+                # Not a failure: the reply may still be on its way to the ledger.
                 self.stopped.wait(POLL_SECONDS)
             except TRANSPORT_ERRORS as error:
                 self.count_failure(error)
