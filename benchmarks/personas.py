@@ -6,8 +6,9 @@
 Each cell is one run of `examples/train.py` in a folder of its own. The control replaces the judge by random
 signs (`benchmarks/controls.py`); a control that passes means that the benchmark measures something else than
 learning. A bilingual persona has cells of two judges: the embedded one, which reads English, and a language model
-whose votes are scripted (`benchmarks/scripted_judge.py`). Writes `personas.json` and `personas.md`, or for other
-personas files that are named after them; finished cells are kept, so the benchmark can be interrupted.
+whose votes are scripted (`benchmarks/scripted_judge.py`). Writes `personas.json` and `personas.md`, or
+`personas_others` where others than student and teacher play; finished cells are kept, so the benchmark can be
+interrupted.
 """
 
 import argparse
@@ -96,8 +97,7 @@ def summarise(rows: list[Row]) -> str:
                 for row in rows
                 if row["method"] == method and row["persona"] == persona
             ]
-            if interactions:
-                lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(interactions):g}")
+            lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(interactions):g}")
     return "\n".join(lines)
 
 
@@ -131,8 +131,9 @@ def main() -> int:
         f"`python benchmarks/personas.py --engine {arguments.engine}`, {minutes:.0f} minutes.\n\n"
         f"{summarise(learned)}\n\n{table}\n"
     )
-    others = () if tuple(arguments.personas) == PERSONAS else arguments.personas
-    name = "_".join(["personas", *others, *([] if arguments.engine == "transformers" else [arguments.engine])])
+    name = "personas" if set(arguments.personas) <= set(PERSONAS) else "personas_others"
+    if arguments.engine != "transformers":
+        name = f"{name}_{arguments.engine}"
     write_results(arguments.out, name, rows, page)
     failed = [row for row in learned if find_shortfalls(row)]
     passed_controls = [row for row in rows if row not in learned and not find_shortfalls(row)]
