@@ -27,6 +27,7 @@ TIMEOUT = 30.0
 """Longest wait for a client's next byte, in seconds."""
 _MARK = re.compile(r"lines that carry the mark (\w+)")
 _SENTENCE_END = re.compile(r"[.!?:,]+")
+_PHRASE_END = re.compile(r"(?<=[.!?])\s+")
 CONTAINED_WORDS = 2
 """Fewest words of an objection that counts also as part of a sentence."""
 
@@ -54,15 +55,17 @@ class Piece:
 
 
 def list_objections() -> Iterator[str]:
-    """Each phrase with which a persona objects."""
+    """Each phrase with which a persona objects, or that it adds to an objection."""
     for by_fault in (wordings.STUDENT_OBJECTIONS, wordings.TEACHER_OBJECTIONS, wordings_curt.CURT_OBJECTIONS):
         for phrases in by_fault.values():
             yield from phrases
     yield from wordings.STUDENT_MISSING
+    yield from filter(None, wordings.STUDENT_KEEP)
     for language in (wordings_bilingual.GERMAN, wordings_bilingual.SPANISH):
         for phrases in language.objections.values():
             yield from phrases
         yield from language.missing
+        yield from filter(None, language.keep)
 
 
 def list_approvals() -> Iterator[str]:
@@ -84,7 +87,12 @@ class ScriptedJudge:
 
     def __init__(self, table: Mapping[str, int] | None = None) -> None:
         self.table = {normalise(text): score for text, score in (table or {}).items()}
-        self._objections = {normalise(phrase) for phrase in list_objections()}
+        # Sentence by sentence: of a message that seems to report what somebody said, the prompt shows the rest alone.
+        objections = [
+            *list_objections(),
+            *(part for phrase in list_objections() for part in _PHRASE_END.split(phrase)),
+        ]
+        self._objections = {normalise(phrase) for phrase in objections}
         self._approvals = {normalise(phrase) for phrase in list_approvals()}
 
     def vote(self, messages: Sequence[Mapping[str, Any]]) -> str:

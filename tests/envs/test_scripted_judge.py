@@ -45,6 +45,9 @@ def test_it_knows_what_the_personas_mean(name: str) -> None:
         meant = 1 if reply == PLAIN else -1
         texts = {user.react(task, reply, 1 + seed % 2, random.Random(seed)).text for seed in range(300)}
         assert [text for text in texts if judge.read_words(text) != meant] == []
+        # "An AI wrote this" passes for a report of another's words, which the prompt leaves out.
+        prompts = [build_prompt(make_turn(reply, text)) for text in texts if "an AI wrote this" not in text]
+        assert {json.loads(judge.vote(prompt))["score"] for prompt in prompts} == {meant}
 
 
 def test_the_teacher_is_known_too() -> None:
