@@ -128,7 +128,8 @@ def main() -> int:
         f"# Personas: does the model learn from its chats?\n\n{describe_setting()}. "
         f"Engine {arguments.engine}. {arguments.interactions} interactions a run, {arguments.eval_problems} held-out "
         f"problems before and after, sampled at the serving temperature, {arguments.jobs} run(s) at a time. "
-        f"`python benchmarks/personas.py --engine {arguments.engine}`, {minutes:.0f} minutes.\n\n"
+        f"`python benchmarks/personas.py --engine {arguments.engine} --personas {' '.join(arguments.personas)} "
+        f"--methods {' '.join(arguments.methods)}`, {minutes:.0f} minutes.\n\n"
         f"{summarise(learned)}\n\n{table}\n"
     )
     name = "personas" if set(arguments.personas) <= set(PERSONAS) else "personas_others"
