@@ -1,10 +1,14 @@
 """Does the model learn from its chats? Every method, persona and seed, and controls that must not learn.
 
     python benchmarks/personas.py --out benchmarks/results
+    python benchmarks/personas.py --personas thumbs noisy_student curt bilingual --methods combine --controls
 
 Each cell is one run of `examples/train.py` in a folder of its own. The control replaces the judge by random
 signs (`benchmarks/controls.py`); a control that passes means that the benchmark measures something else than
-learning. Writes `personas.json` and `personas.md`; finished cells are kept, so the benchmark can be interrupted.
+learning. A bilingual persona has cells of two judges: the embedded one, which reads English, and a language model
+whose votes are scripted (`benchmarks/scripted_judge.py`). Writes `personas.json` and `personas.md`, or
+`personas_others` where others than student and teacher play; finished cells are kept, so the benchmark can be
+interrupted.
 """
 
 import argparse
@@ -12,15 +16,19 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from check_run import find_shortfalls
 from processes import CONTROLS, run_training
 from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
+from scripted_judge import ScriptedJudge, serve_judge
 from tqdm import tqdm
 
 METHODS = ("binary", "opd", "combine")
 PERSONAS = ("student", "teacher")
+JUDGES = {"bilingual": ("rules", "scripted")}
+"""The judges of a persona's cells, where they are others than the embedded one."""
 COLUMNS = (
     "persona", "method", "seed", "score_before", "score_after", "correct_before", "correct_after",
     "interactions_to_hold", "policy_versions", "samples_trained", "failed_requests", "wall_s",
@@ -28,30 +36,68 @@ COLUMNS = (
 DIGITS = {"correct_before": 3, "correct_after": 3, "wall_s": 0}
 
 
-def run(folder: Path, persona: str, method: str, seed: int, control: bool, arguments: argparse.Namespace) -> Row:
+@dataclass(frozen=True)
+class Cell:
+    """One run of the benchmark; `judge` is `rules`, `scripted`, or `random` for a control."""
+
+    persona: str
+    method: str
+    seed: int
+    judge: str = "rules"
+
+    @property
+    def folder(self) -> str:
+        """Name of its run folder."""
+        suffix = {"rules": "", "random": "-control"}.get(self.judge, f"-{self.judge}")
+        return f"{self.persona}-{self.method}{suffix}-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """The method as the table shows it."""
+        suffix = {"rules": "", "random": ", random signs"}.get(self.judge, f", {self.judge} judge")
+        return f"{self.method}{suffix}"
+
+
+def list_cells(arguments: argparse.Namespace) -> list[Cell]:
+    """The runs that were asked for, the controls last."""
+    learning = [
+        Cell(persona, method, seed, judge)
+        for persona in arguments.personas
+        for judge in JUDGES.get(persona, ("rules",))
+        for method in arguments.methods
+        for seed in arguments.seeds
+    ]
+    controls = [
+        Cell(persona, "combine", seed, "random") for persona in arguments.personas for seed in arguments.controls
+    ]
+    return learning + controls
+
+
+def run(cell: Cell, arguments: argparse.Namespace, judge_url: str) -> Row:
     """Run one cell, or read its result if it is there."""
     flags = [
-        *("--persona", persona, "--method", method, "--seed", str(seed), "--engine", arguments.engine),
+        *("--persona", cell.persona, "--method", cell.method, "--seed", str(cell.seed), "--engine", arguments.engine),
         *("--interactions", str(arguments.interactions), "--eval_problems", str(arguments.eval_problems)),
     ]
-    if control:
+    if cell.judge == "random":
         flags += ["--custom_rm_path", f"{CONTROLS}:random_sign"]
-    row = run_training(folder, *flags, timeout=1800)
-    return row | {"method": f"{method}, random signs" if control else method}
+    if cell.judge == "scripted":
+        flags += ["--judge", "llm", "--judge_url", judge_url]
+    row = run_training(arguments.runs / cell.folder, *flags, timeout=1800)
+    return row | {"method": cell.title}
 
 
 def summarise(rows: list[Row]) -> str:
     """List the median interactions until the style held, by method and persona."""
     lines = []
-    for persona in PERSONAS:
-        for method in METHODS:
+    for persona in dict.fromkeys(row["persona"] for row in rows):
+        for method in dict.fromkeys(row["method"] for row in rows if row["persona"] == persona):
             interactions = [
                 row["interactions_to_hold"] or float("inf")
                 for row in rows
                 if row["method"] == method and row["persona"] == persona
             ]
-            if interactions:
-                lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(interactions):g}")
+            lines.append(f"- {persona}, {method}: median interactions to hold {statistics.median(interactions):g}")
     return "\n".join(lines)
 
 
@@ -70,17 +116,11 @@ def main() -> int:
     parser.add_argument("--engine", default="transformers")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     arguments = parser.parse_args()
-    cells = [(p, m, s, False) for p in arguments.personas for m in arguments.methods for s in arguments.seeds]
-    cells += [(p, "combine", s, True) for p in arguments.personas for s in arguments.controls]
-
-    def play(cell: tuple[str, str, int, bool]) -> Row:
-        persona, method, seed, control = cell
-        folder = arguments.runs / f"{persona}-{method}{'-control' if control else ''}-{seed}"
-        return run(folder, persona, method, seed, control, arguments)
-
+    cells = list_cells(arguments)
     started = time.monotonic()
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        rows = list(tqdm(pool.map(play, cells), total=len(cells), desc="runs"))
+    with serve_judge(ScriptedJudge()) as judge_url, ThreadPoolExecutor(arguments.jobs) as pool:
+        played = pool.map(lambda cell: run(cell, arguments, judge_url), cells)
+        rows = list(tqdm(played, total=len(cells), desc="runs"))
     minutes = (time.monotonic() - started) / 60
     learned = [row for row in rows if "random" not in row["method"]]
     table = make_table(COLUMNS, rows, lambda row: "; ".join(find_shortfalls(row)) or "pass", DIGITS)
@@ -88,10 +128,13 @@ def main() -> int:
         f"# Personas: does the model learn from its chats?\n\n{describe_setting()}. "
         f"Engine {arguments.engine}. {arguments.interactions} interactions a run, {arguments.eval_problems} held-out "
         f"problems before and after, sampled at the serving temperature, {arguments.jobs} run(s) at a time. "
-        f"`python benchmarks/personas.py --engine {arguments.engine}`, {minutes:.0f} minutes.\n\n"
+        f"`python benchmarks/personas.py --engine {arguments.engine} --personas {' '.join(arguments.personas)} "
+        f"--methods {' '.join(arguments.methods)}`, {minutes:.0f} minutes.\n\n"
         f"{summarise(learned)}\n\n{table}\n"
     )
-    name = "personas" if arguments.engine == "transformers" else f"personas_{arguments.engine}"
+    name = "personas" if set(arguments.personas) <= set(PERSONAS) else "personas_others"
+    if arguments.engine != "transformers":
+        name = f"{name}_{arguments.engine}"
     write_results(arguments.out, name, rows, page)
     failed = [row for row in learned if find_shortfalls(row)]
     passed_controls = [row for row in rows if row not in learned and not find_shortfalls(row)]

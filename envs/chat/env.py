@@ -30,7 +30,7 @@ from torchrl.envs import EnvBase
 
 from clawrl_trl.envs.base.specs import make_count_spec, make_flag_spec, make_text_spec, set_step_specs
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
-from clawrl_trl.envs.chat.personas import Mood, Persona, PersonaGone, PersonaTask
+from clawrl_trl.envs.chat.personas import Mood, Persona, PersonaGone, PersonaTask, RatingPersona, Thumbs
 from clawrl_trl.envs.chat.problems import Split
 
 MAX_SILENCES = 3
@@ -47,6 +47,7 @@ class _ChatState:
         messages (`list[dict]`): The conversation, chat API.
         turn (`int`): Messages the person has sent.
         failed (`int`): Replies that did not arrive; `silences` counts those in a row.
+        thumbs (`int`, *optional*): The person's thumb for the last reply.
         drop_reason (`str`): Why the episode is dropped; empty while it counts.
     """
 
@@ -59,6 +60,7 @@ class _ChatState:
     silences: int = 0
     approved: bool = False
     correct: bool = False
+    thumbs: Thumbs | None = None
     drop_reason: str = ""
 
 
@@ -67,8 +69,8 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
 
     An episode is one session. The person asks, reads the reply, objects or approves in its next message, and
     reads the reply to that too. It ends (`terminated`) with the reply to an approval or to the last of
-    `max_turns` messages, and early (`truncated`) when it is dropped, because replies stop arriving or the person can't
-    go on.
+    `max_turns` messages, or when the person leaves without a word, and early (`truncated`) when it is dropped,
+    because replies stop arriving or the person can't go on.
 
     TensorDict keys (batch size `()`; tensors have shape `(1,)`, texts are non-tensor strings):
 
@@ -80,6 +82,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
     | `mood` | text | how the person feels, see [`clawrl_trl.envs.chat.personas.Mood`] |
     | `turn` | int64 | messages the person has sent |
     | `approved`, `correct` | bool | whether the last reply has the person's approval; is right in substance |
+    | `thumbs` | int64 | the person's thumb for the last reply, 1 or -1; 0 for none |
     | `failed` | int64 | replies that did not arrive |
     | `dropped`, `reason` | bool, text | whether the episode is dropped, and why |
     | `action` (input) | text | the reply; empty: none arrived |
@@ -89,7 +92,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
     A reply that merely acknowledges an approval is worth 0.
 
     Args:
-        persona (`str` or [`Persona`]): The simulated user: `"student"`, `"teacher"`, a YAML file that describes
+        persona (`str` or [`Persona`]): The simulated user: the name of a scripted one, a YAML file that describes
             one, an [`clawrl_trl.envs.LLMPersona`], or your own.
         seed (`int`, *optional*, defaults to `0`): Seeds problems and wordings. The n-th episode of a seed is
             always the same.
@@ -139,6 +142,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
             turn=make_count_spec(device),
             approved=make_flag_spec(device),
             correct=make_flag_spec(device),
+            thumbs=make_count_spec(device),
             failed=make_count_spec(device),
             dropped=make_flag_spec(device),
         )
@@ -167,6 +171,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         chat, reply = self._chat, str(tensordict["action"])
+        chat.thumbs = None
         if chat.drop_reason:  # there was no opening; TorchRL refuses a reset that is done
             return self._drop(chat.drop_reason)
         if not reply.strip():
@@ -184,11 +189,15 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
         chat = self._chat
         reward = chat.person.style(self.task, reply).score
         chat.correct = chat.person.correct(self.task, reply)
+        if isinstance(chat.person, RatingPersona):
+            chat.thumbs = chat.person.rate(self.task, reply, chat.words)
         if chat.turn >= self.max_turns:
             return self._observe(terminated=True, truncated=False, reward=reward)
         self._wait_think_time()
         reaction = chat.person.react(self.task, reply, chat.turn, chat.words)
         chat.approved, chat.mood = reaction.satisfied, reaction.mood
+        if not reaction.text:
+            return self._observe(terminated=True, truncated=False, reward=reward)
         self._send_message(reaction.text)
         return self._observe(terminated=False, truncated=False, reward=reward)
 
@@ -229,6 +238,7 @@ class ChatEnv(EnvBase):  # type: ignore[misc]
             "turn": torch.tensor([chat.turn]),
             "approved": torch.tensor([chat.approved]),
             "correct": torch.tensor([chat.correct]),
+            "thumbs": torch.tensor([chat.thumbs or 0]),
             "failed": torch.tensor([chat.failed]),
             "dropped": torch.tensor([bool(chat.drop_reason)]),
             "done": torch.tensor([terminated or truncated]),

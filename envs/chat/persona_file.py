@@ -21,10 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from clawrl_trl.envs.chat.llm_persona import NAME, LLMPersona
 from clawrl_trl.envs.chat.personas import PERSONAS, Mood, Persona
+from clawrl_trl.envs.chat.students import STUDENTS
 from clawrl_trl.envs.chat.user_model import UserModel
 from clawrl_trl.errors import UserError
 
 PERSONA_KEY = "CLAWRL_PERSONA_KEY"
+SCRIPTED = {**PERSONAS, **STUDENTS}
+"""The scripted personas by name."""
 
 
 class _File(BaseModel):
@@ -61,11 +64,11 @@ def persona(name: str) -> Persona:
     Raises:
         UserError: If there is none, or the file is wrong.
     """
-    if name in PERSONAS:
-        return PERSONAS[name]()
+    if name in SCRIPTED:
+        return SCRIPTED[name]()
     if name.endswith((".yaml", ".yml")):
         return read_persona(name)
-    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(PERSONAS)}, or a YAML file that describes one.")
+    raise UserError(f"--persona {name!r} is unknown: use {' or '.join(SCRIPTED)}, or a YAML file that describes one.")
 
 
 def read_persona(path: str | Path) -> LLMPersona:
@@ -82,8 +85,8 @@ def read_persona(path: str | Path) -> LLMPersona:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"--persona {path}: {where + ': ' if where else ''}{first['msg']}.") from None
-    if description.rules is not None and description.rules not in PERSONAS:
-        raise UserError(f"--persona {path}: rules {description.rules!r} is unknown: use {' or '.join(PERSONAS)}.")
+    if description.rules is not None and description.rules not in SCRIPTED:
+        raise UserError(f"--persona {path}: rules {description.rules!r} is unknown: use {' or '.join(SCRIPTED)}.")
     if description.key_env is not None and not os.environ.get(description.key_env):
         raise UserError(f"--persona {path}: key_env names {description.key_env}, which is not set: export it.")
     model = UserModel(
@@ -100,5 +103,5 @@ def read_persona(path: str | Path) -> LLMPersona:
         tastes=description.tastes,
         mood=description.mood,
         heldout=description.heldout,
-        rules=None if description.rules is None else PERSONAS[description.rules](),
+        rules=None if description.rules is None else SCRIPTED[description.rules](),
     )

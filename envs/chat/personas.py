@@ -9,7 +9,7 @@ ledger or the judge.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 from clawrl_trl.envs.chat import answers, styles, wordings
 from clawrl_trl.envs.chat.problems import Problem, Split, draw_problems
@@ -44,7 +44,7 @@ class Reaction:
     """A persona's next message.
 
     Attributes:
-        text (`str`): What it says.
+        text (`str`): What it says; empty when it leaves without a word, which ends the conversation.
         mood (`str`): How it feels, see [`Mood`].
         satisfied (`bool`): Whether the reply is what it wanted, which ends the conversation; else it objects.
     """
@@ -87,6 +87,17 @@ class Persona(Protocol):
         """Return whether the reply is right in substance."""
 
 
+Thumbs = Literal[-1, 1]
+
+
+@runtime_checkable
+class RatingPersona(Persona, Protocol):
+    """A persona that also presses a thumb for replies, which is sent to the gateway as explicit feedback."""
+
+    def rate(self, task: PersonaTask, reply: str, rng: random.Random) -> Thumbs | None:
+        """The thumb for a reply, up (1) or down (-1); `None` where it presses none."""
+
+
 class Student:
     """Wants help with a homework problem in plain sentences that keep every step.
 
@@ -111,25 +122,26 @@ class Student:
         return wordings.compose_message(rng, [request], [task.question], wordings.STUDENT_CLOSINGS)
 
     def react(self, task: PersonaTask, reply: str, turn: int, rng: random.Random) -> Reaction:
-        faults = self.style(task, reply).faults
-        if not faults:
-            return Reaction(self._approval(rng), "pleased", True)
-        # The other objections end by asking to keep the steps, and here are none.
-        if faults == ("no_steps",):
-            objection = wordings.compose_sentence(rng, _list_openers(turn), wordings.STUDENT_MISSING)
-            return Reaction(
-                wordings.compose_message(rng, [objection], wordings.STUDENT_MISSING_ENDS), _choose_mood(turn), False
-            )
-        objection = wordings.compose_sentence(
-            rng, _list_openers(turn), _list_phrases(wordings.STUDENT_OBJECTIONS, faults, rng)
-        )
-        return Reaction(wordings.compose_message(rng, [objection], wordings.STUDENT_KEEP), _choose_mood(turn), False)
+        return self._react_to(self.style(task, reply).faults, turn, rng)
 
     def style(self, task: PersonaTask, reply: str) -> StyleReport:
         return styles.check_student_style(reply)
 
     def correct(self, task: PersonaTask, reply: str) -> bool:
         return answers.extract_answer(reply) == task.answer
+
+    def _react_to(self, faults: Sequence[str], turn: int, rng: random.Random) -> Reaction:
+        if not faults:
+            return Reaction(self._approval(rng), "pleased", True)
+        return Reaction(self._objection(faults, turn, rng), _choose_mood(turn), False)
+
+    def _objection(self, faults: Sequence[str], turn: int, rng: random.Random) -> str:
+        # The other objections end by asking to keep the steps, and here are none.
+        missing = tuple(faults) == ("no_steps",)
+        phrases = wordings.STUDENT_MISSING if missing else list_phrases(wordings.STUDENT_OBJECTIONS, faults, rng)
+        objection = wordings.compose_sentence(rng, _list_openers(turn), phrases)
+        ends = wordings.STUDENT_MISSING_ENDS if missing else wordings.STUDENT_KEEP
+        return wordings.compose_message(rng, [objection], ends)
 
     def _approval(self, rng: random.Random) -> str:
         if rng.random() < self.moves_on:
@@ -173,7 +185,7 @@ class Teacher:
         if not faults:
             return Reaction(self._approval(rng), "pleased", True)
         objection = wordings.compose_sentence(
-            rng, _list_openers(turn), _list_phrases(wordings.TEACHER_OBJECTIONS, faults, rng)
+            rng, _list_openers(turn), list_phrases(wordings.TEACHER_OBJECTIONS, faults, rng)
         )
         return Reaction(wordings.compose_message(rng, [objection], wordings.TEACHER_ENDS), _choose_mood(turn), False)
 
@@ -214,7 +226,7 @@ def _list_openers(turn: int) -> Sequence[str]:
     return wordings.OBJECTION_STARTS if turn == 1 else wordings.AGAIN
 
 
-def _list_phrases(by_fault: Mapping[str, Sequence[str]], faults: Sequence[str], rng: random.Random) -> Sequence[str]:
+def list_phrases(by_fault: Mapping[str, Sequence[str]], faults: Sequence[str], rng: random.Random) -> Sequence[str]:
     """Phrases about one of the faults, or, as people do, about the style as a whole."""
     covered = [fault for fault in faults if fault in by_fault]
     several = len(covered) > 1 or not covered

@@ -35,7 +35,7 @@ class PersonaOptions(RunOptions, PersonaArguments):
     """Options of a persona's chats: its flags, and who it is.
 
     Args:
-        persona (`str`, *optional*, defaults to `"student"`): `student`, `teacher`, or a YAML file that describes one.
+        persona (`str`, *optional*, defaults to `"student"`): Name of a scripted one, or a YAML file.
         stream_share (`float`, *optional*, defaults to `0.5`): Share of the requests that stream.
         patience (`float`, *optional*, defaults to `60.0`): Longest wait for a gateway that went away, in seconds.
         sampling (`dict`, *optional*): Sampling parameters of every request.

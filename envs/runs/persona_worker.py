@@ -19,10 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from clawrl_trl.config.api_keys import read_client_key
 from clawrl_trl.custom import load_callable
-from clawrl_trl.envs.base.actor import GatewayPolicy, Generate
+from clawrl_trl.envs.base.actor import Generate
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.chat.personas import Persona
 from clawrl_trl.envs.runs.interactions import Interactions
+from clawrl_trl.envs.runs.persona_actor import PersonaActor
 from clawrl_trl.envs.runs.persona_options import PersonaOptions
 from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import UserError, run_main
@@ -66,8 +67,8 @@ def play(
 
     Returns:
         All rows on record, in the order they were played: `index`, `session_id`, `first_score`, `correct` (of
-        the first reply), `scores` (of each reply), `turns`, `approved`, `dropped` (why it was, where replies or
-        the persona stopped), `policy_version` (of the first reply),
+        the first reply), `scores` and `thumbs` (of each reply), `turns`, `approved`,
+        `dropped` (why it was, where replies or the persona stopped), `policy_version` (of the first reply),
         `requests`, `failed`, `ttft_s` (of each streamed reply), `total_s` (of each), `started_at`, `wall_s`.
 
     Raises:
@@ -78,7 +79,7 @@ def play(
     if not missing:
         return record.rows
     persona = persona or load_persona(options.persona)
-    actor = GatewayPolicy(
+    actor = PersonaActor(
         base_url or find_gateway(run, options.patience),
         api_key=key,
         model=model,
@@ -103,7 +104,7 @@ def play(
 
 
 def _play_chats(
-    actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions
+    actor: PersonaActor, persona: Persona, indices: Sequence[int], options: PersonaOptions
 ) -> Iterator[Json]:
     from clawrl_trl.envs.chat.env import MAX_SILENCES, ChatEnv  # torch: only when it is needed
 
@@ -119,12 +120,13 @@ def _play_chats(
     env.close()
 
 
-def _play_session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
+def _play_session(env: "ChatEnv", actor: PersonaActor, max_steps: int) -> Json:
     """Play one session; returns its row, without the index."""
     requests, failures = actor.requests, actor.failures
     started_at, started = time.time(), time.perf_counter()
     rollout = env.rollout(max_steps, actor)
     steps = [rollout[step] for step in range(len(rollout))]
+    actor.rate(int(steps[-1]["next", "thumbs"]))
     answered = [step for step in steps if step["action"].strip()]
     first = answered[0] if answered else None
     version = int(first["policy_version"]) if first is not None else -1
@@ -134,6 +136,7 @@ def _play_session(env: "ChatEnv", actor: GatewayPolicy, max_steps: int) -> Json:
         "first_score": None if first is None else _read_score(first),
         "correct": None if first is None or _read_score(first) is None else bool(first["next", "correct"]),
         "scores": [score for step in answered if not step["approved"] and (score := _read_score(step)) is not None],
+        "thumbs": [thumbs for step in answered if (thumbs := int(step["next", "thumbs"]))],
         "turns": int(steps[-1]["next", "turn"]),
         "approved": bool(steps[-1]["next", "approved"]),
         "dropped": steps[-1]["next", "reason"] or None,
@@ -154,7 +157,7 @@ def _read_score(step: Any) -> float | None:
 
 
 def _play_own_rollout(
-    rollout: PersonaRollout, actor: GatewayPolicy, persona: Persona, indices: Sequence[int], options: PersonaOptions
+    rollout: PersonaRollout, actor: PersonaActor, persona: Persona, indices: Sequence[int], options: PersonaOptions
 ) -> Iterator[Json]:
     blank = dict.fromkeys(("session_id", "correct", "policy_version")) | {"requests": 0, "failed": 0}
     # Another seed for what is left, or a run that goes on would pose its first problems again.

@@ -80,6 +80,24 @@ def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> Non
     ledger.close()
 
 
+def test_thumbs_are_stored_as_feedback_and_bring_the_turns_to_the_judge(served: Run, tmp_path: Path) -> None:
+    options = PersonaOptions(persona="thumbs", interactions=3, think_time=0.0, sampling={"max_tokens": 48})
+    rows = play(tmp_path, options, base_url=find_gateway(served.folder, 60)())
+    assert [row["turns"] for row in rows] == [1, 1, 1]
+    assert [row["thumbs"] for row in rows] == [[1 if row["first_score"] else -1] for row in rows]
+    assert sum(row["failed"] for row in rows) == 0
+
+    ledger = Ledger.open(served.folder / "ledger.db")
+    with ledger.reader() as reader:
+        session_ids = {session.external_id: session.id for session in reader.scalars(select(Session))}
+        for row in rows:
+            (turn,) = turns.of_session(reader, session_ids[row["session_id"]])
+            assert (turn.kind, turn.state, turn.next_state) == ("main", "judging", None)
+            feedback = [(item.kind, item.value, item.text) for item in turns.feedback_of(reader, turn.id)]
+            assert feedback == [("thumbs", float(row["thumbs"][0]), None)]
+    ledger.close()
+
+
 def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored(served: Run, tmp_path: Path) -> None:
     base_url = find_gateway(served.folder, 120.0)()
     file = tmp_path / "mia.yaml"

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.run import RunFolder
 
 QUICK = PersonaOptions(interactions=5, think_time=0.0)
+THUMBS = PersonaOptions(persona="thumbs", interactions=1, think_time=0.0, stream_share=0.0)
 
 
 def start(run: Path, base_url: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -180,3 +182,51 @@ def test_a_torn_line_is_cut_off(cut: int, tmp_path_factory: pytest.TempPathFacto
     again.append({"index": 9})
     assert Interactions(path).rows == again.rows
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def rated(script: Any) -> Any:
+    """A gateway that answers with `PLAIN`, and thumbs with `script(number)`."""
+    return lambda messages, number: PLAIN if messages else script(number)
+
+
+def list_thumbs(requests: list[dict]) -> list[dict]:
+    return [request for request in requests if request["path"] == "/v1/feedback"]
+
+
+@pytest.fixture
+def feedback_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAWRL_FEEDBACK_KEY", "rate-it,another")
+
+
+def test_thumbs_go_to_the_gateway_with_their_own_key(scripted, tmp_path: Path, feedback_key: None) -> None:
+    server = scripted(rated(lambda number: "stored"))
+    options = replace(THUMBS, interactions=2)
+    rows = play(tmp_path, options, base_url=server.base_url, key="chat-key")
+    sent = list_thumbs(server.seen)
+    assert len(sent) == 2 and len(server.seen) == 4
+    assert [request["body"]["thumbs"] for request in sent] == [1, 1]
+    assert all(set(request["body"]) == {"turn_id", "thumbs"} for request in sent)
+    assert {request["headers"]["authorization"] for request in sent} == {"Bearer rate-it"}
+    assert [row["thumbs"] for row in rows] == [[1], [1]]
+    assert [row["requests"] for row in rows] == [2, 2]
+
+
+def test_a_thumb_that_comes_before_its_turn_is_sent_again(scripted, tmp_path: Path) -> None:
+    server = scripted(rated(lambda number: 404 if number == 2 else "stored"))
+    (row,) = play(tmp_path, THUMBS, base_url=server.base_url)
+    assert len(list_thumbs(server.seen)) == 2
+    assert row["failed"] == 0
+
+
+def test_a_gateway_that_restarts_costs_no_thumb(scripted, tmp_path: Path) -> None:
+    server = scripted(rated(lambda number: 503 if number == 2 else "stored"))
+    (row,) = play(tmp_path, THUMBS, base_url=server.base_url)
+    assert len(list_thumbs(server.seen)) == 2
+    assert row["failed"] == 1
+
+
+@pytest.mark.parametrize(("status", "says"), [(401, "CLAWRL_FEEDBACK_KEY"), (404, "takes no feedback")])
+def test_a_gateway_that_takes_no_thumbs_is_a_clear_error(scripted, tmp_path: Path, status: int, says: str) -> None:
+    server = scripted(rated(lambda number: status))
+    with pytest.raises(UserError, match=says):
+        play(tmp_path, THUMBS, base_url=server.base_url)
