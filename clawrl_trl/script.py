@@ -68,7 +68,11 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
         },
     )
     persona: str | None = field(
-        default=None, metadata={"help": "Simulated user that chats with the model: student, teacher or a YAML file."}
+        default=None,
+        metadata={
+            "help": "Simulated user that chats with the model: student, teacher, thumbs, noisy_student, curt, bilingual "
+            "or a YAML file."
+        },
     )
     env: str | None = field(
         default_factory=lambda: os.environ.get("ENV_TYPE") or None,

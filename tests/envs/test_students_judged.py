@@ -82,7 +82,6 @@ def test_no_other_language_is_read(phrases: Phrases, judge: RulesJudge) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="'an AI wrote this' is left out as a report, and 'The steps should stay.' alone approves")
 def test_no_objection_of_the_bilingual_one_is_read_as_its_opposite(judge: RulesJudge) -> None:
     objections = [said for said in draw_reactions("bilingual", DRAWN_WIDELY) if said.score == -1]
     objections += list_phrases({**wordings.STUDENT_OBJECTIONS, "no_steps": wordings.STUDENT_MISSING})

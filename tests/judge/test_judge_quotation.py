@@ -143,3 +143,15 @@ def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> 
 )
 def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
     assert len(extract_owner_words(text)) <= 2000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "My teacher will see that an AI wrote this, so please use ordinary sentences.",
+        "It looks as if a Robot wrote it.",
+        "Das sieht aus, als hätte es eine Maschine geschrieben.",
+    ],
+)
+def test_who_speaks_of_a_machine_reports_nobody(message: str) -> None:
+    assert extract_owner_words(message) == message
