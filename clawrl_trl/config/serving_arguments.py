@@ -32,7 +32,7 @@ ENVIRONMENT = {
 }
 """Environment variables that stand in for a setting's default, first one set wins."""
 
-JUDGES_OF_OURS = ("rules", "llm")
+JUDGES_OF_OURS = ("rules", "llm", "auto")
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -154,7 +154,8 @@ class ServingArguments:
     judge: str = declare(
         "judge",
         "rules",
-        "Judge: 'rules' (no model), 'llm', 'off', or the name of one that an installed package adds.",
+        "Judge: 'rules' (no model), 'llm', 'auto' (words by the model where it passes an exam, else by the rules), "
+        "'off', or the name of one that an installed package adds.",
     )
     judge_url: str | None = declare("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = declare("judge_model", None, "Model of the llm judge. Default: the engine's base model.")
