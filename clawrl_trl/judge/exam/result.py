@@ -104,7 +104,7 @@ class ExamResult:
         if self.failure:
             return f"{self.model} {self.failure}: not used, the embedded judge alone decides"
         line = f"{self.model} passed {len(self.passed)} of {len(self.groups)} groups"
-        return f"{line}; {_join(self.refused)} go to the embedded judge" if self.refused else line
+        return f"{line}; the embedded judge takes {_join(self.refused)}" if self.refused else line
 
     def name_day(self) -> str:
         """The day on which the exam was sat, in UTC."""
