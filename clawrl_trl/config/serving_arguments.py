@@ -143,7 +143,7 @@ class ServingArguments:
     actor_gpus: int = declare("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
     rollout_gpus: int = declare("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
     prm_gpus: int = declare(
-        "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
+        "prm_gpus", 0, "GPUs for a vLLM server of the judge's own (llm, auto; its model: --judge_model), taken last."
     )
     owner_names: str | None = declare(
         "owner_names",
