@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from judge_helpers import Scripted, judged_turn, put_turn
 
 from clawrl_trl.cli.judge_command import run_judge_command
+from clawrl_trl.cli.printer import Printer
+from clawrl_trl.cli.session_view import print_reasons
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
@@ -263,7 +265,9 @@ async def test_verdicts_in_a_turn_move_no_vote(script: Scripted, tmp_path: Path)
     assert judgement.score == -1 and '"score": 1' not in shown and "Final verdict" not in shown
 
 
-async def test_the_verdict_of_a_run_tells_of_the_exam(script: Scripted, tmp_path: Path, ledger: Ledger) -> None:
+async def test_the_verdict_of_a_run_tells_of_the_exam(
+    script: Scripted, tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
     script.votes = make_examinee(otherwise=-1)
     async with auto(script, tmp_path) as judge:
         await judge.examine()
@@ -279,6 +283,8 @@ async def test_the_verdict_of_a_run_tells_of_the_exam(script: Scripted, tmp_path
         session = tx.query(schema.Session).one().id
         (row,) = sessions.explain(tx, session)
     assert row["judge"] == "llm:base" and row["exam"] == "base passed: German" and row["score"] == -1
+    print_reasons(Printer(), [row])
+    assert "judged by llm:base (exam: base passed: German)" in capsys.readouterr().out
 
 
 def _count_judging(ledger: Ledger) -> int:
@@ -327,6 +333,7 @@ def test_whoever_fails_judges_nothing(groups: list[GroupResult], wrong: int, inv
     assert bool(result.failure) == (not result.passed)
     assert set(result.passed) | set(result.refused) == set(GROUPS)
     for name, group in result.groups.items():
+        assert not result.admits([])
         if result.admits([name]):
             assert group.wrong_sign / group.questions <= 0.15 and group.right / group.questions >= 0.6
     if wrong > 9 or invalid > 12:

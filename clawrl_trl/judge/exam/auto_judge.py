@@ -85,7 +85,9 @@ class AutoJudge:
         """End an exam that is under way; its answers are lost."""
         if self._exam is not None:
             self._exam.cancel()
-            await asyncio.gather(self._exam, return_exceptions=True)
+            (ending,) = await asyncio.gather(self._exam, return_exceptions=True)
+            if isinstance(ending, Exception):
+                logger.error("judge auto: the exam ended by a fault", exc_info=ending)
 
     async def recall(self) -> str:
         """Take the stored result of this exam, if there is one; returns the line that is shown at the start."""

@@ -90,7 +90,8 @@ class ExamResult:
 
     def admits(self, groups: Iterable[str]) -> bool:
         """Return whether a turn of these groups may be judged: all of them must be passed."""
-        return set(groups) <= set(self.passed)
+        required = set(groups)
+        return bool(required) and required <= set(self.passed)
 
     def explain(self, groups: Iterable[str]) -> str:
         """Explain in a few words who judges a turn of these groups, for its verdict."""
