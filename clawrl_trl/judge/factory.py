@@ -12,6 +12,7 @@ from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Judge
+from clawrl_trl.ledger import Ledger
 from clawrl_trl.plugins import JUDGES, load_plugin
 from clawrl_trl.run import RunFolder
 
@@ -19,13 +20,16 @@ JUDGE_KEY = "CLAWRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge_url`."""
 
 
-def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient | None) -> Judge:
+def make_judge(
+    settings: ServeSettings, engine: EngineClient, own: EngineClient | None, ledger: Ledger | None = None
+) -> Judge:
     """The judge that the settings ask for.
 
     Args:
         settings: The run's settings.
         engine: The run's engine.
         own: Client of `settings.judge_url`, if there is one.
+        ledger: The run's ledger; `--judge auto` compares its votes with the thumbs there.
 
     Raises:
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
@@ -40,7 +44,8 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
         return _make_voter(settings, client)
     if settings.judge == "auto":
         voter = _make_voter(settings, client)
-        return AutoJudge(rules, voter, client, RunFolder(settings.run).path, workers=settings.judge_workers)
+        folder = RunFolder(settings.run).path
+        return AutoJudge(rules, voter, client, folder, workers=settings.judge_workers, ledger=ledger)
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
         raise UserError(f"--judge {settings.judge!r} is not installed any more: install its package, or name another.")
@@ -62,7 +67,9 @@ def _make_voter(settings: ServeSettings, client: EngineClient) -> LLMJudge:
 
 
 @contextlib.asynccontextmanager
-async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIterator[Judge]:
+async def open_judge(
+    settings: ServeSettings, engine: EngineClient, ledger: Ledger | None = None
+) -> AsyncIterator[Judge]:
     """The judge that the settings ask for, with what it needs, for as long as the context lasts.
 
     The exam of `--judge auto` is under way in it, unless its result is stored.
@@ -72,7 +79,7 @@ async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIter
     """
     async with contextlib.AsyncExitStack() as stack:
         own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
-        judge = make_judge(settings, engine, own)
+        judge = make_judge(settings, engine, own, ledger)
         yield await stack.enter_async_context(examining(judge)) if isinstance(judge, AutoJudge) else judge
 
 

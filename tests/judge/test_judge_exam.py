@@ -37,11 +37,13 @@ ENGLISH = "That is not what I asked for at all, do it again."
 
 
 @contextlib.asynccontextmanager
-async def auto(script: Scripted, run: Path, **settings: object) -> AsyncIterator[AutoJudge]:
+async def auto(
+    script: Scripted, run: Path, ledger: Ledger | None = None, **settings: object
+) -> AsyncIterator[AutoJudge]:
     """The judge of a run whose base model is the scripted server."""
     options = {"judge_votes": 1, "judge_workers": 8, **settings}
     served = ServeSettings(run=str(run), judge="auto", engine=script.base_url, **options)  # type: ignore[arg-type]
-    async with EngineClient(script.base_url) as engine, open_judge(served, engine) as judge:
+    async with EngineClient(script.base_url) as engine, open_judge(served, engine, ledger) as judge:
         assert isinstance(judge, AutoJudge)
         yield judge
 
@@ -285,6 +287,45 @@ async def test_the_verdict_of_a_run_tells_of_the_exam(
     assert row["judge"] == "llm:base" and row["exam"] == "base passed: German" and row["score"] == -1
     print_reasons(Printer(), [row])
     assert "judged by llm:base (exam: base passed: German)" in capsys.readouterr().out
+
+
+async def test_thumbs_that_contradict_the_votes_take_them_out_until_they_agree_again(
+    script: Scripted, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    script.votes = make_examinee(otherwise=1)
+    async with auto(script, tmp_path, ledger) as judge:
+        await judge.examine()
+
+        async def press_thumbs(value: float, count: int) -> None:
+            for _ in range(count):
+                turn = judged_turn(GERMAN, feedback=[FeedbackItem("thumbs", value, None)])
+                judgement = await judge.judge(turn)
+                assert judgement.score == value and judgement.detail["voted"] == {"judge": "llm:base", "score": 1}
+                turn_id = put_turn(ledger, GERMAN)
+                with ledger.transaction() as tx:
+                    tx.add(schema.Feedback(turn_id=turn_id, kind="thumbs", value=value))
+                    tx.add(schema.Verdict(turn_id=turn_id, judge="rules", score=value, detail=dict(judgement.detail)))
+
+        await press_thumbs(-1.0, 9)
+        assert (await judge.judge(judged_turn(GERMAN))).judge == "llm:base"
+        await press_thumbs(-1.0, 1)
+        judgement = await judge.judge(judged_turn(GERMAN))
+        assert judgement.judge == "rules" and judgement.score is None
+        told = "thumbs contradicted 10 of 10 of its verdicts"
+        assert judgement.detail["exam"] == f"base is not used: {told}"
+        assert f"judge auto: {told}: not used, the embedded judge alone decides" in caplog.messages
+        await press_thumbs(1.0, 20)
+        assert (await judge.judge(judged_turn(GERMAN))).judge == "llm:base"
+        assert any(line.endswith("used again") for line in caplog.messages)
+
+
+async def test_thumbs_are_judged_though_no_vote_can_be_had(script: Scripted, tmp_path: Path, ledger: Ledger) -> None:
+    script.votes = make_examinee()
+    async with auto(script, tmp_path, ledger) as judge:
+        await judge.examine()
+        script.broken["/v1/chat/completions"] = 503
+        judgement = await judge.judge(judged_turn(GERMAN, feedback=[FeedbackItem("thumbs", -1.0, None)]))
+    assert judgement.score == -1.0 and "voted" not in judgement.detail
 
 
 def _count_judging(ledger: Ledger) -> int:

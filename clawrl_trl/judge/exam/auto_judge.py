@@ -1,9 +1,9 @@
 """The judge of `--judge auto`: who judges a turn follows from what it says and from the base model's exam.
 
 Explicit feedback, thumbs and tool results go to the rules judge. Words go to the base model's votes if it passed its
-exam in every group that the turn belongs to, else to the embedded judge, which abstains outside its language. The exam
-is sat in the background; until it is over turns with words wait, and nothing else does. A server that can't be reached
-puts the exam off and never fails it.
+exam in every group that the turn belongs to, and the owner's thumbs agree with it, else to the embedded judge, which
+abstains outside its language. The exam is sat in the background; until it is over turns with words wait, and nothing
+else does. A server that can't be reached puts the exam off and never fails it.
 """
 
 import asyncio
@@ -20,8 +20,10 @@ from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.exam.questions import find_key, load_questions
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
+from clawrl_trl.judge.exam.thumbs import NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.ledger import Ledger
 from clawrl_trl.tiny import MODEL_PATH
 
 logger = logging.getLogger(__name__)
@@ -41,14 +43,26 @@ class AutoJudge:
         client: Client of the server that `voter` asks.
         folder: The run folder, where results of exams are kept.
         workers: Questions of the exam that are put to the server at once.
+        ledger: The run's ledger, for the comparison with thumbs; `None` compares nothing.
 
     Attributes:
         result: The exam's result, `None` until it is over.
         announcement: The line that is shown at the start.
     """
 
-    def __init__(self, rules: Judge, voter: LLMJudge, client: EngineClient, folder: Path, *, workers: int = 4) -> None:
+    def __init__(
+        self,
+        rules: Judge,
+        voter: LLMJudge,
+        client: EngineClient,
+        folder: Path,
+        *,
+        workers: int = 4,
+        ledger: Ledger | None = None,
+    ) -> None:
         self._rules, self._voter, self._client = rules, voter, client
+        self._ledger = ledger
+        self._agrees = True
         self._record = ExamRecord(folder)
         self._workers = workers
         self._exam: asyncio.Task[None] | None = None
@@ -64,14 +78,48 @@ class AutoJudge:
         """
         by_rules = await self._rules.judge(turn)
         if by_rules.detail.get("by") != "words":
-            return by_rules
+            return await self._compare(turn, by_rules) if has_thumbs(turn) else by_rules
         result = self.result
         if result is None:
             self.start()
             raise JudgeUnavailable("the base model's exam is not over", delay=WAIT_S)
         groups = await asyncio.to_thread(find_groups, turn)
-        judgement = await self._voter.judge(turn) if result.admits(groups) else by_rules
+        if not result.admits(groups):
+            return replace(by_rules, detail={**by_rules.detail, "exam": result.explain(groups)})
+        agreement = await self._read_agreement()
+        if not agreement.is_sufficient:
+            reason = f"{result.model} is not used: {agreement.describe()}"
+            return replace(by_rules, detail={**by_rules.detail, "exam": reason})
+        judgement = await self._voter.judge(turn)
         return replace(judgement, detail={**judgement.detail, "exam": result.explain(groups)})
+
+    async def _compare(self, turn: JudgedTurn, by_thumbs: Judgement) -> Judgement:
+        """The thumbs' judgement, with what the votes would have been in its detail where they would have counted."""
+        groups = await asyncio.to_thread(find_groups, turn)
+        if self._ledger is None or self.result is None or not self.result.admits(groups):
+            return by_thumbs
+        try:
+            votes = await self._voter.judge(replace(turn, feedback=()))
+        except JudgeUnavailable as failure:
+            logger.info("%s: thumbs not compared with votes: %s", turn.turn_id, failure.reason)
+            return by_thumbs
+        voted = {"judge": votes.judge, "score": votes.score}
+        return replace(by_thumbs, detail={**by_thumbs.detail, VOTED: voted})
+
+    async def _read_agreement(self) -> Agreement:
+        if self._ledger is None:
+            return NO_COMPARISON
+        agreement = await asyncio.to_thread(self._query_agreement, self._ledger, await self._voter.find_name())
+        if agreement.is_sufficient != self._agrees:
+            self._agrees = agreement.is_sufficient
+            state = "used again" if self._agrees else "not used, the embedded judge alone decides"
+            logger.warning("judge auto: %s: %s", agreement.describe(), state)
+        return agreement
+
+    @staticmethod
+    def _query_agreement(ledger: Ledger, judge: str) -> Agreement:
+        with ledger.reader() as tx:
+            return read_agreement(tx, judge)
 
     def start(self) -> None:
         """Start the exam in the background, unless it is under way or over; a fault that ended it is raised."""
