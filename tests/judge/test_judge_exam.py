@@ -20,6 +20,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import vote_prompt
+from clawrl_trl.judge.evaluation.summary import Share
 from clawrl_trl.judge.exam import auto_judge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.exam.exam import LOT
@@ -27,6 +28,7 @@ from clawrl_trl.judge.exam.groups import ENGLISH_GROUPS, GROUPS, find_groups
 from clawrl_trl.judge.exam.questions import load_questions
 from clawrl_trl.judge.exam.record import FILE_NAME, ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult, GroupResult
+from clawrl_trl.judge.exam.thumbs import Agreement
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.turn import FeedbackItem, JudgeUnavailable
@@ -317,6 +319,13 @@ async def test_thumbs_that_contradict_the_votes_take_them_out_until_they_agree_a
         await press_thumbs(1.0, 20)
         assert (await judge.judge(judged_turn(GERMAN))).judge == "llm:base"
         assert any(line.endswith("used again") for line in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "is_sufficient"), [(0, 0, True), (9, 9, True), (5, 10, True), (6, 10, False), (60, 200, True)]
+)
+def test_few_disagreements_say_nothing_against_votes(count: int, total: int, is_sufficient: bool) -> None:
+    assert Agreement(Share(count, total)).is_sufficient == is_sufficient
 
 
 async def test_thumbs_are_judged_though_no_vote_can_be_had(script: Scripted, tmp_path: Path, ledger: Ledger) -> None:
