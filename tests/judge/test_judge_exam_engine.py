@@ -15,7 +15,7 @@ from clawrl_trl.doctor.calibration import check_judge_exam
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.judge.exam.record import ExamRecord
 
-SETTINGS = ("--judge", "auto", "--port", "0", "--max_model_len", "4096", "--judge_max_tokens", "32")
+SETTINGS = ("--judge", "auto", "--port", "0", "--max_model_len", "4096", "--judge_max_tokens", "128")
 LONGEST_S = 240.0
 
 
