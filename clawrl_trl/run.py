@@ -29,7 +29,7 @@ CLOCK_SECONDS = 5.0
 
 _FOLDERS = ("logs", "policies", "screenshots", "runs", "checkpoint-*")
 _FILES = (
-    *("ledger.db*", "*.lock", "settings.json", "metrics.json", "evaluation_*.json", "*.jsonl"),
+    *("ledger.db*", "*.lock", "settings.json", "metrics.json", "evaluation_*.json", "judge_exam.json", "*.jsonl"),
     *("practice.json", "persona.json"),
     *("engine.json", "gateway.json", "judge.json", "judge_engine.json", "trainer.json", "training_args.bin"),
 )

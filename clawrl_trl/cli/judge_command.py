@@ -19,7 +19,9 @@ from clawrl_trl.judge.evaluation.cases import JudgeCase, read_cases
 from clawrl_trl.judge.evaluation.comparison import JudgeComparison, compare
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, judge_cases, read_outcomes, write_outcomes
 from clawrl_trl.judge.evaluation.summary import Pair, Share, Summary, group, summarise
+from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.factory import open_judge
+from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.messages import Json
 from clawrl_trl.run import RunFolder
 from clawrl_trl.visible_text import encode_json
@@ -83,9 +85,10 @@ def _parse(argv: Sequence[str]) -> tuple[ServeSettings, argparse.Namespace]:
 
 
 def _evaluate(settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
-    needs_engine = settings.judge == "llm" and not settings.custom_rm_path
+    needs_engine = settings.judge in ("llm", "auto") and not settings.custom_rm_path
     if needs_engine and not (settings.judge_url or RunFolder(settings.run).read_announced("engine")):
-        raise UserError("The llm judge has no server: name one with --judge_url, or --run the folder of a served run.")
+        where = "name one with --judge_url, or --run the folder of a served run"
+        raise UserError(f"The {settings.judge} judge has no server: {where}.")
     name = settings.custom_rm_path or settings.judge
     return JudgedSet(name, asyncio.run(_judge(settings, cases)))
 
@@ -93,7 +96,17 @@ def _evaluate(settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
 async def _judge(settings: ServeSettings, cases: Sequence[JudgeCase]) -> list[CaseOutcome]:
     engine = EngineClient.of_run(RunFolder(settings.run), settings, settings.judge_timeout)
     async with engine, open_judge(settings, engine) as judge:
+        if isinstance(judge, AutoJudge):
+            await _examine(judge)
         return await judge_cases(judge, cases, settings.judge_workers)
+
+
+async def _examine(judge: AutoJudge) -> None:
+    try:
+        result = await judge.examine()
+    except JudgeUnavailable as failure:
+        raise UserError(f"The base model can't sit its exam: {failure.reason}. Is its server up?") from None
+    print(f"judge auto: {result.describe()}", file=sys.stderr)
 
 
 def _find_other(name: str, settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:

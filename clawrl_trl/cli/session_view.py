@@ -66,7 +66,8 @@ def print_reasons(printer: Printer, rows: Sequence[Row]) -> None:
         reasons = [f"filed as {row['kind']}: {row['kind_reason']}" if row["kind_reason"] else ""]
         reasons += ["trainable" if row["trainable"] else f"not trainable: {row['untrainable_reason']}"]
         reasons += [row["note"] or ""]
-        reasons += [f"judged by {row['judge']}" if row["judge"] else ""]
+        exam = f" (exam: {row['exam']})" if row["exam"] else ""
+        reasons += [f"judged by {row['judge']}{exam}" if row["judge"] else ""]
         reasons += [f"hint ({row['hint_source']}): {row['hint']}" if row["hint_source"] else ""]
         reasons += [f"sample {row['sample']}: {row['sample_reason']}" if row["sample_reason"] else ""]
         for reason in filter(None, reasons):

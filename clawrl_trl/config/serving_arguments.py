@@ -32,7 +32,7 @@ ENVIRONMENT = {
 }
 """Environment variables that stand in for a setting's default, first one set wins."""
 
-JUDGES_OF_OURS = ("rules", "llm")
+JUDGES_OF_OURS = ("rules", "llm", "auto")
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -143,7 +143,7 @@ class ServingArguments:
     actor_gpus: int = declare("actor_gpus", 0, "GPUs that train. 0: trainer and engine share what is visible.")
     rollout_gpus: int = declare("rollout_gpus", 0, "GPUs for vLLM alone, taken after the trainer's.")
     prm_gpus: int = declare(
-        "prm_gpus", 0, "GPUs for a vLLM server of the llm judge's own (its model: --judge_model), taken last."
+        "prm_gpus", 0, "GPUs for a vLLM server of the judge's own (llm, auto; its model: --judge_model), taken last."
     )
     owner_names: str | None = declare(
         "owner_names",
@@ -154,7 +154,8 @@ class ServingArguments:
     judge: str = declare(
         "judge",
         "rules",
-        "Judge: 'rules' (no model), 'llm', 'off', or the name of one that an installed package adds.",
+        "Judge: 'rules' (no model), 'llm', 'auto' (words by the model where it passes an exam, else by the rules), "
+        "'off', or the name of one that an installed package adds.",
     )
     judge_url: str | None = declare("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = declare("judge_model", None, "Model of the llm judge. Default: the engine's base model.")

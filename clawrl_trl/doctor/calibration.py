@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
+from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.messages import Json
@@ -91,6 +92,21 @@ async def check_llm_judge(target: Target) -> Finding:
     votes = [vote for judgement in tally.judgements for vote in judgement.votes]
     valid = sum(vote["score"] is not None for vote in votes)
     return _make_finding("llm judge", tally, len(cases), f"{valid} of {len(votes)} votes valid")
+
+
+async def check_judge_exam(target: Target) -> Finding:
+    """Check what the run's newest exam of `--judge auto` says; the exam itself is not sat here."""
+    if target.settings.custom_rm_path:
+        raise Skip("an own reward is set (--custom_rm_path)")
+    if target.settings.judge != "auto":
+        raise Skip(f"not asked for (--judge {target.settings.judge})")
+    result = ExamRecord(target.run.path).find_newest()
+    if result is None:
+        raise Skip("not sat yet: 'clawrl serve --judge auto' sits it at its first start")
+    detail = f"{result.describe()} (exam of {result.name_day()})"
+    if result.failure:
+        return Finding("judge's exam", "warn", detail, "use a larger --judge_model, or --judge rules")
+    return Finding("judge's exam", "ok", detail)
 
 
 async def _judge_all(judge: Judge, cases: Sequence[Case]) -> Tally:

@@ -72,6 +72,7 @@ ENGINE_CHECKS = (
     Check("Model", "prefix, as served", template.check_as_served),
     Check("Judge", "rules judge", calibration.check_rules_judge),
     Check("Judge", "llm judge", calibration.check_llm_judge),
+    Check("Judge", "judge's exam", calibration.check_judge_exam),
 )
 """Made with the engine at hand."""
 

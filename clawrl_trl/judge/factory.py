@@ -8,9 +8,11 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge
+from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Judge
+from clawrl_trl.ledger import Ledger
 from clawrl_trl.plugins import JUDGES, load_plugin
 from clawrl_trl.run import RunFolder
 
@@ -18,32 +20,32 @@ JUDGE_KEY = "CLAWRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge_url`."""
 
 
-def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient | None) -> Judge:
+def make_judge(
+    settings: ServeSettings, engine: EngineClient, own: EngineClient | None, ledger: Ledger | None = None
+) -> Judge:
     """The judge that the settings ask for.
 
     Args:
         settings: The run's settings.
         engine: The run's engine.
         own: Client of `settings.judge_url`, if there is one.
+        ledger: The run's ledger; `--judge auto` compares its votes with the thumbs there.
 
     Raises:
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
     if settings.custom_rm_path:
         return CustomJudge(settings.custom_rm_path, settings.judge_timeout)
-    if settings.judge == "llm":
-        return LLMJudge(
-            own or engine,
-            model=settings.judge_model,
-            votes=settings.judge_votes,
-            majority=settings.judge_majority,
-            temperature=settings.judge_temperature,
-            max_tokens=settings.judge_max_tokens,
-            timeout=settings.judge_timeout,
-            any_score=settings.hint_any_score,
-        )
+    rules = RulesJudge(any_score=settings.hint_any_score)
     if settings.judge == "rules":
-        return RulesJudge(any_score=settings.hint_any_score)
+        return rules
+    client = own or engine
+    if settings.judge == "llm":
+        return _make_voter(settings, client)
+    if settings.judge == "auto":
+        voter = _make_voter(settings, client)
+        folder = RunFolder(settings.run).path
+        return AutoJudge(rules, voter, client, folder, workers=settings.judge_workers, ledger=ledger)
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
         raise UserError(f"--judge {settings.judge!r} is not installed any more: install its package, or name another.")
@@ -51,17 +53,39 @@ def make_judge(settings: ServeSettings, engine: EngineClient, own: EngineClient 
     return judge
 
 
+def _make_voter(settings: ServeSettings, client: EngineClient) -> LLMJudge:
+    return LLMJudge(
+        client,
+        model=settings.judge_model,
+        votes=settings.judge_votes,
+        majority=settings.judge_majority,
+        temperature=settings.judge_temperature,
+        max_tokens=settings.judge_max_tokens,
+        timeout=settings.judge_timeout,
+        any_score=settings.hint_any_score,
+    )
+
+
 @contextlib.asynccontextmanager
-async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIterator[Judge]:
+async def open_judge(
+    settings: ServeSettings, engine: EngineClient, ledger: Ledger | None = None
+) -> AsyncIterator[Judge]:
     """The judge that the settings ask for, with what it needs, for as long as the context lasts.
+
+    The exam of `--judge auto` is under way in it, unless its result is stored.
 
     Raises:
         UserError: If a custom reward can't be loaded.
     """
-    if not settings.judge_url:
-        yield make_judge(settings, engine, None)
-        return
-    url = settings.judge_url
+    async with contextlib.AsyncExitStack() as stack:
+        own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
+        judge = make_judge(settings, engine, own, ledger)
+        yield await stack.enter_async_context(examining(judge)) if isinstance(judge, AutoJudge) else judge
+
+
+def _make_own_client(settings: ServeSettings) -> EngineClient:
+    """Client of the judge's own server."""
+    url = settings.judge_url or ""
 
     def locate() -> EngineAddress:
         # The key of the run's own judge engine goes to that engine, and to no other server.
@@ -69,5 +93,4 @@ async def open_judge(settings: ServeSettings, engine: EngineClient) -> AsyncIter
         key = own_engine.get("key") if own_engine.get("base_url") == url else None
         return EngineAddress.of(url, os.environ.get(JUDGE_KEY) or key)
 
-    async with EngineClient(locate, timeout=settings.judge_timeout) as own:
-        yield make_judge(settings, engine, own)
+    return EngineClient(locate, timeout=settings.judge_timeout)

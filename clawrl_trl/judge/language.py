@@ -51,11 +51,11 @@ def is_english(text: str, request: str = "") -> bool:
     if not words:
         return True
     if _is_foreign(extract_prose(request)):
-        return _rank_languages(prose)["en"] >= CLEAR
+        return rank_languages(prose)["en"] >= CLEAR
     if all(_is_known(word) for word in words):
         return True
     # Clause by clause, too: one foreign clause in an English message could hold the objection.
-    return _rank_languages(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _split_clauses(prose))
+    return rank_languages(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _split_clauses(prose))
 
 
 def extract_prose(text: str) -> str:
@@ -64,6 +64,11 @@ def extract_prose(text: str) -> str:
     whole = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).lower()[:MAX_CHARACTERS]
     prose = _NO_PROSE.sub(" ", whole)
     return prose if _WORD.search(prose) else whole
+
+
+def rank_languages(prose: str) -> dict[str, float]:
+    """The probability of each language that a text may be written in, by its two or three letters."""
+    return dict(_load_identifier().rank(prose))
 
 
 def _split_clauses(prose: str) -> list[str]:
@@ -83,12 +88,8 @@ def _is_latin(word: str) -> bool:
 
 
 def _is_foreign(prose: str) -> bool:
-    probabilities = _rank_languages(prose)
+    probabilities = rank_languages(prose)
     return probabilities["en"] < LEAST and max(probabilities.values()) >= FOREIGN
-
-
-def _rank_languages(prose: str) -> dict[str, float]:
-    return dict(_load_identifier().rank(prose))
 
 
 def _is_known(word: str) -> bool:

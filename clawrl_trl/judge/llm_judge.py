@@ -116,7 +116,7 @@ class LLMJudge:
         by_feedback = judge_feedback(turn, any_score=self._any_score)
         if by_feedback is not None:
             return by_feedback
-        model = await self._find_model()
+        model = await self.find_model()
         votes = await self._collect_votes(turn, model)
         score, reason = find_plurality([vote.score for vote in votes], self._majority)
         candidates = collect_hints(turn, votes, score) if score == -1 or self._any_score else []
@@ -129,7 +129,26 @@ class LLMJudge:
             detail={"by": "votes", **({"reason": reason} if reason else {})},
         )
 
-    async def _find_model(self) -> str:
+    @property
+    def votes(self) -> int:
+        """How many votes a turn gets."""
+        return self._votes
+
+    def describe_settings(self) -> Json:
+        """What a vote depends on beside model and prompt."""
+        settings = {"votes": self._votes, "majority": self._majority, "any_score": self._any_score}
+        return {**settings, **self._sampling}
+
+    async def find_name(self) -> str:
+        """The name that its verdicts bear."""
+        return f"llm:{await self.find_model()}"
+
+    async def find_model(self) -> str:
+        """The model's name at the server.
+
+        Raises:
+            JudgeUnavailable: If the server does not say.
+        """
         try:
             return self._model or await self._client.find_base_name()
         except EngineError as error:

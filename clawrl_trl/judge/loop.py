@@ -153,7 +153,7 @@ class JudgeLoop:
             judgement, scores = await self._ask_teacher(claim, judgement)
         except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
-                await self._retry(claim, failure.reason)
+                await self._retry(claim, failure.reason, failure.delay)
                 return
             judgement, scores = abstain(failure.reason, claim), None
         except Exception as error:  # one turn that trips a bug must not stop the judging of all others

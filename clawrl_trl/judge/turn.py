@@ -22,12 +22,14 @@ class JudgeUnavailable(Exception):
     Args:
         reason: For the ledger's events; no message text.
         patience: Attempts after which the turn is judged as abstained for this reason; `None` is never.
+        delay: Seconds until the next attempt; `None` for longer and longer ones.
     """
 
-    def __init__(self, reason: str, patience: int | None = None) -> None:
+    def __init__(self, reason: str, patience: int | None = None, delay: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.patience = patience
+        self.delay = delay
 
 
 @dataclass(frozen=True)

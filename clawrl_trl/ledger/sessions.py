@@ -232,9 +232,10 @@ def explain(tx: Transaction, session_id: str) -> list[Json]:
 
     Returns:
         `list[dict]`: Rows `{session_id, identity_source, turn_id, kind, kind_reason, state, trainable,
-            untrainable_reason, note, judge, score, hint, hint_source, sample, sample_reason}`, `identity_source`
-            being how the session was recognised and `sample` the sample's state; none when there is no such session.
-            `note` says why a turn is trainable that does not look it.
+            untrainable_reason, note, judge, exam, score, hint, hint_source, sample, sample_reason}`,
+            `identity_source` being how the session was recognised and `sample` the sample's state; none when there is
+            no such session. `note` says why a turn is trainable that does not look it, `exam` what the judge's exam
+            said of turns like it.
     """
     session = find_session(tx, session_id)
     if session is None:
@@ -248,6 +249,7 @@ def explain(tx: Transaction, session_id: str) -> list[Json]:
         "untrainable_reason": Turn.untrainable_reason,
         "note": Turn.sampling,
         "judge": Verdict.judge,
+        "exam": Verdict.detail,
         "score": Verdict.score,
         "hint": Verdict.hint,
         "hint_source": Verdict.hint_source,
@@ -263,7 +265,10 @@ def explain(tx: Transaction, session_id: str) -> list[Json]:
         .order_by(Turn.seq)
     )
     recognised = {"session_id": session.external_id or session.id, "identity_source": session.identity_source}
-    return [{**recognised, **row, "note": _explain_training(row["note"])} for row in rows.mappings()]
+    return [
+        {**recognised, **row, "note": _explain_training(row["note"]), "exam": (row["exam"] or {}).get("exam")}
+        for row in rows.mappings()
+    ]
 
 
 def _explain_training(sampling: Json | None) -> str | None:

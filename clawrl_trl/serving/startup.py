@@ -61,6 +61,8 @@ class Startup:
         if settings.judge != "off":
             judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], nice=JUDGE_NICE)
             self._start(judge, START_TIMEOUT)
+            if exam := (self.folder.read_announced("judge") or {}).get("exam"):
+                self.console.print(exam, highlight=False, markup=False, soft_wrap=True)
         return settings
 
     def start_engine(self, settings: ServeSettings) -> None:
@@ -75,8 +77,8 @@ class Startup:
         self._start(engine, ENGINE_START_TIMEOUT)
 
     def _start_judge_engine(self, settings: ServeSettings) -> ServeSettings:
-        """Start the llm judge's own server where it has devices of its own; the settings then name it."""
-        if not settings.prm_gpus or settings.judge != "llm" or settings.judge_url:
+        """Start the judge's own server where it has devices of its own; the settings then name it."""
+        if not settings.prm_gpus or settings.judge not in ("llm", "auto") or settings.judge_url:
             return settings
         settings = replace(settings, judge_url=f"http://127.0.0.1:{free_port()}")
         settings.save()

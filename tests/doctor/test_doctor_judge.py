@@ -1,13 +1,18 @@
 """The judge's calibration: what it counts, and what it says of a bad judge."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from doctor_rig import run_one_check
 
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import calibration
 from clawrl_trl.doctor.calibration import Case, Tally, find_best_margins
-from clawrl_trl.doctor.command import ENGINE_CHECKS
+from clawrl_trl.doctor.command import ENGINE_CHECKS, run_check
+from clawrl_trl.doctor.target import Target
+from clawrl_trl.judge.exam.record import ExamRecord
+from clawrl_trl.judge.exam.result import ExamResult, GroupResult
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
@@ -43,6 +48,24 @@ async def test_a_judge_that_never_decides_is_warned_of(monkeypatch: pytest.Monke
 
 async def test_the_llm_judge_is_not_asked_unless_set() -> None:
     (finding,) = await run_one_check(CHECKS["llm judge"], None)
+    assert finding.status == "skipped" and "--judge rules" in finding.detail
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(0, "ok"), (20, "warn")])
+async def test_the_stored_exam_is_shown_and_not_sat(tmp_path: Path, wrong: int, status: str) -> None:
+    target = Target(ServeSettings(run=str(tmp_path), judge="auto"))
+    (finding,) = await run_check(CHECKS["judge's exam"], target)
+    assert finding.status == "skipped" and "not sat yet" in finding.detail
+    groups = {"German": GroupResult(5, 5, 0, 0), "questions": GroupResult(5, 1, 4, 0)}
+    ExamRecord(tmp_path).store(ExamResult("k", "Qwen3-4B", 0.0, 60, wrong, 180, 0, groups))
+    (finding,) = await run_check(CHECKS["judge's exam"], target)
+    assert finding.status == status and "exam of 1970-01-01" in finding.detail
+    told = "passed 1 of 2 groups; the embedded judge takes questions" if status == "ok" else "not used"
+    assert told in finding.detail and bool(finding.fix) == (status == "warn")
+
+
+async def test_no_exam_is_looked_for_with_another_judge() -> None:
+    (finding,) = await run_one_check(CHECKS["judge's exam"], None)
     assert finding.status == "skipped" and "--judge rules" in finding.detail
 
 

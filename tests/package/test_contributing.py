@@ -94,7 +94,7 @@ def test_an_unknown_name_is_told_with_those_there_are(importable: Path) -> None:
 
     with pytest.raises(UserError, match=r"use .*guess.*terminal"):
         get_environment("chess")
-    with pytest.raises(UserError, match="use rules, llm, brief or off"):
+    with pytest.raises(UserError, match="use rules, llm, auto, brief or off"):
         ServeSettings(judge="polite")
 
 
