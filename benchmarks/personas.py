@@ -5,8 +5,8 @@
 
 Each cell is one run of `examples/train.py` in a folder of its own. The control replaces the judge by random
 signs (`benchmarks/controls.py`); a control that passes means that the benchmark measures something else than
-learning. A bilingual persona has cells of two judges: the embedded one, which reads English, and a language model
-whose votes are scripted (`benchmarks/scripted_judge.py`). Writes `personas.json` and `personas.md`, or
+learning. A bilingual persona has cells of two judges: the embedded one, which reads English, and `--judge auto` with a
+language model whose votes are scripted (`benchmarks/scripted_judge.py`). Writes `personas.json` and `personas.md`, or
 `personas_others` where others than student and teacher play; finished cells are kept, so the benchmark can be
 interrupted.
 """
@@ -22,12 +22,12 @@ from pathlib import Path
 from check_run import find_shortfalls
 from processes import CONTROLS, run_training
 from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
-from scripted_judge import ScriptedJudge, serve_judge
+from scripted_judge import ScriptedJudge, read_exam, serve_judge
 from tqdm import tqdm
 
 METHODS = ("binary", "opd", "combine")
 PERSONAS = ("student", "teacher")
-JUDGES = {"bilingual": ("rules", "scripted")}
+JUDGES = {"bilingual": ("rules", "auto")}
 """The judges of a persona's cells, where they are others than the embedded one."""
 COLUMNS = (
     "persona", "method", "seed", "score_before", "score_after", "correct_before", "correct_after",
@@ -38,7 +38,7 @@ DIGITS = {"correct_before": 3, "correct_after": 3, "wall_s": 0}
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the benchmark; `judge` is `rules`, `scripted`, or `random` for a control."""
+    """One run of the benchmark; `judge` is `rules`, `auto`, or `random` for a control."""
 
     persona: str
     method: str
@@ -81,8 +81,8 @@ def run(cell: Cell, arguments: argparse.Namespace, judge_url: str) -> Row:
     ]
     if cell.judge == "random":
         flags += ["--custom_rm_path", f"{CONTROLS}:random_sign"]
-    if cell.judge == "scripted":
-        flags += ["--judge", "llm", "--judge_url", judge_url]
+    if cell.judge == "auto":
+        flags += ["--judge", "auto", "--judge_url", judge_url]
     row = run_training(arguments.runs / cell.folder, *flags, timeout=1800)
     return row | {"method": cell.title}
 
@@ -118,7 +118,7 @@ def main() -> int:
     arguments = parser.parse_args()
     cells = list_cells(arguments)
     started = time.monotonic()
-    with serve_judge(ScriptedJudge()) as judge_url, ThreadPoolExecutor(arguments.jobs) as pool:
+    with serve_judge(ScriptedJudge(read_exam())) as judge_url, ThreadPoolExecutor(arguments.jobs) as pool:
         played = pool.map(lambda cell: run(cell, arguments, judge_url), cells)
         rows = list(tqdm(played, total=len(cells), desc="runs"))
     minutes = (time.monotonic() - started) / 60

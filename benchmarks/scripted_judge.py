@@ -1,11 +1,12 @@
 """A language model that judges well, for runs of personas: knows their wordings, and reads nothing else.
 
     python benchmarks/scripted_judge.py --table more.jsonl
-    clawrl serve --judge llm --judge_url http://127.0.0.1:PORT/v1
+    clawrl serve --judge auto --judge_url http://127.0.0.1:PORT/v1
 
 An OpenAI-compatible server on loopback in place of a served base model. It reads the prompt of a vote as a model would
-be shown it, looks up what the owner said among the personas' phrases, and votes 0 on all else. `--table` adds lines
-`{"text": ..., "score": -1, 0 or 1}` for whole texts of what came next; where they match, they decide.
+be shown it, looks up what the owner said among the personas' phrases, and votes 0 on all else. It passes the exam of
+`--judge auto`, whose questions it knows. `--table` adds lines `{"text": ..., "score": -1, 0 or 1}` for whole texts of
+what came next; where they match, they decide.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.envs.chat import wordings, wordings_bilingual, wordings_curt
+from clawrl_trl.judge.exam.questions import load_questions
+from clawrl_trl.judge.vote_prompt import build_prompt
 
 MODEL = "scripted-judge"
 LOOPBACK = "127.0.0.1"
@@ -166,6 +169,12 @@ def read_table(path: Path) -> dict[str, int]:
     return {row["text"]: row["score"] for row in rows}
 
 
+def read_exam() -> dict[str, int]:
+    """Scores by text of the questions of `--judge auto`'s exam."""
+    questions = [(read_pieces(build_prompt(question.case.turn)), question.case.label) for question in load_questions()]
+    return {" ".join(piece.text for piece in pieces if piece.is_next): label for pieces, label in questions}
+
+
 class _Handler(BaseHTTPRequestHandler):
     judge: ScriptedJudge
     protocol_version = "HTTP/1.1"
@@ -227,9 +236,8 @@ def main() -> None:
     )
     parser.add_argument("--table", type=Path, help="further texts and their scores, lines of JSON")
     arguments = parser.parse_args()
-    with make_server(
-        ScriptedJudge(read_table(arguments.table) if arguments.table else None), arguments.port
-    ) as server:
+    table = read_exam() | (read_table(arguments.table) if arguments.table else {})
+    with make_server(ScriptedJudge(table), arguments.port) as server:
         print(f"http://{LOOPBACK}:{server.server_port}/v1", flush=True)
         try:
             server.serve_forever()

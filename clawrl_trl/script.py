@@ -70,8 +70,8 @@ class ScriptArguments(PersonaArguments, PracticeArguments):
     persona: str | None = field(
         default=None,
         metadata={
-            "help": "Simulated user that chats with the model: student, teacher, thumbs, noisy_student, curt, bilingual "
-            "or a YAML file."
+            "help": "Simulated user that chats with the model: student, teacher, thumbs, noisy_student, curt, "
+            "bilingual or a YAML file."
         },
     )
     env: str | None = field(

@@ -14,6 +14,7 @@ from student_replies import FAULTY, PLAIN, REQUEST
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.envs.chat.persona_file import persona
 from clawrl_trl.envs.chat.students import NoisyStudent
+from clawrl_trl.judge.exam.questions import load_questions
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
 from clawrl_trl.judge.vote_prompt import build_prompt
@@ -45,9 +46,15 @@ def test_it_knows_what_the_personas_mean(name: str) -> None:
         meant = 1 if reply == PLAIN else -1
         texts = {user.react(task, reply, 1 + seed % 2, random.Random(seed)).text for seed in range(300)}
         assert [text for text in texts if judge.read_words(text) != meant] == []
-        # "An AI wrote this" passes for a report of another's words, which the prompt leaves out.
-        prompts = [build_prompt(make_turn(reply, text)) for text in texts if "an AI wrote this" not in text]
+        prompts = [build_prompt(make_turn(reply, text)) for text in texts]
         assert {json.loads(judge.vote(prompt))["score"] for prompt in prompts} == {meant}
+
+
+def test_it_knows_the_exam() -> None:
+    table = scripted_judge.read_exam()
+    assert [
+        question.case.id for question in load_questions() if vote(question.case.turn, table)[0] != question.case.label
+    ] == []
 
 
 def test_the_teacher_is_known_too() -> None:

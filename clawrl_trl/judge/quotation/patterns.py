@@ -159,7 +159,8 @@ _NAME = (
     r"(?-i:(?!(?:I|You|It|That|This|There|What|Who|Nobody|No|Not|We|Which|As|Like|Already|Just|Never|And|But|So|Then"
     r"|Ich|Du|Yo|Je|Tu|Eu|The|Your|Nothing|How|When|Where"
     # A reply is called so: "an AI wrote this" is a complaint and no report.
-    r"|Why|Wikipedia|Google|Python|Excel|AI|KI|IA|Bot|Robot|Roboter|Maschine|Computer|Automat)\b)[^\W\d_a-zа-я][\w'’-]{1,30}(?: [^\W\d_a-z][\w'’-]{1,30})?)"
+    r"|Why|Wikipedia|Google|Python|Excel|AI|KI|IA|Bot"
+    r"|Robot|Roboter|Maschine|Computer|Automat)\b)[^\W\d_a-zа-я][\w'’-]{1,30}(?: [^\W\d_a-z][\w'’-]{1,30})?)"
 )
 _THE = r"(?:the|an?|der|die|el|la|le|un|une|o) [\w'’-]{1,40}(?: [\w'’-]{1,40})?"
 
