@@ -67,12 +67,12 @@ class Rows:
 class Network(nn.Module):
     """Encoder with adapter, and the head over `[embedding, standardised cues]`."""
 
-    def __init__(self, cues: torch.Tensor) -> None:
+    def __init__(self, cues: torch.Tensor, rank: int) -> None:
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
         self.tokenizer = load_tokenizer()
-        config = LoraConfig(r=RANK, lora_alpha=2 * RANK, lora_dropout=DROPOUT, target_modules=TARGETS)
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=DROPOUT, target_modules=TARGETS)
         self.encoder: Any = get_peft_model(load_encoder(), config)
         self.head = nn.Linear(self.encoder.config.hidden_size + cues.shape[1], len(LABELS))
         nn.init.zeros_(self.head.weight)
@@ -105,15 +105,15 @@ class Network(nn.Module):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def fit(left_out: frozenset[str] = frozenset(), seed: int = 0) -> Network:
+def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, *, more: bool = False, rank: int = RANK) -> Network:
     """Train a network on all examples but those of the groups left out."""
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     epochs = [
-        [example for example in examples.load(seed + number) if example.group not in left_out]
+        [example for example in examples.load(seed + number, more) if example.group not in left_out]
         for number in range(len(WITH_CONTEXT))
     ]
-    network = Network(Rows.of(epochs[0]).cues)
+    network = Network(Rows.of(epochs[0]).cues, rank)
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         [
@@ -180,9 +180,9 @@ def measure(logits: NDArray[np.float32], labels: Sequence[int], margin: float, t
     }
 
 
-def split_groups() -> frozenset[str]:
+def split_groups(more: bool = False) -> frozenset[str]:
     """The groups that are never trained on."""
-    groups = sorted({example.group for example in examples.load()})
+    groups = sorted({example.group for example in examples.load(more=more)})
     return frozenset(np.random.default_rng(1).permutation(groups)[: int(HELD_OUT * len(groups))].tolist())
 
 
@@ -191,11 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
     parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
+    parser.add_argument("--more", action="store_true", help="Train on the scenes of data/more, too.")
+    parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    left_out = split_groups()
-    network = fit(left_out)
-    held = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed) if example.group in left_out]
+    left_out = split_groups(options.more)
+    network = fit(left_out, more=options.more, rank=options.rank)
+    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, options.more)]
+    held = [example for example in drawn if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
     network.save(options.output, temperature)
