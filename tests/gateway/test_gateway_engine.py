@@ -173,8 +173,8 @@ def test_many_at_once_each_get_their_own(live: Rig, tokenizer: Any) -> None:
         turn = stored[f"question {number}"]
         assert (turn.response["content"] or "") == reply
         assert turn.completion_ids is not None
-        text = tokenizer.decode(turn.completion_ids)
-        assert all(line in text for line in reply.splitlines())  # a thought in its middle is no part of the content
+        letters = iter(tokenizer.decode(turn.completion_ids))
+        assert all(letter in letters for letter in reply)  # in this order; a thought may stand within a line of them
 
 
 def test_engine_refusals_in_openais_shape(live: Rig) -> None:
