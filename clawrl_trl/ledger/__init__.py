@@ -14,7 +14,18 @@ with ledger.reader() as tx:
 ```
 """
 
-from clawrl_trl.ledger import batches, episodes, events, policies, samples, schema, states, turns
+from clawrl_trl.ledger import (
+    batches,
+    episodes,
+    events,
+    history,
+    interruptions,
+    policies,
+    samples,
+    schema,
+    states,
+    turns,
+)
 from clawrl_trl.ledger.errors import AlreadyTrained, DigestMismatch, LedgerError, LedgerWriteError
 from clawrl_trl.ledger.states import IllegalTransition
 from clawrl_trl.ledger.store import Ledger
@@ -31,6 +42,8 @@ __all__ = [
     "batches",
     "episodes",
     "events",
+    "history",
+    "interruptions",
     "policies",
     "samples",
     "schema",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from sqlalchemy import ColumnElement, and_, not_, select
 from sqlalchemy.orm import Session
 
-from clawrl_trl.ledger import events, policies, states
+from clawrl_trl.ledger import events, interruptions, policies, samples, states
 from clawrl_trl.ledger.columns import new_id
 from clawrl_trl.ledger.digests import hash_parts
 from clawrl_trl.ledger.errors import AlreadyTrained, DigestMismatch
@@ -32,6 +32,7 @@ def lease(
 ) -> Batch | None:
     """Lease the oldest free samples as one batch, or return the batch that was not finished.
 
+    A sample at which training was interrupted repeatedly is leased alone (see `interruptions`).
     Samples that have nothing of what is needed, and those of policies that are not among the last `max_staleness`
     updates that led to this version or to the serving one, are dropped on the way, with the reason.
 
@@ -64,9 +65,17 @@ def lease(
             .with_for_update(skip_locked=True)
         )
     )
-    if len(free) < max(min_size, 1):
-        return None
-    return _write(tx, free, needs, idempotency_key)
+    chosen = _set_suspects_apart(tx, free, min_size)
+    return _write(tx, chosen, needs, idempotency_key) if chosen else None
+
+
+def _set_suspects_apart(tx: Session, free: list[Sample], min_size: int) -> list[Sample]:
+    """The samples to lease: the oldest alone if it ended a process before, else the sound ones if they suffice."""
+    suspects = interruptions.find_suspects(tx, [sample.id for sample in free])
+    if free and free[0].id in suspects:
+        return free[:1]
+    sound = [sample for sample in free if sample.id not in suspects]
+    return sound if len(sound) >= min_size else []
 
 
 def leasable(needs: Sequence[str], max_staleness: int, current_version: int) -> ColumnElement[bool]:
@@ -171,6 +180,7 @@ def commit(tx: Session, batch_ids: Sequence[str], policy: Policy, *, now: float 
         batch.trained_into = candidate.version
         batch.trained_at = time.time() if now is None else now
         batch.state = "trained"
+    interruptions.forget_excuses(tx, batch_ids)
     tx.flush()
     return candidate
 
@@ -191,6 +201,22 @@ def release(tx: Session, batch_id: str, reason: str) -> None:
     batch.state = "released"
     events.log(tx, "batch_released", batch_id, reason=reason)
     tx.flush()
+
+
+def settle_interrupted(tx: Session, own_ids: Collection[str]) -> None:
+    """Count an interruption of each leased batch that its trainer left behind, and divide or give up what repeats it.
+
+    Args:
+        tx: The open transaction.
+        own_ids: Ids of the batches that the caller leased itself, or has settled before.
+    """
+    for batch in tx.scalars(select(Batch).where(Batch.state == "leased", Batch.id.not_in(own_ids))).all():
+        times = interruptions.record(tx, batch)
+        if len(batch.sample_ids) > 1 and times >= interruptions.ALONE_AFTER:
+            release(tx, batch.id, f"interrupted {times} times: its samples are trained one by one")
+        elif len(batch.sample_ids) == 1 and times > interruptions.ALONE_AFTER:
+            release(tx, batch.id, f"interrupted {times} times")
+            samples.drop(tx, batch.sample_ids[0], f"interrupted training {times} times")
 
 
 def _lock(tx: Session, batch_id: str) -> Batch:

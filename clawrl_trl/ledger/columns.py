@@ -9,13 +9,16 @@ import json
 import secrets
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import JSON, BigInteger, Dialect, Integer, LargeBinary, Text
+from sqlalchemy import JSON, BigInteger, ColumnElement, Dialect, Integer, LargeBinary, Text, type_coerce
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
+
+from clawrl_trl.ledger import pieces
 
 Ids = NDArray[np.int32]
 """Token ids, shape `(tokens,)`."""
@@ -83,6 +86,49 @@ class LongJSON(TypeDecorator[Any]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
         return None if value is None else json.loads(zlib.decompress(value))
+
+
+class SharedIds(IdArray):
+    """Token ids that may be stored as pieces of their session."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        leaf = value.leaf if isinstance(value, pieces.ChainedIds) else ""
+        return pieces.make_reference(leaf) if leaf else super().process_bind_param(value, dialect)
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return type_coerce(pieces.WholeValue(column), self)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        return lambda value: self.process_result_value(_join(value), dialect)
+
+
+class SharedJSON(LongJSON):
+    """A list of JSON whose elements may be stored as pieces of their session."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
+        leaf = value.leaf if isinstance(value, pieces.ChainedList) else ""
+        return pieces.make_reference(leaf) if leaf else super().process_bind_param(value, dialect)
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return type_coerce(pieces.WholeValue(column), self)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        def read(value: bytes | str | None) -> Any:
+            whole = None if value is None else pieces.read_whole(value)
+            if isinstance(whole, list):
+                return json.loads(b"[" + b",".join(whole) + b"]")
+            return self.process_result_value(whole, dialect)
+
+        return read
+
+
+def _join(value: bytes | str | None) -> bytes | None:
+    whole = None if value is None else pieces.read_whole(value)
+    return b"".join(whole) if isinstance(whole, list) else whole
 
 
 class StorableText(TypeDecorator[str]):

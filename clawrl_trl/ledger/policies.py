@@ -19,8 +19,9 @@ def serving(tx: Session) -> Policy:
 
 
 def latest(tx: Session) -> Policy:
-    """The highest version that was not rejected: what training goes on from."""
-    return tx.scalars(select(Policy).where(Policy.state != "rejected").order_by(Policy.version.desc()).limit(1)).one()
+    """The highest version that was neither rejected nor pruned: what training goes on from."""
+    usable = select(Policy).where(Policy.state.not_in(("rejected", "pruned")))
+    return tx.scalars(usable.order_by(Policy.version.desc()).limit(1)).one()
 
 
 def get(tx: Session, version: int) -> Policy | None:
@@ -39,7 +40,7 @@ def next_version(tx: Session) -> int:
     return (tx.scalar(select(func.max(Policy.version))) or 0) + 1
 
 
-def lineage(version: int, steps: int) -> Select[tuple[int]]:
+def lineage(version: int, steps: int) -> Select[int]:
     """A query for a version and the versions it was trained from, going back at most so many updates.
 
     Numbers tell nothing of that: an update of version 1 that follows a rollback from 20 is version 21.
@@ -108,6 +109,22 @@ def reject(tx: Session, version: int, reason: str) -> Policy:
     policy.state = "rejected"
     policy.reason = reason
     events.log(tx, "policy_rejected", str(version), reason=reason)
+    tx.flush()
+    return policy
+
+
+def pin(tx: Session, version: int, pinned: bool) -> Policy:
+    """Keep a version's files from being pruned, or give them free again.
+
+    Raises:
+        KeyError: If there is no such version.
+        IllegalTransition: If it was pruned already.
+    """
+    policy = _lock(tx, version)
+    if pinned and policy.state == "pruned":
+        raise states.IllegalTransition(f"policy version {version} was pruned")
+    policy.pinned = pinned
+    events.log(tx, "policy_pinned" if pinned else "policy_unpinned", str(version))
     tx.flush()
     return policy
 

@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any, ClassVar, dataclass_transform
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, MetaData, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, MetaData, UniqueConstraint, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from clawrl_trl.ledger import states
@@ -22,6 +22,8 @@ from clawrl_trl.ledger.columns import (
     IdArray,
     Ids,
     LongJSON,
+    SharedIds,
+    SharedJSON,
     StorableText,
     make_id_column,
     new_id,
@@ -29,7 +31,7 @@ from clawrl_trl.ledger.columns import (
 from clawrl_trl.ledger.digests import encode_array, hash_parts
 from clawrl_trl.messages import Json
 
-REVISION = "0003"
+REVISION = "0005"
 """The schema's version: the newest migration that this code knows."""
 
 Message = Json
@@ -132,13 +134,13 @@ class Turn(_Stateful):
     kind: Mapped[str] = mapped_column(default="main")
     kind_reason: Mapped[str] = mapped_column(default="")
     state: Mapped[str] = mapped_column(default="captured")
-    messages: Mapped[list[Message]] = mapped_column(LongJSON)
-    tools: Mapped[list[Json] | None] = mapped_column(LongJSON, default=None)
+    messages: Mapped[list[Message]] = mapped_column(SharedJSON)
+    tools: Mapped[list[Json] | None] = mapped_column(SharedJSON, default=None)
     provenance: Mapped[list[str]] = mapped_column(default_factory=list)
     sampling: Mapped[Json] = mapped_column(default_factory=dict)
     response: Mapped[Message] = mapped_column(LongJSON)
     finish_reason: Mapped[str] = mapped_column(default="stop")
-    prompt_ids: Mapped[Ids | None] = mapped_column(IdArray, default=None)
+    prompt_ids: Mapped[Ids | None] = mapped_column(SharedIds, default=None)
     completion_ids: Mapped[Ids | None] = mapped_column(IdArray, default=None)
     logprobs: Mapped[Floats | None] = mapped_column(FloatArray, default=None)
     trainable: Mapped[bool] = mapped_column(default=False)
@@ -172,6 +174,20 @@ class Turn(_Stateful):
             arrays.append(encode_array(self.token_versions, "<i4"))
         facts = json.dumps([self.policy_version, self.response], sort_keys=True, separators=(",", ":"))
         return hash_parts((*arrays, facts.encode()))
+
+
+class Piece(Base):
+    """A part of what the turns of a session have in common: a message, a tool or a chunk of token ids, compressed.
+
+    `parent_id` is the piece before it, empty for the first of a chain. `ledger.pieces` has the form.
+    """
+
+    __tablename__ = "pieces"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    parent_id: Mapped[str] = mapped_column(default="")
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"), index=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class Feedback(Base):
@@ -282,7 +298,10 @@ class Batch(_Stateful):
 
 
 class Policy(_Stateful):
-    """A version of the policy. Immutable but for its state; version 0 is the base model."""
+    """A version of the policy. Immutable but for its state; version 0 is the base model.
+
+    `pinned` keeps its files from being pruned; of a pruned version whose files are gone `path` is empty.
+    """
 
     __tablename__ = "policies"
     transitions = states.POLICY
@@ -307,6 +326,7 @@ class Policy(_Stateful):
     reason: Mapped[str | None] = mapped_column(default=None)
     metrics: Mapped[Json] = mapped_column(default_factory=dict)
     created_at: Mapped[float] = mapped_column(default_factory=time.time)
+    pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
 
 
 class Event(Base):

@@ -41,9 +41,15 @@ BATCH = _table(new="leased", leased="trained released", trained="", released="")
 """A batch is written before it is trained; a released one gave its samples back."""
 
 POLICY = _table(
-    new="candidate", candidate="serving rejected", serving="retired", retired="serving rejected", rejected=""
+    new="candidate",
+    candidate="serving rejected",
+    serving="retired",
+    retired="serving rejected pruned",
+    rejected="",
+    pruned="",
 )
-"""A policy version's way; a rollback takes a retired version back into service, a damaged one is rejected."""
+"""A policy version's way; a rollback takes a retired version back into service, a damaged one is rejected, and one
+that is old enough is pruned: its files go."""
 
 
 def names(table: Table) -> tuple[str, ...]:

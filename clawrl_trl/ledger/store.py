@@ -6,6 +6,7 @@ reads is what it changes; a reader sees one snapshot and blocks nobody. What is 
 pragmas, locks) is here and in the migrations, so that the rest runs on PostgreSQL as it is.
 """
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,6 +118,7 @@ class Ledger:
             with self._read() as tx:
                 yield tx
         except DBAPIError as error:
+            self._check_file(LedgerError)
             raise self._translate(error, LedgerError) from error
 
     @contextmanager
@@ -126,6 +128,7 @@ class Ledger:
         try:
             yield
         except DBAPIError as error:
+            self._check_file(LedgerWriteError)
             raise self._translate(error, LedgerWriteError) from error
 
     def _remember_file(self) -> None:
@@ -136,6 +139,10 @@ class Ledger:
         self._file = status.st_dev, status.st_ino
         for end in ("", "-wal", "-shm"):
             take_from_others(Path(f"{self.path}{end}"))
+        # Opened now, while there are files left to open: the first write may come when a server has run out of them.
+        connection = self.writer_engine.raw_connection()
+        connection.cursor().execute("SELECT count(*) FROM sqlite_master")
+        connection.close()
         # At the commit too: a file moved during a transaction would take it along.
         event.listen(self.writer_engine, "commit", lambda connection: self._check_file(LedgerWriteError))
 
@@ -261,8 +268,13 @@ def _create_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
 
 
 def _create_sqlite_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
+    def connect() -> sqlite3.Connection:
+        # SQLite would make an empty ledger where one was moved away. Sessions may change threads, one at a time.
+        address = Path(str(url.database)).as_uri() + "?mode=rw"
+        return sqlite3.connect(address, uri=True, check_same_thread=False)
+
     # Unbounded, for a full pool raises a time-out that has nothing to do with the database.
-    engine = create_engine(url, max_overflow=-1)
+    engine = create_engine(url, creator=connect, max_overflow=-1)
     pragmas = (
         f"busy_timeout={int(busy_timeout_s * 1000)}",
         # SQLite checks no foreign key, and cascades no deletion, unless each connection asks for it.

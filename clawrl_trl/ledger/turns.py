@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session as Transaction
 
-from clawrl_trl.ledger import events, states
+from clawrl_trl.ledger import events, history, states
 from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict
 from clawrl_trl.ledger.sessions import (
     delete_session,
@@ -68,6 +68,9 @@ def add(tx: Transaction, turn: Turn) -> Turn:
     turn.digest = turn.compute_digest()
     if turn.kind == "main" and turn.state == "captured":
         turn.state = "awaiting_next_state"
+    # The same values, stored once a session.
+    for name, value in history.share(tx, turn).items():
+        setattr(turn, name, value)
     tx.add(turn)
     tx.flush()
     return turn
@@ -184,8 +187,19 @@ def renew_claims(tx: Transaction, attempts: Mapping[str, int], until: float) -> 
         tx.execute(update(Turn).where(Turn.id == turn_id, *is_current).values(judge_after=until))
 
 
-def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now: float | None = None) -> None:
-    """Give a claimed turn back after a failed attempt, to be claimed again in `delay` seconds."""
+def retry_later(
+    tx: Transaction, turn_id: str, delay: float, error: str, *, is_attempt: bool = True, now: float | None = None
+) -> None:
+    """Give a claimed turn back, to be claimed again in `delay` seconds.
+
+    Args:
+        tx (`Session`): The open transaction.
+        turn_id (`str`): The turn; one that is gone, or is not being judged any more, stays as it is.
+        delay (`float`): Seconds until it is due.
+        error (`str`): The reason, for the ledger's events.
+        is_attempt (`bool`, defaults to `True`): Count this in `judge_attempts`. False if the turn was not tried.
+        now (`float`, *optional*): Unix time, seconds; by default the clock's.
+    """
     turn = _lock(tx, turn_id)
     if turn is None or turn.state != "judging":
         return
@@ -193,6 +207,8 @@ def retry_later(tx: Transaction, turn_id: str, delay: float, error: str, *, now:
     if turn.judge_after != CLAIM_VOID:
         turn.judge_after = (time.time() if now is None else now) + delay
     events.log(tx, "judge_retry", turn_id, attempt=turn.judge_attempts, delay_s=delay, error=error)
+    if not is_attempt:
+        turn.judge_attempts = max(0, turn.judge_attempts - 1)
     tx.flush()
 
 
@@ -272,8 +288,11 @@ def delete_turn(tx: Transaction, turn_id: str) -> bool:
     turn = get(tx, turn_id)
     if turn is None:
         return False
+    # Nobody may add a turn meanwhile that shares what is swept.
+    tx.execute(select(Session.id).where(Session.id == turn.session_id).with_for_update())
     tx.delete(turn)
     tx.flush()
+    history.sweep(tx, turn.session_id)
     events.log(tx, "turn_deleted", turn_id)
     return True
 

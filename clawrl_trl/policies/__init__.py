@@ -7,6 +7,7 @@ transformers; the trainer, which has them, drives it.
 from clawrl_trl.policies.checksums import find_damage, find_state_damage
 from clawrl_trl.policies.damage import reject_damaged
 from clawrl_trl.policies.gate import Candidate, FirstGate, Gate, GateReport
+from clawrl_trl.policies.pruning import pin_version, prune_versions, remove_pruned
 from clawrl_trl.policies.publish import Publisher, rollback
 from clawrl_trl.policies.versions import PolicyStore
 
@@ -19,6 +20,9 @@ __all__ = [
     "Publisher",
     "find_damage",
     "find_state_damage",
+    "pin_version",
+    "prune_versions",
     "reject_damaged",
+    "remove_pruned",
     "rollback",
 ]

@@ -27,7 +27,7 @@ def reject_damaged(ledger: Ledger, store: PolicyStore, version: int, damage: str
         target = _nearest_whole({policy.version: policy for policy in policies.all(tx)}, store, version)
     with ledger.transaction() as tx:
         policy = policies.get(tx, version)
-        if policy is None or policy.state == "rejected":
+        if policy is None or policy.state in ("rejected", "pruned"):
             return
         if policy.state == "serving":
             events.log(tx, "rollback", str(target), before=version, damage=damage)

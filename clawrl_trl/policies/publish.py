@@ -106,6 +106,7 @@ class Publisher:
                 return policy.state
             policy.metrics = {**policy.metrics, **report.metrics}
             if not report.passed:
+                logger.warning("policy version %d is refused by the gate: %s", candidate.version, report.reason)
                 policies.reject(tx, candidate.version, f"gate: {report.reason}")
                 return "rejected"
         # The engine before the ledger: what the ledger calls serving must be servable.
@@ -197,6 +198,11 @@ def _rollback_target(tx: Session, now: Policy, to: int | None, store: PolicyStor
     if version is None:
         raise UserError(f"Version {now.version} is the base model, there is nothing before it.")
     target = policies.get(tx, version)
+    if target is not None and target.state == "pruned":
+        raise UserError(
+            f"Version {version} was pruned, its weights are not on the disk any more: choose one of "
+            f"{_join(policy.version for policy in policies.all(tx) if policy.state == 'retired')}."
+        )
     if target is None or target.state in ("rejected", "candidate"):
         usable = _join(policy.version for policy in policies.all(tx) if policy.state in ("retired", "serving"))
         raise UserError(f"There is no version {version} that has served: choose one of {usable}.")

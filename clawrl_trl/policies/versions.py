@@ -112,6 +112,13 @@ class PolicyStore:
             shutil.rmtree(path)
         return [path.name for path in remains]
 
+    def remove(self, version: int) -> None:
+        """Remove a version's folder; nothing happens when there is none."""
+        folder = self.folder(version)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+            _sync(self.root)
+
     def prune(self, keep: Iterable[int]) -> list[int]:
         """Remove the training state of every version but `keep`; the weights stay, for rollback.
 

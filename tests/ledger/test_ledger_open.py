@@ -178,8 +178,8 @@ def test_a_damaged_file_is_refused(sqlite_ledger: Ledger, path: Path) -> None:
 def test_damage_that_shows_later_is_told_as_well(sqlite_ledger: Ledger, path: Path) -> None:
     with sqlite_ledger.transaction() as tx:
         home = session(tx).id
-        for _ in range(50):
-            turns.add(tx, turn(home, prompt_ids=list(range(2000))))
+        for number in range(50):  # each with ids of its own, or they would be stored once
+            turns.add(tx, turn(home, prompt_ids=list(range(number, number + 2000))))
     sqlite_ledger.checkpoint()
     sqlite_ledger.close()
     content = bytearray(path.read_bytes())

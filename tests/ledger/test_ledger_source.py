@@ -7,7 +7,7 @@ import pytest
 from ledger_rows import judged
 from sqlalchemy import select, update
 
-from clawrl_trl.credit import LedgerSource
+from clawrl_trl.credit import LedgerSource, binary
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Policy, Sample
 
@@ -78,6 +78,17 @@ def test_scores_are_compared_with_those_before(ledger: Ledger, window: int, base
     put(ledger, TIMEOUT_S, score=1.0)
     taken = source(ledger, baseline_window=window).take(0.0)
     assert taken is not None and [one.measure for one in taken.samples] == [(baseline, 1.0)]
+
+
+@pytest.mark.parametrize("earlier", [[-1.0] * 4, [-0.5, -1.0], [1.0, -1.0, -1.0]])
+@pytest.mark.parametrize("score", [-1.0, -0.25])
+def test_among_objections_one_more_is_worth_as_much(ledger: Ledger, earlier: list[float], score: float) -> None:
+    trained(ledger, earlier)
+    put(ledger, TIMEOUT_S, score=score)
+    taken = source(ledger, baseline_window=4).take(0.0)
+    assert taken is not None
+    advantages, _ = binary([score], measures=[taken.samples[0].measure])
+    assert advantages[0] == pytest.approx(score, abs=1e-5)
 
 
 def test_a_group_keeps_its_own_measure(ledger: Ledger) -> None:

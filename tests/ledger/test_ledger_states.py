@@ -31,6 +31,7 @@ ALLOWED = {
         ("serving", "retired"),
         ("retired", "serving"),
         ("retired", "rejected"),
+        ("retired", "pruned"),
     },
 }
 """What the design says, spelled out once more."""

@@ -165,6 +165,17 @@ def test_a_failed_attempt_comes_back_later(ledger: Ledger) -> None:
         turns.retry_later(tx, "turn_unknown", 1.0, "gone")
 
 
+def test_a_wait_that_was_no_attempt_is_not_counted(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        one = turns.add(tx, turn(session(tx).id))
+        follow(tx, one.id)
+        for now in (100.0, 200.0, 300.0):
+            assert turns.claim_judging(tx, 1, now=now, lease_s=30.0) == [one] and one.judge_attempts == 1
+            turns.retry_later(tx, one.id, 60.0, "an exam is under way", is_attempt=False, now=now)
+            assert one.judge_attempts == 0
+        assert turns.claim_judging(tx, 1, now=359.0, lease_s=30.0) == []
+
+
 def test_a_verdict_makes_its_sample(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         [one] = judged(tx, score=1.0, teacher_logprobs=[-1, -2], plain_logprobs=[-3, -4], group="g", weight=0.5)

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,11 @@ async def test_a_full_disk_fails_the_group_and_the_writer_goes_on(sqlite_ledger:
     home = await writer.run(session)
     limit(sqlite_ledger, 20)
 
+    starts = count()
+
     def add_large(tx: Any) -> Any:
-        return turns.add(tx, turn(home.id, prompt_ids=list(range(5000))))
+        first = next(starts)  # ids that were there before would take no room
+        return turns.add(tx, turn(home.id, prompt_ids=list(range(first, first + 5000))))
 
     results = await asyncio.gather(*(writer.run(add_large) for _ in range(60)), return_exceptions=True)
     refused = [one for one in results if isinstance(one, BaseException)]

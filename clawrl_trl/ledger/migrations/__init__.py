@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, event, inspect, text
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import schema
@@ -53,10 +53,35 @@ def upgrade(ledger: "Ledger") -> None:
         if ledger.path is not None:
             ledger.path.touch(mode=PRIVATE_FILE)  # SQLite gives its log the modes of the file
             _enable_write_ahead_log(ledger)
-        with ledger.writer_engine.begin() as connection:
+        with _suspend_foreign_keys(ledger), ledger.writer_engine.begin() as connection:
             if ledger.path is None:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
             _run(connection)
+            if ledger.path is not None and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+                raise UserError(f"The ledger {ledger.where} is damaged, rows of it name rows that are not there.")
+
+
+@contextmanager
+def _suspend_foreign_keys(ledger: "Ledger") -> Iterator[None]:
+    """Let a table be replaced by a copy of itself on SQLite, which takes the old one for deleted rows.
+
+    Only connections made inside the block are told; none made before may be used in it.
+    """
+
+    def suspend(connection: Any, record: Any) -> None:
+        connection.execute("PRAGMA foreign_keys=OFF")
+
+    if ledger.path is None:
+        yield
+        return
+    # By new connections, for the pragma has no effect inside a transaction.
+    ledger.writer_engine.dispose()
+    event.listen(ledger.writer_engine, "connect", suspend)
+    try:
+        yield
+    finally:
+        event.remove(ledger.writer_engine, "connect", suspend)
+        ledger.writer_engine.dispose()
 
 
 def _run(connection: Connection) -> None:
