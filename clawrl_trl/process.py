@@ -1,7 +1,9 @@
-"""Settings that a child process of ours asks of the kernel at its start."""
+"""What a process of ours asks of the kernel at its start, and the request to stop that a signal brings it."""
 
 import ctypes
+import queue
 import signal
+from contextlib import suppress
 
 
 def end_with_parent() -> None:
@@ -10,3 +12,33 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     except (OSError, AttributeError):
         return
+
+
+class StopRequest:
+    """Request to stop, which a signal's handler may make.
+
+    A handler runs in the main thread, between any two of its steps. The lock of `threading.Event` may be held by
+    the very thread that the handler interrupts, which then waits for itself for ever: the signal is lost, and so is
+    every later one. `queue.SimpleQueue.put` is the hand-over that the standard library promises to be reentrant.
+    """
+
+    def __init__(self) -> None:
+        self._made = False
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Whether it was made."""
+        return self._made
+
+    def set(self) -> None:
+        """Make it, from any thread or signal handler; whoever waits goes on at once."""
+        self._made = True
+        self._wakeups.put(None)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds; returns whether it was made."""
+        if not self._made:
+            with suppress(queue.Empty):
+                self._wakeups.get(timeout=timeout)
+                self._wakeups.put(None)  # for the next one who waits
+        return self._made

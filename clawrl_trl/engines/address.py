@@ -41,7 +41,7 @@ def locate(run: RunFolder, settings: ServeSettings) -> EngineAddress:
     Raises:
         EngineUnavailable: If the run's engine has not announced itself or its process is gone.
     """
-    if settings.engine.startswith(("http://", "https://")):
+    if settings.is_remote:
         return EngineAddress.of(settings.engine, os.environ.get("CLAWRL_ENGINE_KEY"))
     announced = run.read_announced("engine")
     if announced is None:
@@ -62,6 +62,8 @@ class EngineClientBase:
         self._locate: Callable[[], EngineAddress] = (lambda: address) if address else base_url  # type: ignore[assignment]
         # An engine that is gone is noticed in seconds, while a reply may take minutes.
         self.timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_S, timeout))
+        # The newest address whose engine is known to have no route for packed scores.
+        self._plain: EngineAddress | None = None
 
     @classmethod
     def of_run(cls, run: RunFolder, settings: ServeSettings, timeout: float | None = None) -> Self:

@@ -5,8 +5,7 @@ strict: an answer that doesn't cover what was asked is an error, never a partial
 """
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,20 +34,6 @@ UNKNOWN_VERSION = -1
 
 
 @dataclass(frozen=True)
-class PromptLogprobs:
-    """Log-probabilities of given tokens under a model, at temperature 1.
-
-    Attributes:
-        logprobs (`list[float]`): Log-prob of each scored token, exactly as many as were asked about.
-        top (`list[dict[int, float]]`): For each of them the `top_k` most likely tokens at that position, token
-            id to log-prob; empty dicts when `top_k` was 0.
-    """
-
-    logprobs: list[float]
-    top: list[dict[int, float]]
-
-
-@dataclass(frozen=True)
 class EngineCall:
     """One request to the engine."""
 
@@ -71,66 +56,6 @@ def exchange_call(name: str, path: str | Path | None) -> EngineCall:
 def unload_call(name: str) -> EngineCall:
     """Unload what has a name."""
     return EngineCall("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-
-
-def scoring_call(context: Sequence[int], scored: Sequence[int], model: str, top_k: int) -> EngineCall:
-    """Score `scored` after `context`, generating as little as the dialect allows.
-
-    Raises:
-        ValueError: If there is no context, nothing to score, or `top_k` is negative.
-    """
-    if not context:
-        raise ValueError("scoring needs at least one token of context: the first token of a prompt has no log-prob")
-    if not scored:
-        raise ValueError("there are no tokens to score")
-    if top_k < 0:
-        raise ValueError(f"top_k must be 0 or more, not {top_k}")
-    body = {
-        "model": model,
-        "prompt": [*map(int, context), *map(int, scored)],
-        # vLLM generates at least one token; its text is thrown away.
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "prompt_logprobs": top_k,
-    }
-    return EngineCall("POST", "/v1/completions", body)
-
-
-def read_scores(reply: Json, context: int, scored: Sequence[int], top_k: int) -> PromptLogprobs:
-    """Read the answer to a `scoring_call`; `context` is the number of tokens before the scored ones.
-
-    Raises:
-        EngineError: If not every scored token has a finite log-prob, or the counts differ.
-    """
-    entries = _prompt_entries(reply)
-    if len(entries) != context + len(scored):
-        raise EngineError(502, f"{context + len(scored)} prompt tokens were sent, {len(entries)} were scored")
-    logprobs: list[float] = []
-    top: list[dict[int, float]] = []
-    for position, (token, entry) in enumerate(zip(scored, entries[context:], strict=True)):
-        try:
-            row = {int(candidate): float(value["logprob"]) for candidate, value in entry.items()}
-            ranks = {int(candidate): value.get("rank") or 0 for candidate, value in entry.items()}
-            logprob = row[int(token)]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise EngineError(502, f"no log-prob came back for scored token {position} (id {token})") from None
-        if not math.isfinite(logprob):
-            raise EngineError(502, f"the log-prob of scored token {position} (id {token}) is not finite")
-        logprobs.append(logprob)
-        # The prompt's own token comes back too, whatever its rank.
-        top.append({candidate: value for candidate, value in row.items() if 0 < ranks[candidate] <= top_k})
-    return PromptLogprobs(logprobs, top)
-
-
-def _prompt_entries(reply: Json) -> list[Any]:
-    choices = reply.get("choices") or [{}]
-    # vLLM puts them into a completion's choice, but beside the choices of a chat.
-    entries = choices[0].get("prompt_logprobs") or reply.get("prompt_logprobs")
-    if not isinstance(entries, list):
-        raise EngineError(502, "the engine sent no prompt_logprobs")
-    if entries and isinstance(entries[0], list):
-        return entries[0]
-    return entries
 
 
 def rename_reasoning(messages: Iterable[Mapping[str, Any]]) -> list[Json]:

@@ -26,7 +26,6 @@ from clawrl_trl.engines.calls import (
     POLICY_PATH,
     VERSIONS_HEADER,
     EngineCall,
-    PromptLogprobs,
     check_root,
     decode_reply,
     encode,
@@ -37,13 +36,19 @@ from clawrl_trl.engines.calls import (
     read_limit,
     read_model_names,
     read_model_roots,
-    read_scores,
     read_serving,
-    scoring_call,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, EngineUnavailable, error_of, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.engines.scores import (
+    PromptLogprobs,
+    is_without_route,
+    make_packed_call,
+    make_plain_call,
+    read_packed,
+    read_plain,
+)
 from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL
 
@@ -213,8 +218,18 @@ class EngineClient(EngineClientBase):
         Raises:
             EngineError: Also when the answer doesn't cover every scored token with a finite value.
         """
-        reply = await self._json(scoring_call(context, scored, model, top_k))
-        return read_scores(reply, len(context), scored, top_k)
+        address = self.address
+        if address != self._plain:
+            try:
+                answer = await self._json(make_packed_call(context, scored, model, top_k))
+            except EngineError as error:
+                if not is_without_route(error):
+                    raise
+            else:
+                return read_packed(answer, scored, top_k)
+        reply = await self._json(make_plain_call(context, scored, model, top_k))
+        self._plain = address  # only now: a model that is not there is a 404 too
+        return read_plain(reply, len(context), scored, top_k)
 
     async def send(
         self,

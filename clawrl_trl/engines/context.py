@@ -57,16 +57,24 @@ def choose_embedded_context(config: Any, requested: int | None, *, itemsize: int
         itemsize (`int`): Bytes of a number in the cache.
         free (`int`): Bytes of memory that are free beside the weights.
     """
-    limits = [requested or DEFAULT_CONTEXT, getattr(config, "max_position_embeddings", None)]
-    kinds = set(getattr(config, "layer_types", None) or ())
-    # The cache attends to everything it holds, so a sliding window bounds the context.
-    if "sliding_attention" in kinds or not kinds:
-        limits.append(getattr(config, "sliding_window", None))
-    length = min(limit for limit in limits if limit)
+    own = getattr(config, "max_position_embeddings", None)
+    length = min(limit for limit in (requested or DEFAULT_CONTEXT, own) if limit)
     if requested is not None:
         return length
     capacity = int(CACHE_SHARE * free / (count_cached_numbers(config) * itemsize))
     return length if capacity >= length else max(STEP, capacity // STEP * STEP)
+
+
+def read_window(config: Any) -> int | None:
+    """Read how many tokens, its own included, a token attends to in a layer with a sliding window; `None` without one.
+
+    Args:
+        config: The decoder's transformers config.
+    """
+    kinds = getattr(config, "layer_types", None)
+    # A model that names no kinds of layers has a window in all or none of them.
+    has_window = "sliding_attention" in kinds if kinds else True
+    return getattr(config, "sliding_window", None) if has_window else None
 
 
 def count_cached_numbers(config: Any) -> int:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from clawrl_trl.config.serving_arguments import ServingArguments
 from clawrl_trl.errors import UserError
 
+ALLOCATOR, SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+"""How the trainer's allocator keeps memory: in segments that grow and are given back whole. In blocks of fixed sizes,
+the default, a few tensors keep gigabytes from an engine that has to start again beside it."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ALL = "CLAWRL_VISIBLE_DEVICES"
 """Where the whole list is kept once a process has narrowed its own view, for the processes it starts."""
@@ -61,8 +65,14 @@ def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, 
     """Leave this process, which trains, the trainer's devices alone; call it before CUDA is used.
 
     Raises:
-        UserError: See `assign_devices`.
+        UserError: If there are more or fewer processes than devices that train; see also `assign_devices`.
     """
+    processes = int(environment.get("WORLD_SIZE") or 1)
+    if settings.actor_gpus not in (0, processes):
+        raise UserError(
+            f"ACTOR_GPUS={settings.actor_gpus} needs as many processes, not {processes}: accelerate launch "
+            f"--num_processes {settings.actor_gpus}."
+        )
     share = assign_devices(settings, environment).trainer
     if share is None:
         return
@@ -71,3 +81,20 @@ def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, 
         counts = settings.actor_gpus + settings.rollout_gpus + settings.prm_gpus
         environment[ALL] = everything or ",".join(map(str, range(counts)))
     environment[VISIBLE] = share
+
+
+def set_allocator(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let this process, which trains, give back the memory that it does not use; call it before CUDA is used.
+
+    What a user has set stays, under either name that PyTorch reads.
+    """
+    if "PYTORCH_ALLOC_CONF" not in environment:
+        environment.setdefault(ALLOCATOR, SEGMENTS)
+
+
+def drop_allocator(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what `set_allocator` has set, for an engine that the trainer starts.
+
+    vLLM shares memory between its workers, which segments that grow can't be.
+    """
+    return {name: value for name, value in environment.items() if (name, value) != (ALLOCATOR, SEGMENTS)}

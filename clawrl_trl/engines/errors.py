@@ -38,6 +38,11 @@ class EngineError(Exception):
         """True if the same call may succeed later: overload and server faults, not a caller's mistake."""
         return self.status in (408, 425, 429) or self.status >= 500
 
+    @property
+    def away(self) -> bool:
+        """True if the engine is down, being started or too busy: whatever was asked for was not tried."""
+        return self.status in (429, 503, 504)
+
 
 class EngineUnavailable(EngineError):
     """The engine could not be reached, hung up, or took longer than the time-out."""
@@ -45,6 +50,11 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(504 if timed_out else 503, message)
         self.timed_out = timed_out
+
+    @property
+    def away(self) -> bool:
+        """True if it could not be reached; one that took too long did try."""
+        return not self.timed_out
 
 
 def error_of(response: httpx.Response) -> EngineError:

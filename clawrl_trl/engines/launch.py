@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,10 +25,11 @@ from pathlib import Path
 import httpx
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.vllm.cache_memory import CacheMemory, ask_cache_bytes
 from clawrl_trl.engines.vllm.server import Server
 from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.errors import UserError, run_main
-from clawrl_trl.process import end_with_parent
+from clawrl_trl.process import StopRequest, end_with_parent
 from clawrl_trl.run import RunFolder, open_private
 
 JUDGE_KEY = "CLAWRL_JUDGE_KEY"
@@ -104,6 +104,9 @@ def serve(run: str, *, judge: bool = False) -> int:
     key = os.environ.get(variable) or secrets.token_urlsafe(32)
     port = httpx.URL(settings.judge_url).port if judge and settings.judge_url else None
     folder = RunFolder(run).make()
+    memory = CacheMemory.find(folder, name, server.setting)
+    if memory is not None:
+        server = replace(server, cache_bytes=memory.cache_bytes, fit_memory=memory.fit_memory)
     return _run_server(server, folder, name, key, port or free_port())
 
 
@@ -113,6 +116,8 @@ def _run_server(server: Server, folder: RunFolder, name: str, key: str, port: in
         end_requested = _end_on_signals(process)
         base_url = f"http://127.0.0.1:{port}"
         if _wait_healthy(process, base_url, log):
+            if server.cache_bytes is None:
+                _remember_memory(server, folder, name, base_url, key)
             folder.announce(name, base_url, key=key)
         while process.poll() is None and not end_requested.is_set():
             with suppress(subprocess.TimeoutExpired):
@@ -132,8 +137,16 @@ def _run_server(server: Server, folder: RunFolder, name: str, key: str, port: in
     return 1
 
 
-def _end_on_signals(process: subprocess.Popen[bytes]) -> threading.Event:
-    end_requested = threading.Event()
+def _remember_memory(server: Server, folder: RunFolder, name: str, base_url: str, key: str) -> None:
+    """Write down what the server's cache takes, before a trainer begins to take the rest."""
+    cache_bytes = ask_cache_bytes(base_url, key)
+    if cache_bytes:
+        CacheMemory(cache_bytes, server.fit_memory, server.setting).save(folder, name)
+        _report(f"the KV cache takes {cache_bytes / 2**30:.2f} GiB on each device, now and after a restart")
+
+
+def _end_on_signals(process: subprocess.Popen[bytes]) -> StopRequest:
+    end_requested = StopRequest()
 
     def end(*_: object) -> None:
         end_requested.set()

@@ -18,20 +18,25 @@ from clawrl_trl.engines.address import HEALTH_TIMEOUT_S, KEEP_ALIVE_S, EngineAdd
 from clawrl_trl.engines.calls import (
     POLICY_PATH,
     EngineCall,
-    PromptLogprobs,
     check_root,
     decode_reply,
     exchange_call,
     is_already_loaded,
     load_call,
     read_model_names,
-    read_scores,
     read_serving,
-    scoring_call,
     unload_call,
 )
 from clawrl_trl.engines.errors import EngineError, unavailable
 from clawrl_trl.engines.kinds import CANT_EXCHANGE, Serving, is_whole, served_folder
+from clawrl_trl.engines.scores import (
+    PromptLogprobs,
+    is_without_route,
+    make_packed_call,
+    make_plain_call,
+    read_packed,
+    read_plain,
+)
 from clawrl_trl.messages import Json
 from clawrl_trl.policy_names import BASE_MODEL
 
@@ -125,8 +130,18 @@ class SyncEngineClient(EngineClientBase):
         self, context: Sequence[int], scored: Sequence[int], *, model: str = BASE_MODEL, top_k: int = 0
     ) -> PromptLogprobs:
         """Raw log-probs (temperature 1) of `scored` after `context`; see `EngineClient.prompt_logprobs`."""
-        reply = self._json(scoring_call(context, scored, model, top_k))
-        return read_scores(reply, len(context), scored, top_k)
+        address = self.address
+        if address != self._plain:
+            try:
+                answer = self._json(make_packed_call(context, scored, model, top_k))
+            except EngineError as error:
+                if not is_without_route(error):
+                    raise
+            else:
+                return read_packed(answer, scored, top_k)
+        reply = self._json(make_plain_call(context, scored, model, top_k))
+        self._plain = address  # only now: a model that is not there is a 404 too
+        return read_plain(reply, len(context), scored, top_k)
 
     def _json(self, call: EngineCall, limit_s: float | None = None) -> Json:
         try:

@@ -172,6 +172,8 @@ class Exchange:
         )
         # `Upstream` names the model at each attempt: it may have been exchanged since the request came.
         body.pop("model", None)
+        # Chats are equal, and before scoring calls: with a priority of its own one would pass the others.
+        body.pop("priority", None)
         if self._gateway.settings.serves_bundled_model:
             body.setdefault("repetition_detection", sampling.LOOP_GUARD)
         if "messages" in body:

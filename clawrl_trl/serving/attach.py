@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.vllm.server import adapter_rank
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.ledger.database_url import share_password, strip_password
-from clawrl_trl.process import end_with_parent
+from clawrl_trl.process import StopRequest, end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
 from clawrl_trl.serving.supervisor import read_last_lines
 
@@ -151,9 +150,9 @@ def claim_training(folder: RunFolder) -> Iterator[None]:
             folder.tighten()  # what transformers has written
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
-    stop = threading.Event()
+def stop_on_signals() -> StopRequest:
+    """Return a request that SIGINT and SIGTERM make; a second SIGINT ends the process at once."""
+    stop = StopRequest()
 
     def request_stop(number: int, _: object) -> None:
         if os.environ.get("RANK", "0") == "0":  # a terminal's Ctrl-C reaches every process of a trainer

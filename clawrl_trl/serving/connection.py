@@ -13,6 +13,7 @@ from clawrl_trl.engines.calls import find_base_name, read_model_names, read_mode
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.engines.families import has_chat_template
 from clawrl_trl.engines.launch import model_path
+from clawrl_trl.run import RunFolder
 
 TIMEOUT_S = 10.0
 NO_TEMPLATE = (
@@ -42,16 +43,21 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
         "OpenClaw, in openclaw.json:",
         json.dumps(_describe_provider(settings, base_url, key, context), indent=2),
     ]
-    if not _is_remote(settings) and not has_chat_template(model_path(settings)):
+    if not settings.is_remote and not has_chat_template(model_path(settings)):
         lines += ["", NO_TEMPLATE]
     if shortage := find_shortage(context, settings.model_name_or_path or _remote_url(settings)):
         lines += ["", "{}: {}.".format(*shortage)]
     return "\n".join(lines) + "\n"
 
 
+def describe_exam(folder: RunFolder) -> str:
+    """Return the line on the exam of `--judge auto` that the run's judge has announced; empty without one."""
+    return str((folder.read_announced("judge") or {}).get("exam") or "")
+
+
 def describe_model(settings: ServeSettings) -> str:
     """Describe the served model in words; a remote engine is asked which one it has."""
-    if not _is_remote(settings):
+    if not settings.is_remote:
         return settings.model_name_or_path or "the bundled model"
     models = _fetch_json(
         f"{settings.engine.rstrip('/').removesuffix('/v1')}/v1/models", os.environ.get("CLAWRL_ENGINE_KEY")
@@ -77,12 +83,8 @@ def _describe_provider(settings: ServeSettings, base_url: str, key: str, context
     return {"models": {"providers": {"clawrl": provider}}}
 
 
-def _is_remote(settings: ServeSettings) -> bool:
-    return settings.engine.startswith(("http://", "https://"))
-
-
 def _remote_url(settings: ServeSettings) -> str | None:
-    return settings.engine if _is_remote(settings) else None
+    return settings.engine if settings.is_remote else None
 
 
 def _pick_first_model(models: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ not part of it: a trainer finds a served folder through its readiness files, or 
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.database_url import share_password
+from clawrl_trl.process import StopRequest
 from clawrl_trl.run import PRIVATE_FILE, RunFolder
 from clawrl_trl.serving.connection import describe_connection
 from clawrl_trl.serving.startup import PARTS, Startup
@@ -44,7 +44,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
     check_bind(settings)
     share_password(settings.ledger_url)
     folder = make_folder(settings)
-    stop = threading.Event()
+    stop = StopRequest()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     console = Console(stderr=True, quiet=quiet)
@@ -81,7 +81,7 @@ def engine_only(folder: RunFolder, settings: ServeSettings) -> Iterator[None]:
         supervisor = Supervisor(folder.logs)
         settings.save()
         try:
-            Startup(supervisor, folder, Console(stderr=True), threading.Event()).start_engine(settings)
+            Startup(supervisor, folder, Console(stderr=True), StopRequest()).start_engine(settings)
             yield
         finally:
             supervisor.stop()

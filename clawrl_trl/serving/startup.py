@@ -3,7 +3,6 @@
 import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,9 @@ from rich.markup import escape
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
+from clawrl_trl.process import StopRequest
 from clawrl_trl.run import RunFolder
+from clawrl_trl.serving.connection import describe_exam
 from clawrl_trl.serving.supervisor import Child, Supervisor, read_last_lines
 
 ENGINE_START_TIMEOUT = 1800.0
@@ -34,13 +35,13 @@ class Startup:
         supervisor (`Supervisor`): Runs them from then on.
         folder (`RunFolder`): The run, in which each part announces its address.
         console (`Console`): Shows the newest line of the log of a part that is not ready yet.
-        stop (`threading.Event`): Once it is set, nothing more is started or waited for.
+        stop (`StopRequest`): Once it is made, nothing more is started or waited for.
     """
 
     supervisor: Supervisor
     folder: RunFolder
     console: Console
-    stop: threading.Event
+    stop: StopRequest
 
     def start_all(self, settings: ServeSettings) -> ServeSettings:
         """Start engine, gateway and judge, each when the one before is ready; returns the resolved settings."""
@@ -61,13 +62,13 @@ class Startup:
         if settings.judge != "off":
             judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], nice=JUDGE_NICE)
             self._start(judge, START_TIMEOUT)
-            if exam := (self.folder.read_announced("judge") or {}).get("exam"):
+            if exam := describe_exam(self.folder):
                 self.console.print(exam, highlight=False, markup=False, soft_wrap=True)
         return settings
 
     def start_engine(self, settings: ServeSettings) -> None:
         """Start the run's engine, or announce the one that the settings give the address of."""
-        if settings.engine.startswith(("http://", "https://")):
+        if settings.is_remote:
             self.folder.announce("engine", settings.engine.rstrip("/"), key=os.environ.get("CLAWRL_ENGINE_KEY"))
             return
         # Engine, gateway and judge inherit it: a command line is open to other users.

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
-from clawrl_trl.process import end_with_parent
+from clawrl_trl.process import StopRequest, end_with_parent
 from clawrl_trl.run import open_private
 
 logger = logging.getLogger(__name__)
@@ -112,8 +111,8 @@ class Supervisor:
                 raise UserError(f"The {child.name} was not ready after {timeout:.0f} s; see {log}.")
             time.sleep(0.05)
 
-    def watch(self, stop: threading.Event, every: float = 0.05) -> None:
-        """Restart what dies or hangs, until `stop` is set.
+    def watch(self, stop: StopRequest, every: float = 0.05) -> None:
+        """Restart what dies or hangs, until `stop` is made.
 
         Raises:
             UserError: If a child never came up because of a user's mistake, which a restart would only repeat. One

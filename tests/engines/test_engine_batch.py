@@ -6,41 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine_checks import logprobs_of, reference_logits, reference_model
+from engine_decoding import start_decoding
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import choose_embedded_context
-from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine, choose_context
-from clawrl_trl.engines.embedded.generation import Generation, Update
-from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def engine(model_folder: Path) -> Engine:
     return Engine.load(ServeSettings(run="unused", max_model_len=512), str(model_folder / "base"))
-
-
-def start(
-    engine: Engine, lengths: list[int], chunk: int, tokens: int = 30
-) -> tuple[list[Generation], DecodeBatch, list[Update]]:
-    generations = [
-        engine.make_generation(
-            engine.policies.base,
-            [(11 * place + length) % 300 for place in range(length)],
-            SamplingBody(seed=length, ignore_eos=True),
-            max_tokens=30,
-            top_logprobs=None,
-            deliver=lambda update: None,
-            chat=False,
-        )
-        for length in lengths
-    ]
-    prefill = Prefill(generations, chunk)
-    while (started := prefill.step()) is None:
-        pass
-    assert started.batch is not None
-    return generations, started.batch, started.updates
 
 
 @pytest.mark.parametrize("attention", ["grouped", "eager"])
@@ -51,9 +27,9 @@ def test_rows_that_join_and_leave_keep_their_own_numbers(engine: Engine, model_f
     if attention == "eager":
         model.set_attn_implementation("eager")
     try:
-        first, batch, updates = start(engine, [40, 3, 17], chunk=24)
+        first, batch, updates = start_decoding(engine, [40, 3, 17], chunk=24)
         updates += [update for _ in range(5) for update in batch.step()]
-        second, joiner, more = start(engine, [90, 1], chunk=512)
+        second, joiner, more = start_decoding(engine, [90, 1], chunk=512)
         updates += more
         batch.join(joiner)
         for going in ([0, 1, 2, 3, 4], [1, 3, 4], [0, 2], [1]):
@@ -70,11 +46,9 @@ def test_rows_that_join_and_leave_keep_their_own_numbers(engine: Engine, model_f
         assert [value for update in own for value in update.logprobs] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_window_limits_the_context() -> None:
+def test_only_what_the_cache_does_not_hold_is_refused() -> None:
     window = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["sliding_attention"])
-    assert choose_embedded_context(window, 2048, itemsize=4, free=0) == 1024
-    unused = SimpleNamespace(max_position_embeddings=4096, sliding_window=1024, layer_types=["full_attention"])
-    assert choose_embedded_context(unused, 2048, itemsize=4, free=0) == 2048
+    assert choose_embedded_context(window, 2048, itemsize=4, free=0) == 2048
     linear = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(layer_types=["linear_attention"]))
     with pytest.raises(UserError, match="linear_attention"):
         choose_context(SimpleNamespace(config=linear), 2048)

@@ -79,7 +79,7 @@ def test_the_embedded_engine_takes_what_model_and_memory_allow() -> None:
     assert choose_embedded_context(long, None, itemsize=2, free=3 * 2**30) == 10240
     assert choose_embedded_context(long, 20_000, itemsize=2, free=3 * 2**30) == 20_000
     windowed = decoder(max_position_embeddings=131072, sliding_window=4096, layer_types=["sliding_attention"])
-    assert choose_embedded_context(windowed, None, itemsize=2, free=PLENTY) == 4096
+    assert choose_embedded_context(windowed, None, itemsize=2, free=PLENTY) == 32768
 
 
 @pytest.mark.parametrize(("context", "short"), [(4096, True), (16383, True), (16384, False), (None, False)])

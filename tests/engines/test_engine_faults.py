@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.embedded import lanes
 from clawrl_trl.engines.embedded import scheduler as scheduling
 from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.engine import Engine
@@ -97,7 +98,7 @@ def test_a_prefill_that_cannot_begin(engine: Engine, monkeypatch: pytest.MonkeyP
 
 
 def test_rows_that_cannot_join(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "PREFILL_ROWS", 1)
+    monkeypatch.setattr(lanes, "PREFILL_ROWS", 1)
     monkeypatch.setattr(DecodeBatch, "join", once(DecodeBatch.join))
     assert scheduled(engine, [50, 50], [3, 5]) == [["error", "error"], ["length", "length"]]
 

@@ -9,7 +9,16 @@ import pytest
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.config.serving_arguments import ENVIRONMENT
 from clawrl_trl.engines import launch
-from clawrl_trl.engines.devices import ALL, VISIBLE, Devices, assign_devices, narrow_trainer
+from clawrl_trl.engines.devices import (
+    ALL,
+    ALLOCATOR,
+    SEGMENTS,
+    VISIBLE,
+    Devices,
+    assign_devices,
+    narrow_trainer,
+    set_allocator,
+)
 from clawrl_trl.engines.vllm import server as vllm
 from clawrl_trl.engines.vllm.server_log import ServerLog
 from clawrl_trl.errors import UserError
@@ -50,6 +59,7 @@ def test_vllm_gets_what_the_loop_needs(model_folder: Path, tmp_path: Path, monke
     assert given["--logprobs-mode"] == "processed_logprobs"
     assert given["--served-model-name"] == "base"
     assert given["--max-loras"] == "8"
+    assert given["--scheduling-policy"] == "priority", "chats come before scoring calls"
     assert (given["--tool-call-parser"], given["--reasoning-parser"]) == ("hermes", "qwen3")
     assert (given["--host"], given["--port"]) == ("127.0.0.1", "4321")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
@@ -91,12 +101,39 @@ def test_room_for_adapters_follows_the_trainer_and_the_run(
 def test_devices_are_dealt_in_order(counts: tuple[int, int, int], visible: str | None, expected: Devices) -> None:
     actor, rollout, prm = counts
     settings = ServeSettings(actor_gpus=actor, rollout_gpus=rollout, prm_gpus=prm)
-    environment = {VISIBLE: visible} if visible else {}
+    environment = {"WORLD_SIZE": str(actor or 1)} | ({VISIBLE: visible} if visible else {})
     assert assign_devices(settings, environment) == expected
     narrow_trainer(settings, environment)
     assert environment.get(VISIBLE) == (expected.trainer or visible)
     assert assign_devices(settings, environment) == expected, "what the trainer starts must be dealt the same"
     assert (ALL in environment) == (expected != Devices())
+
+
+@pytest.mark.parametrize(("processes", "remedy"), [(None, "not 1: .* --num_processes 2"), ("3", "not 3")])
+def test_a_process_for_each_device_that_trains(processes: str | None, remedy: str) -> None:
+    environment = {VISIBLE: "0,1,2"} | ({"WORLD_SIZE": processes} if processes else {})
+    with pytest.raises(UserError, match=f"ACTOR_GPUS=2 needs as many processes, {remedy}"):
+        narrow_trainer(ServeSettings(actor_gpus=2, rollout_gpus=1), environment)
+    assert environment[VISIBLE] == "0,1,2"
+
+
+def test_the_trainers_allocator_is_the_trainers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = vllm.Server.of_run(ServeSettings(run=str(tmp_path), engine="vllm"), str(tmp_path))
+    environment: dict[str, str] = {}
+    set_allocator(environment)
+    assert environment == {ALLOCATOR: SEGMENTS}
+    monkeypatch.setenv(ALLOCATOR, SEGMENTS)
+    assert ALLOCATOR not in server.environment("k"), "vLLM shares memory between processes"
+
+
+@pytest.mark.parametrize("name", [ALLOCATOR, "PYTORCH_ALLOC_CONF"])
+def test_a_users_allocator_stays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {name: "max_split_size_mb:64"}
+    set_allocator(environment)
+    assert environment == {name: "max_split_size_mb:64"}
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    server = vllm.Server.of_run(ServeSettings(run=str(tmp_path), engine="vllm"), str(tmp_path))
+    assert server.environment("k")[name] == "max_split_size_mb:64"
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

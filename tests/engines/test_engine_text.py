@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from engine_models import BROKEN, CALL, SECOND_CALL, SHAPELESS, TOOLS
+from family_models import make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
-from trl.chat_template_utils import qwen3_5_template, qwen3_template
+from trl.chat_template_utils import gptoss_template, llama3_template, qwen3_5_template, qwen3_template
 
 from clawrl_trl.engines.embedded.chat import ChatFormat, Delta, PromptError
 from clawrl_trl.engines.embedded.detokenize import Detokenizer, Vocabulary
@@ -50,12 +51,14 @@ class NoTokenizer:
     chat_template = None
 
 
-def read(template: dict[str, Any] | None, pieces: list[str], tools: Any = TOOLS, prompt: str = PROMPT) -> Delta:
+def read(
+    template: dict[str, Any] | None, pieces: list[str], tools: Any = TOOLS, prompt: str = PROMPT, end: str = ""
+) -> Delta:
     reader = ChatFormat(NoTokenizer(), template).make_reader(prompt, tools)
     total = Delta()
     for piece in pieces:
         total.add(reader.feed(piece))
-    total.add(reader.finish())
+    total.add(reader.finish(end))
     return total
 
 
@@ -108,6 +111,39 @@ def test_calls_of_another_family() -> None:
     delta = read(qwen3_5_template, list(text))
     assert delta.content == "Look."
     assert delta.tool_calls[0].arguments == '{"expression": "7"}'
+
+
+def test_the_token_that_ends_a_reply_closes_a_call() -> None:
+    prompt = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    call = '{"name": "calculator", "parameters": {"expression": "7"}}'
+    delta = read(llama3_template, list(call), prompt=prompt, end="<|eot_id|>")
+    assert delta.content == "" and delta.tool_calls[0].arguments == '{"expression": "7"}'
+    for reply, end in ((call, ""), (call[:-3], "<|eot_id|>"), ("It is 7.", "<|eot_id|>")):
+        assert read(llama3_template, [reply], prompt=prompt, end=end) == Delta(content=reply)
+
+
+def test_an_end_that_closes_no_call_is_no_part_of_one() -> None:
+    reply = CALL.removesuffix("\n</tool_call>")
+    assert read(qwen3_template, [reply], end="<|im_end|>") == read(qwen3_template, [CALL])
+
+
+def test_channels_are_reasoning_and_calls() -> None:
+    thought = "<|channel|>analysis<|message|>Seven.<|end|><|start|>assistant"
+    call = ' to=functions.calculator<|channel|>commentary json<|message|>{"expression": "7"}'
+    delta = read(gptoss_template, [thought, call], prompt="<|start|>assistant", end="<|call|>")
+    assert (delta.reasoning, delta.content) == ("Seven.", "")
+    assert delta.tool_calls[0].arguments == '{"expression": "7"}'
+
+
+def test_thoughts_go_back_under_the_templates_own_name() -> None:
+    tokenizer = make_tokenizer("gptoss", "<|return|>")
+    chat = ChatFormat(tokenizer, gptoss_template)
+    call = {"id": "a", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "7"}'}}
+    user, tool = {"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "a", "content": "7"}
+    reply = {"role": "assistant", "content": None, "reasoning": "Seven.", "tool_calls": [call]}
+    assert "<|channel|>analysis<|message|>Seven.<|end|>" in chat.render([user, reply, tool], TOOLS)
+    # Beside content the template refuses it.
+    assert "Seven." not in chat.render([user, reply | {"content": "I compute."}, tool], TOOLS)
 
 
 def test_without_a_template_everything_is_content() -> None:

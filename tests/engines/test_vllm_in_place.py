@@ -71,11 +71,15 @@ class FakeEngine:
     async def resume_generation(self) -> None:
         self.told.append("resume")
 
-    async def collective_rpc(self, method: str, args: tuple[str, ...]) -> None:
+    async def collective_rpc(self, method: str, args: tuple[str, ...]) -> list[None]:
         assert method == "load_policy"
         self.told.append(Path(args[0]).name)
         if Path(args[0]).name in self.broken:
             raise RuntimeError("a tensor does not fit")
+        return [None]
+
+    def generate(self) -> None:
+        raise AssertionError("nothing is generated here")
 
 
 @pytest.fixture

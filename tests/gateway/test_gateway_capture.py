@@ -485,6 +485,12 @@ def test_what_a_stream_cannot_say_is_asked_for_plainly(rig: Rig, wish: dict[str,
     assert rig.turn().completion_ids is not None
 
 
+def test_no_chat_passes_another(rig: Rig) -> None:
+    with rig.client() as http:
+        answer = http.post("/v1/chat/completions", json={"messages": HELLO, "priority": -5})
+    assert answer.status_code == 200 and "priority" not in rig.engine.requests[0]
+
+
 def test_a_plain_reply_is_put_together_as_the_engine_would_have_sent_it(rig: Rig) -> None:
     """Reasoning, text, two calls, log-probs and a stop string, in deltas as small as they come."""
     deltas = [

@@ -74,7 +74,7 @@ def test_a_chat_goes_through_no_more_than_eight_modules(tmp_path: Path, stream: 
         threading.setprofile(previous)
     assert trace.modules[IncomingRequest] == REQUEST_MODULES
     # The row goes from the record to `ledger.turns`; the ledger's own parts behind it are not on the list.
-    assert trace.modules[schema.Turn] == {"record", "ledger.turns", "ledger.schema", "ledger.states"}
+    assert trace.modules[schema.Turn] == {"record", "ledger.turns", "ledger.history", "ledger.schema", "ledger.states"}
     assert len(PATH) <= 8
     documented = clawrl_trl.gateway.__doc__ or ""
     assert all(f"`{name}`" in documented for name in PATH)

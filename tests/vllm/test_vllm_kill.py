@@ -135,6 +135,9 @@ async def test_a_killed_server_costs_nobody_who_had_seen_nothing(live: LiveRun, 
     engine = live.folder.read_announced("engine")
     assert engine is not None
     assert server_process(live).pid != before.pid
+    memory = json.loads((live.folder.path / "engine_memory.json").read_text())
+    words = server_process(live).cmdline()
+    assert words[words.index("--kv-cache-memory-bytes") + 1] == str(memory["cache_bytes"]), "whatever is free by now"
     async with EngineClient(engine["base_url"], engine["key"]) as client:
         assert "policy-v1" in await client.models()
     _, alive = psutil.wait_procs([before, *family], timeout=30)

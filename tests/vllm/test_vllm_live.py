@@ -37,7 +37,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
 
 def test_what_vllm_does_is_in_its_log(live: LiveRun) -> None:
     said = (live.folder.logs / "engine.log").read_text().splitlines()
-    assert said[-1].startswith("vLLM answers after")
+    assert said[-2].startswith("vLLM answers after") and said[-1].startswith("the KV cache takes")
     assert sum(line.startswith("vLLM after") for line in said) > 1
     assert "Route: /v1/chat/completions" in (live.folder.logs / "vllm.log").read_text()
 

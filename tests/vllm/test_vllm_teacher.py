@@ -18,6 +18,7 @@ pytest.register_assert_rewrite("teaching")
 from teaching import REQUESTS, check, judge, list_taught_samples, log_probs, sample  # noqa: E402
 
 from clawrl_trl.engines.client import EngineClient, EngineError  # noqa: E402
+from clawrl_trl.engines.scores import make_plain_call, read_plain  # noqa: E402
 from clawrl_trl.judge.llm_judge import LLMJudge, find_plurality  # noqa: E402
 from clawrl_trl.judge.rules import RulesJudge  # noqa: E402
 from clawrl_trl.ledger import Ledger, turns  # noqa: E402
@@ -107,6 +108,33 @@ async def test_prompt_log_probs_line_up_with_the_scored_tokens(bundled: Server, 
     tops = zip(wide[0].top, wide[1].top, strict=True)
     apart = max(abs(one[token] - other[token]) for one, other in tops for token in one.keys() & other.keys())
     assert apart > 0.1, "the adapter has a mind of its own"
+
+
+async def test_packed_scores_are_those_of_vllms_own_dialect(bundled: Server) -> None:
+    """Of base and adapter, at the ends of a prompt, beside chats; and what is refused is refused as there."""
+    prompt = [5 + place % 200 for place in range(300)]
+    async with client(bundled) as engine:
+        for model, start, top_k in (("base", 1, 3), (f"policy-v{VERSION}", 250, 64), ("base", 299, 0)):
+            context, scored = prompt[:start], prompt[start:]
+            packed = await engine.prompt_logprobs(context, scored, model=model, top_k=top_k)
+            reply = await engine._json(make_plain_call(context, scored, model, top_k))
+            plain = read_plain(reply, start, scored, top_k)
+            assert packed.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+            for ours, theirs in zip(packed.top, plain.top, strict=True):
+                shared = ours.keys() & theirs.keys()
+                assert len(ours) == top_k and len(shared) >= top_k - 1, "the last two may be equally likely"
+                assert [ours[token] for token in shared] == pytest.approx(
+                    [theirs[token] for token in shared], abs=1e-4
+                )
+        for context, scored, model, status in (
+            ([5], [6], "policy-v99", 404),
+            ([5], [10**7], "base", 400),
+            ([5] * 4000, [6], "base", 400),
+        ):
+            with pytest.raises(EngineError) as caught:
+                await engine.prompt_logprobs(context, scored, model=model)
+            assert caught.value.status == status
+        assert engine._plain is None, "it was always asked on the packed route"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

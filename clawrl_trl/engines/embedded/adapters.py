@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from clawrl_trl.engines.context import read_window
 from clawrl_trl.engines.embedded.cache import use_grouped_attention
 from clawrl_trl.engines.embedded.compat import attention_name
 
@@ -66,8 +67,26 @@ class LoadedPolicy:
     def vocab_size(self) -> int:
         return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
-    def mask(self, visible: Tensor) -> Tensor:
-        """A 4D mask (true where a query sees a key) in the form this model's attention takes."""
+    @cached_property
+    def _window(self) -> tuple[int | None, bool]:
+        """Tokens that a layer with a window attends to, and whether there are layers without one beside it."""
+        config = self.model.config.get_text_config(decoder=True)
+        return read_window(config), bool(getattr(config, "layer_types", None))
+
+    def mask(self, visible: Tensor, distances: Tensor) -> Tensor | dict[str, Tensor]:
+        """A mask in the form this model's attention takes; one for each kind of layer where these differ.
+
+        Args:
+            visible (`Tensor`): `[rows, 1, queries, keys]`, true where a query may see a key.
+            distances (`Tensor`): `[queries, keys]`, how many tokens a key stands before a query.
+        """
+        window, mixes = self._window
+        if window is None:
+            return self._in_form(visible)
+        near = self._in_form(visible & (distances < window))
+        return {"full_attention": self._in_form(visible), "sliding_attention": near} if mixes else near
+
+    def _in_form(self, visible: Tensor) -> Tensor:
         # SDPA takes true and false; eager attention adds its mask to the scores.
         if "sdpa" in attention_name(self.model):
             return visible
@@ -198,9 +217,10 @@ def _merge(model: PeftModel) -> PreTrainedModel:
     for module in model.modules():
         if isinstance(module, BaseTunerLayer):
             layer = module.get_base_layer()
-            layer.weight = torch.nn.Parameter(layer.weight.clone(), requires_grad=False)
-            if getattr(layer, "bias", None) is not None:
-                layer.bias = torch.nn.Parameter(layer.bias.clone(), requires_grad=False)
+            # The layer of an adapter on a parameter, such as a stack of experts, names it.
+            for name in (getattr(module, "parameter_name", "weight"), "bias"):
+                if (tensor := getattr(layer, name, None)) is not None:
+                    setattr(layer, name, torch.nn.Parameter(tensor.clone(), requires_grad=False))
     return model.merge_and_unload()
 
 

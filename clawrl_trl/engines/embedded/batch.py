@@ -81,14 +81,14 @@ class Prefill:
     def _positions(self, begin: int, end: int) -> Tensor:
         return (torch.arange(begin, end, device=self._device) - self._starts[:, None]).clamp_(min=0)
 
-    def _mask(self, begin: int, end: int) -> Tensor | None:
+    def _mask(self, begin: int, end: int) -> Tensor | dict[str, Tensor] | None:
         if begin == 0 and not self._starts.any():
             return None  # prompts of one length in one chunk: the model's own causal mask is cheaper
-        queries = torch.arange(begin, end, device=self._device)[None, :, None]
-        keys = torch.arange(end, device=self._device)[None, None, :]
+        keys = torch.arange(end, device=self._device)
+        distances = keys[begin:, None] - keys
         real = keys >= self._starts[:, None, None]
         # A padded query sees itself: a row of the mask without any key would make NaNs.
-        return self._policy.mask(((keys <= queries) & (real | (keys == queries)))[:, None])
+        return self._policy.mask(((distances >= 0) & (real | (distances == 0)))[:, None], distances)
 
     def _score(self, index: int, begin: int, logits: Tensor) -> None:
         generation, start = self.generations[index], int(self._starts[index])
@@ -159,12 +159,19 @@ class DecodeBatch:
         self._positions = (length - self._starts)[:, None]
         self._sampler = Sampler(self.rows, self.policy.vocab_size, device)
         self._padded = bool(self._starts.any())
-        self._masks = self._make_masks(length)
+        self._make_room(length)
 
-    def _make_masks(self, length: int) -> Tensor:
-        # With room to grow, so that a step slices a mask instead of building one.
-        columns = torch.arange(length + 512, device=self._starts.device)
-        return self.policy.mask((columns >= self._starts[:, None])[:, None, None])
+    def _make_room(self, length: int) -> None:
+        # More than is needed now, so that a step slices instead of building.
+        self._columns = torch.arange(length + 512, device=self._starts.device)
+        self._real = (self._columns >= self._starts[:, None])[:, None, None]
+
+    def _mask(self, end: int) -> Tensor | dict[str, Tensor] | None:
+        if not self._padded:
+            return None  # the model's own mask is cheaper
+        if end > len(self._columns):
+            self._make_room(end)
+        return self.policy.mask(self._real[..., :end], end - 1 - self._columns[None, :end])
 
     def join(self, joining: "DecodeBatch") -> None:
         """Take over the rows of another batch of the same policy."""
@@ -187,12 +194,9 @@ class DecodeBatch:
 
     def step(self) -> list[Update]:
         """Decode one token for every row. Finished rows stay until `keep` is called."""
-        end = self._cache.get_seq_length() + 1
-        if end > self._masks.shape[-1]:
-            self._masks = self._make_masks(end)
         output = self._model(
             input_ids=self._tokens,
-            attention_mask=self._masks[..., :end] if self._padded else None,
+            attention_mask=self._mask(self._cache.get_seq_length() + 1),
             position_ids=self._positions,
             past_key_values=self._cache,
             use_cache=True,

@@ -146,6 +146,9 @@ class ChatFormat:
         reasoning = normalised.get("reasoning_content") or normalised.get("reasoning")
         if isinstance(reasoning, str):
             normalised["reasoning_content"] = reasoning
+            # gpt-oss's name for it, whose template refuses it beside content and calls.
+            if not (normalised["content"] and normalised.get("tool_calls")):
+                normalised.setdefault("thinking", reasoning)
         if normalised.get("tool_calls"):
             normalised["tool_calls"] = [_call_for_template(call) for call in normalised["tool_calls"]]
         return normalised
@@ -199,7 +202,10 @@ class ReplyReader:
 
     def __init__(self, template: Json | None, prompt: str, tools: list[Json] | None) -> None:
         self._parser = None if template is None else ResponseParser(template, prefix=prompt, tools=tools)
-        self._open_call = _compile_open_pattern(template)
+        call = (template or {}).get("fields", {}).get(TOOLS_FIELD, {})
+        self._open_call = _compile_open_pattern(call)
+        self._call_delimiters = json.dumps(call).replace("\\", "")
+        self._is_in_call = False
         self._raw = ""
         self._region_end = 0
         self._call_start = 0
@@ -218,9 +224,15 @@ class ReplyReader:
             self._parse(self._parser.feed, character, delta)
         return delta
 
-    def finish(self) -> Delta:
-        """End the reply; returns what was held back."""
+    def finish(self, end: str = "") -> Delta:
+        """End the reply; returns what was held back.
+
+        Args:
+            end (`str`): Text of the token that ended it, which some families' calls are closed by.
+        """
         delta = Delta()
+        if self._parser is not None and self._is_in_call and end and end in self._call_delimiters:
+            self._parse(self._parser.feed, end, delta)
         if self._parser is not None:
             self._parse(lambda _: self._parser.finalize()[1] if self._parser else [], "", delta)
         delta.content += self._held["content"]
@@ -256,7 +268,9 @@ class ReplyReader:
         if event["type"] == "region_open":
             starts = [match.start() for match in self._open_call.finditer(self._raw, self._region_end)]
             self._call_start = starts[0] if starts else self._region_end
+            self._is_in_call = True
         elif event["type"] == "region_close":
+            self._is_in_call = False
             call = _read_call(event["value"])
             if call is None:
                 self._give_up(delta)
@@ -294,8 +308,7 @@ class ReplyReader:
         self._add_content(self._raw[self._call_start :], delta)
 
 
-def _compile_open_pattern(template: Json | None) -> re.Pattern[str]:
-    call = (template or {}).get("fields", {}).get(TOOLS_FIELD, {})
+def _compile_open_pattern(call: Json) -> re.Pattern[str]:
     literals = call.get("open", [])
     literals = [literals] if isinstance(literals, str) else literals
     return re.compile(call.get("open_pattern") or "|".join(map(re.escape, literals)) or r"(?!)", re.DOTALL)

@@ -23,6 +23,8 @@ from clawrl_trl.engines.embedded.errors import RequestError
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
+from clawrl_trl.engines.families import read_json
+from clawrl_trl.engines.precision import resolve_dtype
 from clawrl_trl.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -80,8 +82,11 @@ class Engine:
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
-            model = load_base(path, getattr(torch, settings.dtype))
+            model = load_base(path, getattr(torch, resolve_dtype(settings.dtype)))
         except (OSError, ValueError, KeyError) as error:
+            # Only of a config that could be read does transformers say this.
+            if "Unrecognized configuration" in str(error) and "vision_config" in read_json(path, "config.json"):
+                raise UserError("The embedded engine can't serve a model that sees: use --engine vllm.") from error
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise UserError(f"{path} can't be served ({reason}): name a causal model by its folder or id.") from error
         # Only fast tokenizers have the incremental decoder that streaming needs.

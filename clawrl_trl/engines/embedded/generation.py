@@ -66,6 +66,11 @@ class Generation:
     prompt_scores: PromptScores | None = None
     cancelled: bool = False
 
+    @property
+    def only_scores(self) -> bool:
+        """True if its prompt's log-probs are what it is for: it samples one token at most, as vLLM demands."""
+        return self.prompt_logprobs is not None and self.sampling.max_tokens <= 1
+
     def make_rows(self) -> list["Row"]:
         """Make fresh rows, one per choice; with a seed, choice i draws with seed + i."""
         seed = self.sampling.seed

@@ -35,7 +35,7 @@ class Tokens:
 
 
 @dataclass
-class Piece:
+class ReplyPart:
     """Text and tokens that one choice gained: since the last chunk, or as a whole."""
 
     delta: Delta = field(default_factory=Delta)
@@ -72,25 +72,25 @@ class Writer:
         self.sampled = 0
         self._place = {generation: number * body.n for number, generation in enumerate(generations)}
 
-    def read(self, updates: Iterable[Update]) -> dict[int, Piece]:
+    def read(self, updates: Iterable[Update]) -> dict[int, ReplyPart]:
         """Return what each choice gained through these updates.
 
         Raises:
             ReplyFailed: If an update carries an error.
         """
-        pieces: dict[int, Piece] = {}
+        parts: dict[int, ReplyPart] = {}
         for update in updates:
             if update.error is not None:
                 raise ReplyFailed(update.error)
             index = self._place[update.generation] + update.index
-            piece = pieces.setdefault(index, Piece())
-            piece.tokens.add(update)
+            part = parts.setdefault(index, ReplyPart())
+            part.tokens.add(update)
             self.sampled += len(update.token_ids)
-            piece.delta.add(self._delta(index, update))
+            part.delta.add(self._delta(index, update))
             if update.finish_reason is not None:
-                piece.finish_reason = self._finish_reason(index, update.finish_reason)
-                piece.stop_reason = update.stop_reason
-        return pieces
+                part.finish_reason = self._finish_reason(index, update.finish_reason)
+                part.stop_reason = update.stop_reason
+        return parts
 
     def _delta(self, index: int, update: Update) -> Delta:
         return Delta(content=update.text)
@@ -162,7 +162,11 @@ class ChatWriter(Writer):
     def _delta(self, index: int, update: Update) -> Delta:
         delta = self._readers[index].feed(update.text)
         if update.finish_reason is not None:
-            delta.add(self._readers[index].finish())
+            # Of a stop string the text was fed already.
+            by_token = update.finish_reason == "stop" and update.stop_reason is None and update.token_ids
+            delta.add(
+                self._readers[index].finish(self.vocabulary.token_text(update.token_ids[-1]) if by_token else "")
+            )
         if not self.body.include_reasoning:
             delta.reasoning = ""
         self._calls[index] += len(delta.tool_calls)
@@ -183,28 +187,28 @@ class ChatWriter(Writer):
             chunk["prompt_token_ids"] = self.generations[0].prompt_ids
         return chunk
 
-    def write_chunk(self, index: int, piece: Piece) -> Json | None:
+    def write_chunk(self, index: int, part: ReplyPart) -> Json | None:
         """Write one choice's gain as a chunk; `None` if the client would learn nothing from it."""
         has_token_data = self.body.return_token_ids or self.body.logprobs
         # A token without text of its own still has an id, which a trainer counts.
-        if not piece.delta and piece.finish_reason is None and not has_token_data:
+        if not part.delta and part.finish_reason is None and not has_token_data:
             return None
-        before = self._calls[index] - len(piece.delta.tool_calls)
+        before = self._calls[index] - len(part.delta.tool_calls)
         delta: Json = {}
         # Under vLLM's name and that of most clients.
-        if piece.delta.reasoning:
-            delta["reasoning_content"] = delta["reasoning"] = piece.delta.reasoning
-        if piece.delta.content:
-            delta["content"] = piece.delta.content
-        if piece.delta.tool_calls:
-            calls = enumerate(piece.delta.tool_calls, before)
+        if part.delta.reasoning:
+            delta["reasoning_content"] = delta["reasoning"] = part.delta.reasoning
+        if part.delta.content:
+            delta["content"] = part.delta.content
+        if part.delta.tool_calls:
+            calls = enumerate(part.delta.tool_calls, before)
             delta["tool_calls"] = [{"index": place, **_describe_call(call)} for place, call in calls]
-        return self._envelope(self.chunk_name) | {"choices": [self._choice(index, piece) | {"delta": delta}]}
+        return self._envelope(self.chunk_name) | {"choices": [self._choice(index, part) | {"delta": delta}]}
 
-    def write_reply(self, pieces: list[Piece]) -> Json:
+    def write_reply(self, parts: list[ReplyPart]) -> Json:
         """Write the finished object."""
         choices = [
-            self._choice(index, piece) | {"message": _make_message(piece.delta)} for index, piece in enumerate(pieces)
+            self._choice(index, part) | {"message": _make_message(part.delta)} for index, part in enumerate(parts)
         ]
         reply = self._envelope(self.object_name) | {
             "choices": choices,
@@ -215,15 +219,15 @@ class ChatWriter(Writer):
             reply["prompt_token_ids"] = self.generations[0].prompt_ids
         return reply
 
-    def _choice(self, index: int, piece: Piece) -> Json:
+    def _choice(self, index: int, part: ReplyPart) -> Json:
         choice: Json = {
             "index": index,
-            "logprobs": self._logprobs(piece.tokens) if self.body.logprobs else None,
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
+            "logprobs": self._logprobs(part.tokens) if self.body.logprobs else None,
+            "finish_reason": part.finish_reason,
+            "stop_reason": part.stop_reason,
         }
         if self.body.return_token_ids:
-            choice["token_ids"] = piece.tokens.ids
+            choice["token_ids"] = part.tokens.ids
         return choice
 
     def _logprobs(self, tokens: Tokens) -> Json:
@@ -253,38 +257,38 @@ class CompletionWriter(Writer):
         self._offsets = [0] * (len(generations) * body.n)
         self._begun: set[int] = set()
 
-    def write_chunk(self, index: int, piece: Piece) -> Json | None:
+    def write_chunk(self, index: int, part: ReplyPart) -> Json | None:
         """Write one choice's gain as a chunk; `None` if the client would learn nothing from it."""
         has_token_data = self.body.return_token_ids or self.body.logprobs is not None
-        if not piece.delta and piece.finish_reason is None and not has_token_data:
+        if not part.delta and part.finish_reason is None and not has_token_data:
             return None
         chunk = self._envelope(self.chunk_name) | {
-            "choices": [self._choice(index, piece, first=index not in self._begun)]
+            "choices": [self._choice(index, part, first=index not in self._begun)]
         }
         if index not in self._begun and self.body.return_token_ids and len(self.generations) == 1:
             chunk["prompt_token_ids"] = self.generations[0].prompt_ids
         self._begun.add(index)
         return chunk
 
-    def write_reply(self, pieces: list[Piece]) -> Json:
+    def write_reply(self, parts: list[ReplyPart]) -> Json:
         """Write the finished object."""
-        choices = [self._choice(index, piece, first=True) for index, piece in enumerate(pieces)]
+        choices = [self._choice(index, part, first=True) for index, part in enumerate(parts)]
         reply = self._envelope(self.object_name) | {"choices": choices, "usage": self.usage()}
         if self.body.return_token_ids and len(self.generations) == 1:
             reply["prompt_token_ids"] = self.generations[0].prompt_ids
         return reply
 
-    def _choice(self, index: int, piece: Piece, *, first: bool) -> Json:
+    def _choice(self, index: int, part: ReplyPart, *, first: bool) -> Json:
         generation = self.generations[index // self.body.n]
         choice: Json = {
             "index": index,
-            "text": piece.delta.content,
-            "logprobs": None if self.body.logprobs is None else self._logprobs(index, piece.tokens),
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
+            "text": part.delta.content,
+            "logprobs": None if self.body.logprobs is None else self._logprobs(index, part.tokens),
+            "finish_reason": part.finish_reason,
+            "stop_reason": part.stop_reason,
         }
         if self.body.return_token_ids:
-            choice["token_ids"] = piece.tokens.ids
+            choice["token_ids"] = part.tokens.ids
             if first:
                 choice["prompt_token_ids"] = generation.prompt_ids
         if first:

@@ -5,7 +5,7 @@ A request whose client has gone is cancelled within a step, streamed or not.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
@@ -14,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from clawrl_trl.engines.embedded.engine import UpdateQueue
 from clawrl_trl.engines.embedded.errors import RequestError, error_object
 from clawrl_trl.engines.embedded.generation import Generation, Update
-from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, Piece, ReplyFailed
+from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter, ReplyFailed, ReplyPart
 from clawrl_trl.engines.embedded.scheduler import Scheduler
+from clawrl_trl.http.disconnect import run_unless_gone
 from clawrl_trl.messages import Json
 
 
@@ -39,7 +40,7 @@ async def respond(
     if writer.body.stream:
         return EventStream(writer, queue)
     try:
-        return await _run_unless_gone(request, _collect_reply(writer, queue))
+        return await run_unless_gone(request, _collect_reply(writer, queue))
     finally:
         # Rows whose client has gone would keep their places in the batch.
         _release(writer.generations)
@@ -59,12 +60,14 @@ class EventStream(StreamingResponse):
             _release(self._generations)
 
 
-async def _read_pieces(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[dict[int, Piece]]:
+async def _read_parts(
+    writer: ChatWriter | CompletionWriter, queue: UpdateQueue
+) -> AsyncIterator[dict[int, ReplyPart]]:
     remaining = len(writer.generations) * writer.body.n
     while remaining:
-        pieces = writer.read(await queue.take())
-        remaining -= sum(piece.finish_reason is not None for piece in pieces.values())
-        yield pieces
+        parts = writer.read(await queue.take())
+        remaining -= sum(part.finish_reason is not None for part in parts.values())
+        yield parts
 
 
 async def _collect_reply(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> Response:
@@ -79,17 +82,17 @@ async def _collect_reply(writer: ChatWriter | CompletionWriter, queue: UpdateQue
 
 
 def _write_reply(writer: ChatWriter | CompletionWriter, updates: list[Update]) -> Response:
-    pieces = writer.read(updates)
+    parts = writer.read(updates)
     return Response(
-        encode_json(writer.write_reply([pieces[index] for index in sorted(pieces)])), media_type="application/json"
+        encode_json(writer.write_reply([parts[index] for index in sorted(parts)])), media_type="application/json"
     )
 
 
 async def _stream_events(writer: ChatWriter | CompletionWriter, queue: UpdateQueue) -> AsyncIterator[bytes]:
     has_begun = False
     try:
-        async for pieces in _read_pieces(writer, queue):
-            chunks = [writer.write_chunk(index, piece) for index, piece in pieces.items()]
+        async for parts in _read_parts(writer, queue):
+            chunks = [writer.write_chunk(index, part) for index, part in parts.items()]
             if isinstance(writer, ChatWriter) and not has_begun:
                 chunks.insert(0, writer.write_first_chunk())
             has_begun = True
@@ -105,25 +108,6 @@ async def _stream_events(writer: ChatWriter | CompletionWriter, queue: UpdateQue
 def _release(generations: list[Generation]) -> None:
     for generation in generations:
         generation.cancelled = True
-
-
-async def _run_unless_gone(request: Request, work: Coroutine[object, None, Response]) -> Response:
-    """Return the result of the work, or an empty answer when the client hangs up first."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        # Nobody reads it: 499 is nginx's status for a client that closed the connection.
-        return working.result() if working.done() else Response(status_code=499)
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def encode_json(content: Json) -> bytes:

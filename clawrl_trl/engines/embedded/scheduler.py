@@ -1,8 +1,9 @@
 """The decoding thread: who waits, who runs, and in which order the model is called.
 
 Between two steps requests join, leave, or are cancelled; nothing else ever touches a running batch. One turn of the
-loop decodes one token for every running row of every policy, and runs at most one chunk of one prefill. Updates go to
-the event loop in one hop per turn, so the loop is never blocked by the model and the model rarely by the loop.
+loop decodes one token for every running row of every policy, and runs at most one chunk of one prefill, chats before
+scoring calls (`lanes`). Updates go to the event loop in one hop per turn, so the loop is never blocked by the model,
+and the model rarely by the loop.
 
 Whatever fails ends the rows it was about, each with a last update, and never the thread: nobody would start another.
 """
@@ -10,7 +11,6 @@ Whatever fails ends the rows it was about, each with a last update, and never th
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,11 +19,7 @@ import torch
 from clawrl_trl.engines.embedded.adapters import LoadedPolicy
 from clawrl_trl.engines.embedded.batch import DecodeBatch, Prefill
 from clawrl_trl.engines.embedded.generation import Generation, Row, Update
-
-PREFILL_TOKENS = 512
-"""Prompt tokens of one chunk: the longest a running row waits for a joiner."""
-
-PREFILL_ROWS = 16
+from clawrl_trl.engines.embedded.lanes import PREFILL_TOKENS, Lane, Lanes
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +39,8 @@ class Scheduler:
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
-        self._waiting: deque[Generation] = deque()
+        self._lanes = Lanes()
         self._batches: dict[LoadedPolicy, DecodeBatch] = {}
-        self._prefill: Prefill | None = None
         self._wake = threading.Condition()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -70,9 +65,10 @@ class Scheduler:
             QueueFull: If too many wait already; none of these was queued.
         """
         with self._wake:
-            if len(self._waiting) >= self._max_waiting:
-                raise QueueFull(f"{len(self._waiting)} requests are waiting already, try again later.")
-            self._waiting.extend(generations)
+            if self.waiting >= self._max_waiting:
+                raise QueueFull(f"{self.waiting} requests are waiting already, try again later.")
+            for generation in generations:
+                self._lanes.of(generation).waiting.append(generation)
             self._wake.notify()
 
     @property
@@ -82,13 +78,16 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return sum(len(lane.waiting) for lane in self._lanes)
 
     @property
     def running(self) -> int:
-        """Rows that hold a place: decoding, or about to after their prefill."""
-        starting = sum(generation.choices for generation in self._prefill.generations) if self._prefill else 0
-        return starting + sum(len(batch.rows) for batch in list(self._batches.values()))
+        """Rows that decode, or are about to after their prefill, and prompts that are being scored."""
+        return self._places + self._lanes.scoring.starting
+
+    @property
+    def _places(self) -> int:
+        return self._lanes.chats.starting + sum(len(batch.rows) for batch in list(self._batches.values()))
 
     def _run(self) -> None:
         with torch.inference_mode():
@@ -97,7 +96,7 @@ class Scheduler:
 
     def _wait_for_work(self) -> bool:
         with self._wake:
-            while not (self._closing or self._waiting or self._prefill or self._batches):
+            while not (self._closing or self._batches or any(lane.is_busy for lane in self._lanes)):
                 self._wake.wait()
             return not self._closing
 
@@ -105,7 +104,8 @@ class Scheduler:
         updates: list[Update] = []
         try:
             updates += self._drop_cancelled()
-            updates += self._admit()
+            for lane in self._lanes:
+                updates += self._admit(lane)
             for policy in list(self._batches):
                 updates += self._decode(policy)
             updates += self._advance_prefill()
@@ -119,11 +119,9 @@ class Scheduler:
         for policy, batch in list(self._batches.items()):
             if any(row.cancelled for row in batch.rows):
                 updates += self._keep(policy, [index for index, row in enumerate(batch.rows) if not row.cancelled])
-        if self._prefill is not None and self._prefill.cancelled:
-            self._prefill = None
         with self._wake:
-            if any(generation.cancelled for generation in self._waiting):
-                self._waiting = deque(generation for generation in self._waiting if not generation.cancelled)
+            for lane in self._lanes:
+                lane.drop_cancelled()
         return updates
 
     def _keep(self, policy: LoadedPolicy, going: list[int]) -> list[Update]:
@@ -139,35 +137,21 @@ class Scheduler:
             return self._fail(policy, rows, error)
         return []
 
-    def _admit(self) -> list[Update]:
-        """Start prefilling the next request, along with those right behind it that fit beside it."""
-        if self._prefill is not None or not self._waiting:
+    def _admit(self, lane: Lane) -> list[Update]:
+        """Start prefilling a lane's next requests."""
+        if lane.prefill is not None or not lane.waiting:
             return []
-        running = self.running
-        admitted: list[Generation] = []
         with self._wake:
-            while self._waiting and len(admitted) < PREFILL_ROWS and self._fits(self._waiting[0], admitted, running):
-                admitted.append(self._waiting.popleft())
+            # What is only scored never joins the rows that decode, and takes no place of theirs.
+            admitted = lane.take(self._max_running, self._places if lane is self._lanes.chats else 0)
         if not admitted:
             return []
         try:
-            self._prefill = Prefill(admitted, PREFILL_TOKENS)
+            lane.prefill = Prefill(admitted, PREFILL_TOKENS)
         except Exception as error:
             logger.exception("a prefill could not begin")
             return _fail_generations(admitted, error)
         return []
-
-    def _fits(self, candidate: Generation, admitted: list[Generation], running: int) -> bool:
-        rows = running + sum(generation.choices for generation in admitted)
-        if rows and rows + candidate.choices > self._max_running:
-            return False  # one with more choices than may run goes alone
-        if not admitted:
-            return True
-        # Prompts are padded to the longest: beside a chunk's worth, a quarter of padding at most.
-        lengths = [len(generation.prompt_ids) for generation in (*admitted, candidate)]
-        return candidate.policy is admitted[0].policy and max(lengths) * len(lengths) <= max(
-            PREFILL_TOKENS, 1.25 * sum(lengths)
-        )
 
     def _decode(self, policy: LoadedPolicy) -> list[Update]:
         batch = self._batches[policy]
@@ -182,18 +166,19 @@ class Scheduler:
         return updates
 
     def _advance_prefill(self) -> list[Update]:
-        prefill = self._prefill
+        lane = self._lanes.choose()
+        prefill = lane.prefill
         if prefill is None:
             return []
         try:
             result = prefill.step()
         except Exception as error:
             logger.exception("prefill failed")
-            self._prefill = None
+            lane.prefill = None
             return _fail_generations(prefill.generations, error)
         if result is None:
             return []
-        self._prefill = None
+        lane.prefill = None
         return result.updates + (self._join(result.batch) if result.batch is not None else [])
 
     def _join(self, batch: DecodeBatch) -> list[Update]:
@@ -216,9 +201,11 @@ class Scheduler:
     def _fail_all(self, error: Exception) -> list[Update]:
         """End everything that is under way."""
         updates = [row.fail(_describe(error)) for batch in self._batches.values() for row in batch.rows]
-        for generation in self._prefill.generations if self._prefill is not None else ():
-            updates += generation.fail(_describe(error))
-        self._batches, self._prefill = {}, None
+        for lane in self._lanes:
+            for generation in lane.prefill.generations if lane.prefill is not None else ():
+                updates += generation.fail(_describe(error))
+            lane.prefill = None
+        self._batches = {}
         return updates
 
     def _deliver(self, updates: list[Update]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 TRIED_VERSIONS = ("0.31",)
 """Minor versions with which `tests/vllm` passes."""
@@ -29,11 +30,13 @@ KERNEL_MODULES = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.
 ENGINE_NAMES = (
     "model_config", "pause_generation", "resume_generation", "collective_rpc", "engine_core.outputs_queue",
     "output_processor.add_request", "output_processor.request_states",
-    "vllm_config.parallel_config._api_process_count",
+    "vllm_config.parallel_config._api_process_count", "generate",
 )  # fmt: skip
 MODELS_NAMES = ("base_model_paths", "lora_requests")
 REQUEST_NAMES = ("external_req_id", "parent_req", "request_index", "lora_name", "detokenizer")
+PROCESSOR_NAMES = ("logprobs_processor._update_prompt_logprobs", "logprobs_processor.prompt_logprobs")
 WORKER_NAMES = ("model_runner.get_model", "model_config.hf_text_config", "reload_weights")
+CACHE_NAMES = ("model_runner.kv_caches",)
 
 _REQUEST_ID = re.compile(r"(chatcmpl|cmpl)-(?P<id>[0-9a-f]{32})(-(?P<prompt>\d+))?")
 """vLLM's names for a request that came with an `x-request-id` of 32 hexadecimal digits; completions count prompts."""
@@ -93,6 +96,7 @@ class RequestState(Protocol):
     parent_req: Any
     lora_name: str | None
     detokenizer: Any
+    logprobs_processor: Any
 
 
 def find_choice(request: RequestState) -> tuple[str, int] | None:
@@ -108,6 +112,22 @@ def find_choice(request: RequestState) -> tuple[str, int] | None:
 def count_sampled(request: RequestState) -> int:
     """Number of tokens that a request has so far."""
     return 0 if request.detokenizer is None else int(request.detokenizer.num_output_tokens())
+
+
+def divert_prompt_logprobs(request: RequestState, take: "Callable[[NDArray[Any], NDArray[Any]], None]") -> None:
+    """Hand the arrays of a prompt's log-probs to `take`, ids and log-probs, in place of objects made of them.
+
+    Raises:
+        VLLMVersionError: If the request lacks what is used here.
+    """
+    require(request, *PROCESSOR_NAMES)
+
+    def update(tensors: Any) -> None:
+        ids, logprobs, *_ = tensors
+        take(ids.numpy(), logprobs.numpy())
+
+    # On the instance: other requests' are made as ever.
+    request.logprobs_processor._update_prompt_logprobs = update
 
 
 class ApiServer:
@@ -169,6 +189,30 @@ class ApiServer:
         # On the instance: another engine in this process, if any, keeps its own.
         processor.add_request = add_and_report
 
+    def find_adapter(self, model: str) -> Any | None:
+        """Find the adapter of a name; `None` for a name of the model itself.
+
+        Raises:
+            LookupError: If the server has no such model.
+        """
+        if model in {path.name for path in self._models.base_model_paths}:
+            return None
+        return self._models.lora_requests[model]
+
+    async def read_prompt(self, request_id: str, prompt: list[int], top_k: int, adapter: Any, priority: int) -> None:
+        """Have the model read a prompt with `top_k` log-probs for each of its tokens, and sample the least it can.
+
+        What vLLM raises for a prompt or a `top_k` that it does not take, its server answers with a 400.
+        """
+        parameters = _import("vllm").SamplingParams(
+            temperature=1.0, max_tokens=1, prompt_logprobs=top_k, detokenize=False
+        )
+        rendered = {"type": "token", "prompt_token_ids": prompt}
+        async for _ in self._engine.generate(
+            rendered, parameters, request_id, lora_request=adapter, priority=priority
+        ):
+            pass
+
     async def pause(self) -> None:
         """Freeze the scheduler with its requests, and drop what was computed for them."""
         # With the cache cleared: its keys and values belong to the weights that are about to go.
@@ -178,9 +222,9 @@ class ApiServer:
         """Let the scheduler go on."""
         await self._engine.resume_generation()
 
-    async def call_workers(self, method: str, *arguments: str) -> None:
-        """Call a method of the worker extension in every worker."""
-        await self._engine.collective_rpc(method, args=arguments)
+    async def call_workers(self, method: str, *arguments: str) -> list[Any]:
+        """Call a method of the worker extension in every worker; their results."""
+        return list(await self._engine.collective_rpc(method, args=arguments))
 
     def has_pending_outputs(self) -> bool:
         """Return whether outputs of the workers wait to be counted."""
@@ -204,6 +248,19 @@ def worker_model(worker: Any) -> "torch.nn.Module":
     require(worker, *WORKER_NAMES)
     model: torch.nn.Module = worker.model_runner.get_model()
     return model
+
+
+def count_cache_bytes(worker: Any) -> int:
+    """Count the bytes that a worker's keys and values take; layers may share them.
+
+    Raises:
+        VLLMVersionError: If the worker lacks what is used here.
+    """
+    require(worker, *CACHE_NAMES)
+    # A layer with a recurrent state has several tensors.
+    groups = (cache if isinstance(cache, list | tuple) else [cache] for cache in worker.model_runner.kv_caches)
+    storages = [cache.untyped_storage() for group in groups for cache in group]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def has_tied_embeddings(worker: Any) -> bool:

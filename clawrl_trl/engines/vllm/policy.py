@@ -22,7 +22,9 @@ from safetensors import SafetensorError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clawrl_trl.engines.calls import IN_PLACE_MODEL, POLICY_PATH, UNKNOWN_VERSION, VERSIONS_HEADER
+from clawrl_trl.engines.vllm.cache_memory import MEMORY_PATH, make_memory_route
 from clawrl_trl.engines.vllm.compat import ApiServer, RequestState, count_sampled
+from clawrl_trl.engines.vllm.scoring import add_scoring_route
 from clawrl_trl.engines.vllm.version_notes import RunningRequests, add_version_notes
 from clawrl_trl.engines.vllm.worker_extension import HEAD, read_shapes
 from clawrl_trl.policy_names import BASE_MODEL, POLICY_NAME_FORM, parse_policy_name
@@ -190,7 +192,7 @@ def _find_on_disk(config: Any) -> Path:
 
 
 class PolicyInPlace:
-    """ASGI middleware of vLLM's server: adds the route, and the notes to replies.
+    """ASGI middleware of vLLM's server: adds our routes, and the notes to replies.
 
     Args:
         app: The application it wraps.
@@ -229,6 +231,8 @@ class PolicyInPlace:
         holder = ModelHolder(server)
         app.add_api_route(POLICY_PATH, lambda: _describe(holder), methods=["GET"])
         app.add_api_route(POLICY_PATH, _loading_route(holder), methods=["POST"])
+        app.add_api_route(MEMORY_PATH, make_memory_route(server), methods=["GET"])
+        add_scoring_route(app, server)
         return holder
 
 

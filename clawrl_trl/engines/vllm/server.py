@@ -9,14 +9,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.context import choose_vllm_context
-from clawrl_trl.engines.devices import VISIBLE, assign_devices
+from clawrl_trl.engines.devices import VISIBLE, assign_devices, drop_allocator
 from clawrl_trl.engines.families import family_of
+from clawrl_trl.engines.vllm.cache_memory import digest_setting
 from clawrl_trl.run import RunFolder
 
 BASE_NAME = "base"
@@ -25,8 +26,8 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM can make room for."""
 DEFAULT_RANK = 32
 """Room for adapters of this rank when neither a trainer nor a policy of the run says more."""
-SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9
-"""Share of a device's memory for the engine: beside a trainer, and alone."""
+SHARED_MEMORY, OWN_MEMORY, LEAST_MEMORY = 0.45, 0.9, 0.01
+"""Share of a device's memory for the engine: beside a trainer, alone, and where its cache has a size in bytes."""
 
 NOWHERE = "none.invalid"
 """A domain that can't exist (RFC 2606): without any allowed domain, vLLM fetches from all."""
@@ -36,8 +37,9 @@ OURS = (
     "--middleware", "clawrl_trl.engines.vllm.guard.RequireKey",  # the last is the outermost
     "--worker-extension-cls", "clawrl_trl.engines.vllm.worker.WorkerExtension",
     "--disable-uvicorn-access-log", "--disable-fastapi-docs",
+    "--scheduling-policy", "priority",  # chats before the scoring calls of `scoring`
 )  # fmt: skip
-"""Flags of every server of ours: a key for every route, and policies exchanged in place."""
+"""Flags of every server of ours: a key for every route, policies exchanged in place, chats first."""
 
 ENVIRONMENT = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
@@ -63,6 +65,7 @@ class Server:
         adapters (`bool`, defaults to `True`): Whether it serves adapters too.
         devices (`str`, *optional*): Its `CUDA_VISIBLE_DEVICES`; `None` leaves it what this process has.
         fit_memory (`bool`, defaults to `False`): Take the longest context that the memory holds.
+        cache_bytes (`int`, *optional*): Bytes of the KV cache on each device; by default a share of the memory.
     """
 
     settings: ServeSettings
@@ -71,6 +74,7 @@ class Server:
     adapters: bool = True
     devices: str | None = None
     fit_memory: bool = False
+    cache_bytes: int | None = None
 
     @classmethod
     def of_run(cls, settings: ServeSettings, model: str) -> "Server":
@@ -105,9 +109,25 @@ class Server:
         words += ["--generation-config", "vllm", "--dtype", _dtype(settings)]
         words += ["--allowed-media-domains", *(sorted(settings.media_domains) or [NOWHERE])]
         words += _adapters(settings) if self.adapters else []
-        words += [*_placement(settings), *family_of(self.model).arguments(), *OURS]
+        words += [*_placement(settings), *self._cache(), *family_of(self.model).arguments(), *OURS]
         # The user's flags last: of a flag that stands twice argparse takes the last.
         return [*words, *(settings.vllm_args or "").split()]
+
+    def _cache(self) -> list[str]:
+        if self.cache_bytes is not None:
+            # vLLM would not start with less than its share free, though with these bytes it doesn't take it.
+            return ["--kv-cache-memory-bytes", str(self.cache_bytes), "--gpu-memory-utilization", str(LEAST_MEMORY)]
+        if is_cpu_build():
+            return []
+        default = OWN_MEMORY if self.settings.rollout_gpus else SHARED_MEMORY
+        return ["--gpu-memory-utilization", str(self.settings.vllm_gpu_memory_utilization or default)]
+
+    @property
+    def setting(self) -> str:
+        """Digest of what the size of its cache depends on."""
+        values = {name: value for name, value in asdict(self.settings).items() if name.startswith(("vllm_", "max_"))}
+        counts = (self.settings.rollout_gpus, os.environ.get("VLLM_CPU_KVCACHE_SPACE"))
+        return digest_setting(self.model, self.served_name, self.devices or os.environ.get(VISIBLE), values, counts)
 
     def environment(self, key: str) -> dict[str, str]:
         """This process's environment, vLLM's switches, the server's devices, and the key."""
@@ -118,7 +138,8 @@ class Server:
         level = "DEBUG" if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO"
         fixed = {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": level}
         # The user's environment wins over our defaults, and the key over both.
-        return ours | dict(os.environ) | fixed | ({VISIBLE: self.devices} if self.devices is not None else {})
+        devices = {} if self.devices is None else {VISIBLE: self.devices}
+        return ours | drop_allocator(os.environ) | fixed | devices
 
 
 def is_cpu_build() -> bool:
@@ -163,8 +184,7 @@ def _dtype(settings: ServeSettings) -> str:
 def _placement(settings: ServeSettings) -> list[str]:
     if is_cpu_build():
         return ["--enforce-eager"]
-    memory = settings.vllm_gpu_memory_utilization or (OWN_MEMORY if settings.rollout_gpus else SHARED_MEMORY)
     split = settings.vllm_tensor_parallel_size
     copies = settings.vllm_data_parallel_size or max(1, settings.rollout_gpus // split)
-    words = ["--gpu-memory-utilization", str(memory), "--tensor-parallel-size", str(split)]
+    words = ["--tensor-parallel-size", str(split)]
     return [*words, "--data-parallel-size", str(copies)] if copies > 1 else words

@@ -1,10 +1,10 @@
 """Worker extension of our vLLM server: takes the weights of a whole model from a folder.
 
-vLLM mixes `PolicyLoader` into its worker class (see `worker`), so it must not hold a name that a worker has. Only
-`load_policy` is called from outside, while no step runs. vLLM keeps a processed copy of some weights (on a CPU of all
-of them), so weights are never written in place: its own layerwise reload loads and processes them again. With tied
-embeddings a checkpoint holds one tensor for two layers, and vLLM would leave the second one as it was; the second is
-therefore sent by name.
+vLLM mixes `PolicyLoader` into its worker class (see `worker`), so it must not hold a name that a worker has. Its
+public methods are called from outside, `load_policy` while no step runs. vLLM keeps a processed copy of some weights
+(on a CPU of all of them), so weights are never written in place: its own layerwise reload loads and processes them
+again. With tied embeddings a checkpoint holds one tensor for two layers, and vLLM would leave the second one as it
+was; the second is therefore sent by name.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import safe_open
 
+from clawrl_trl.engines.vllm import compat
 from clawrl_trl.engines.vllm.compat import abandon_reload, has_tied_embeddings, reload_weights, worker_model
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class PolicyLoader:
         except BaseException:
             abandon_reload(self)
             raise
+
+    def count_cache_bytes(self) -> int:
+        """Count the bytes that the keys and values take."""
+        return compat.count_cache_bytes(self)
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

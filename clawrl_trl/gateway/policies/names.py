@@ -1,6 +1,6 @@
 """Model names that clients may ask for, and the policy versions they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from clawrl_trl.gateway.errors import invalid
 from clawrl_trl.gateway.policies.version import Version
@@ -25,13 +25,20 @@ class ModelNames:
         """List every model name that has a meaning of its own, the aliases first."""
         return [*self.aliases, *(version.name for _, version in sorted(versions.items()))]
 
-    def resolve(self, name: str | None, versions: Mapping[int, Version], serving: Version) -> Version:
+    def resolve(
+        self,
+        name: str | None,
+        versions: Mapping[int, Version],
+        serving: Version,
+        pruned: Collection[int] = (),
+    ) -> Version:
         """Return the version a model name stands for.
 
         Args:
             name (`str`, *optional*): The name; `None` if the request has none.
             versions (`Mapping[int, Version]`): The versions that can be asked for.
             serving (`Version`): The one that serves.
+            pruned (`Collection[int]`, defaults to none): Versions whose weights were removed from the disk.
 
         Raises:
             ApiError: 404 in OpenAI's shape that lists what exists.
@@ -44,14 +51,14 @@ class ModelNames:
         if number is None and self._any_name:
             return serving
         if number is None or number not in versions:
-            message = self._explain_unknown(name, number, versions)
+            message = self._explain_unknown(name, number, versions, number in pruned)
             raise invalid(message, param="model", status=404, code="model_not_found")
         return versions[number]
 
-    def _explain_unknown(self, name: str, number: int | None, versions: Mapping[int, Version]) -> str:
+    def _explain_unknown(self, name: str, number: int | None, versions: Mapping[int, Version], is_pruned: bool) -> str:
         excerpt = name[:LONGEST_REPEATED_NAME]
         # The base always exists; an engine that holds another whole model in its place can't be asked for it.
-        absence = "is not in the engine" if number == 0 else "does not exist"
+        absence = "is not in the engine" if number == 0 else "was pruned" if is_pruned else "does not exist"
         explanation = f"The model {excerpt!r} {absence}; there are: {', '.join(self.list_names(versions))}."
         if number is not None:
             return explanation

@@ -88,6 +88,7 @@ class PolicyRouter:
         self._target = self.serving
         self._loaded: set[int] = set()
         self._retired: set[int] = set()
+        self._pruned: set[int] = set()
         self._known: dict[int, Version] = {}
         self._loading = asyncio.Lock()
         self._followed: tuple[int, int | None] | None = None
@@ -110,7 +111,7 @@ class PolicyRouter:
         Raises:
             ApiError: 404 in OpenAI's shape that lists what exists.
         """
-        return self._names.resolve(name, self.kept, self.serving)
+        return self._names.resolve(name, self.kept, self.serving, self._pruned)
 
     def engine_name(self, version: Version) -> str:
         """The name under which the engine serves a version, or what took its place."""
@@ -291,6 +292,7 @@ class PolicyRouter:
             if engine is None or engine.offers(version.number, version.kind)
         }
         self._retired = {version.number for version in retired}
+        self._pruned = {version.number for version in rows if version.state == "pruned"}
         self._known = {version.number: version for version in rows}
         if serving.number != self.serving.number:
             self.fault = None
