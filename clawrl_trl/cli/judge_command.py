@@ -87,7 +87,7 @@ def _parse(argv: Sequence[str]) -> tuple[ServeSettings, argparse.Namespace]:
 def _evaluate(settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
     needs_engine = settings.judge in ("llm", "auto") and not settings.custom_rm_path
     if needs_engine and not (settings.judge_url or RunFolder(settings.run).read_announced("engine")):
-        where = "name one with --judge_url, or --run the folder of a served run"
+        where = "name one with --judge_url, or --run the folder of a served run; --judge rules needs none"
         raise UserError(f"The {settings.judge} judge has no server: {where}.")
     name = settings.custom_rm_path or settings.judge
     return JudgedSet(name, asyncio.run(_judge(settings, cases)))
@@ -96,8 +96,8 @@ def _evaluate(settings: ServeSettings, cases: Sequence[JudgeCase]) -> JudgedSet:
 async def _judge(settings: ServeSettings, cases: Sequence[JudgeCase]) -> list[CaseOutcome]:
     engine = EngineClient.of_run(RunFolder(settings.run), settings, settings.judge_timeout)
     async with engine, open_judge(settings, engine) as judge:
-        if isinstance(judge, AutoJudge):
-            await _examine(judge)
+        if judge.auto:
+            await _examine(judge.auto)
         return await judge_cases(judge, cases, settings.judge_workers)
 
 

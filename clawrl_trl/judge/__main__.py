@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import run_main
-from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.teacher import HintTeacher
@@ -38,7 +37,7 @@ async def judge_run(settings: ServeSettings) -> int:
         judge = await stack.enter_async_context(open_judge(settings, engine, ledger))
         teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_top_k, settings.hint_choice)
         loop = JudgeLoop(ledger, settings, teacher, judge)
-        folder.announce("judge", base_url="", exam=judge.announcement if isinstance(judge, AutoJudge) else "")
+        folder.announce("judge", base_url="", exam=judge.announcement)
         logger.info("judging %s", folder.path)
         await loop.run(stop)
     logger.info("stopped after %d verdicts", loop.judged)

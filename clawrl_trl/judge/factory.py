@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
@@ -11,13 +12,35 @@ from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.turn import Judge
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.plugins import JUDGES, load_plugin
 from clawrl_trl.run import RunFolder
 
 JUDGE_KEY = "CLAWRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge_url`."""
+
+
+@dataclass(frozen=True)
+class OpenJudge:
+    """A judge that has all it needs.
+
+    Attributes:
+        decider: Who decides.
+        auto: The same if it is the judge of `--judge auto`, else `None`.
+    """
+
+    decider: Judge
+    auto: AutoJudge | None = None
+
+    @property
+    def announcement(self) -> str:
+        """The line to show at the start; empty without an exam."""
+        return self.auto.announcement if self.auto else ""
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        """The decider's judgement of one turn."""
+        return await self.decider.judge(turn)
 
 
 def make_judge(
@@ -69,7 +92,7 @@ def _make_voter(settings: ServeSettings, client: EngineClient) -> LLMJudge:
 @contextlib.asynccontextmanager
 async def open_judge(
     settings: ServeSettings, engine: EngineClient, ledger: Ledger | None = None
-) -> AsyncIterator[Judge]:
+) -> AsyncIterator[OpenJudge]:
     """The judge that the settings ask for, with what it needs, for as long as the context lasts.
 
     The exam of `--judge auto` is under way in it, unless its result is stored.
@@ -80,7 +103,10 @@ async def open_judge(
     async with contextlib.AsyncExitStack() as stack:
         own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
         judge = make_judge(settings, engine, own, ledger)
-        yield await stack.enter_async_context(examining(judge)) if isinstance(judge, AutoJudge) else judge
+        if isinstance(judge, AutoJudge):
+            yield OpenJudge(judge, await stack.enter_async_context(examining(judge)))
+        else:
+            yield OpenJudge(judge)
 
 
 def _make_own_client(settings: ServeSettings) -> EngineClient:

@@ -126,7 +126,10 @@ _CONCESSION = re.compile(
     r"\b(i stand corrected|you('re| are| were|r) (absolutely |quite |both )?right|you had it right)\b", _FLAGS
 )
 _NEAR_MISS = re.compile(
-    r"^\W*((ok(ay)?|hm+|well|oh)\W+)?(almost|nearly|not (quite|yet|there)|still not|close,)", _FLAGS
+    r"^\W*((ok(ay)?|hm+|well|oh)\W+)?(almost|nearly|not (quite|yet|there)|still not|close,"
+    r"|no[,.!] (?!(that|this|it|you|i|we|wait|really|honestly|seriously|need|problem|worries|complaints?|notes?"
+    r"|thanks)\b)\w)",
+    _FLAGS,
 )
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _WORD = re.compile(r"[^\W\d_]{3,}")

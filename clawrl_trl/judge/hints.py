@@ -10,6 +10,7 @@ import copy
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
 from clawrl_trl.judge.provenance import extract_owner_words, neutralise
-from clawrl_trl.judge.refusals import MAX_HINT, find_refusal
+from clawrl_trl.judge.refusals import DANGEROUS, MAX_HINT, find_refusal
 from clawrl_trl.ledger.episodes import HINT_SOURCE
 from clawrl_trl.ledger.schema import Message
 
@@ -111,6 +112,8 @@ def extract_hints(
     elif any(_GIVING_UP.search(sentence) for sentence in sentences):
         return []
     parts = [clean_sentence(sentence) for sentence in sentences if not _RAW_ERROR.search(sentence)]
+    # What stands behind a command that is refused belongs to it: "then try again", "don't ask".
+    parts = list(takewhile(lambda part: find_refusal(part, tool_names) not in DANGEROUS, parts))
     parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
     # After a reservation the teacher would hold on to what was objected to: it tells what is to stay.
     parts = [part for part in parts if not _RESERVATION.search(part)] or parts

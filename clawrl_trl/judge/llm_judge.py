@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clawrl_trl.engines.client import EngineClient, EngineError
+from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.provenance import (
     extract_owner_words,
@@ -27,7 +27,7 @@ from clawrl_trl.judge.provenance import (
 from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.screens import ShownPicture, collect_screens
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt
 from clawrl_trl.messages import Json
 
@@ -111,7 +111,8 @@ class LLMJudge:
         """The judgement of one turn; explicit feedback decides without a vote.
 
         Raises:
-            JudgeUnavailable: If any vote could not be had.
+            JudgeTimedOut: If a vote took too long.
+            JudgeUnavailable: If any vote could not be had for another reason.
         """
         by_feedback = judge_feedback(turn, any_score=self._any_score)
         if by_feedback is not None:
@@ -152,7 +153,8 @@ class LLMJudge:
         try:
             return self._model or await self._client.find_base_name()
         except EngineError as error:
-            raise JudgeUnavailable(f"the server does not name its model: {error}"[:300]) from error
+            reason = f"the server does not name its model: {error}"[:300]
+            raise JudgeUnavailable(reason, is_attempt=not error.away) from error
 
     async def _collect_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
         """All votes, on shorter excerpts if the server finds the prompt too long."""
@@ -169,9 +171,11 @@ class LLMJudge:
                 # One vote that can't be had decides nothing: the others would keep the server busy for nothing.
                 for vote in votes:
                     vote.cancel()
-        refused = isinstance(failure, EngineError) and failure.status in REFUSALS
         reason = f"vote failed: {type(failure).__name__}: {failure}"[:300]
-        raise JudgeUnavailable(reason, patience=ATTEMPTS if refused else None) from failure
+        if not isinstance(failure, EngineError) or (isinstance(failure, EngineUnavailable) and failure.timed_out):
+            raise JudgeTimedOut(reason) from failure
+        patience = ATTEMPTS if failure.status in REFUSALS else None
+        raise JudgeUnavailable(reason, patience, is_attempt=not failure.away) from failure
 
     async def _request_vote(self, turn: JudgedTurn, limit: int, screens: Sequence[ShownPicture], model: str) -> Vote:
         """One vote, on fewer pictures if the server finds them too many, and on the texts alone if it takes none."""

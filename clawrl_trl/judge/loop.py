@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select, update
@@ -66,6 +67,7 @@ class JudgeLoop:
         self._running: dict[asyncio.Task[None], Claim] = {}
         self._released = False
         self._failures = 0
+        self._waits: Counter[str] = Counter()
         self.judged = 0
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -153,7 +155,7 @@ class JudgeLoop:
             judgement, scores = await self._ask_teacher(claim, judgement)
         except JudgeUnavailable as failure:
             if failure.patience is None or claim.attempt < failure.patience:
-                await self._retry(claim, failure.reason, failure.delay)
+                await self._retry(claim, failure.reason, failure.delay, is_attempt=failure.is_attempt)
                 return
             judgement, scores = abstain(failure.reason, claim), None
         except Exception as error:  # one turn that trips a bug must not stop the judging of all others
@@ -198,6 +200,7 @@ class JudgeLoop:
             await self._retry(claim, "the verdict could not be written")
             return
         self.judged += recorded
+        self._waits.pop(claim.turn.id, None)
         logger.info(
             "%s: %s by %s%s%s",
             claim.turn.id,
@@ -207,8 +210,11 @@ class JudgeLoop:
             "" if recorded else " (out of date, not recorded)",
         )
 
-    async def _retry(self, claim: Claim, reason: str, delay: float | None = None) -> None:
-        wait_s = draw_backoff(claim.attempt) if delay is None else delay
+    async def _retry(self, claim: Claim, reason: str, delay: float | None = None, *, is_attempt: bool = True) -> None:
+        # What was no attempt makes the next wait longer all the same.
+        wait_s = draw_backoff(claim.attempt + self._waits[claim.turn.id]) if delay is None else delay
+        if not is_attempt:
+            self._waits[claim.turn.id] += 1
         # No longer renewed, for a renewal would put off the next attempt.
         claim.is_held = False
 
@@ -216,7 +222,7 @@ class JudgeLoop:
             turn = turns.get(tx, claim.turn.id)
             # Since then another judge may have claimed it, whose claim this is not to end.
             if turn is not None and turn.judge_attempts == claim.attempt:
-                turns.retry_later(tx, turn.id, wait_s, reason)
+                turns.retry_later(tx, turn.id, wait_s, reason, is_attempt=is_attempt)
 
         logger.warning("%s stays pending for %.1f s: %s", claim.turn.id, wait_s, reason)
         try:

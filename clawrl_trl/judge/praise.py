@@ -49,7 +49,8 @@ def limit_praise(
     earlier = _list_approvals(tx, turn, (time.time() if now is None else now) - DAY_S)
     if len(earlier) >= cap:
         return _abstain(judgement, f"{cap} approvals of this session count today already")
-    if any(is_near_duplicate(text, other) for text in words for other in _read_owner_words(tx, turn, earlier)):
+    praises = _read_owner_words(tx, turn, earlier)
+    if any(is_near_duplicate(text, praise) for text in words for praise in praises):
         return _abstain(judgement, "the same praise counts once in a session and day")
     return judgement
 

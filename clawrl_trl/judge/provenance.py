@@ -14,6 +14,7 @@ from clawrl_trl.gateway.sessions.reading import cut_inserts
 from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.quotation.patterns import CHAT_LINE
 from clawrl_trl.judge.refusals import MAX_HINT
+from clawrl_trl.judge.steering import cut_invisible
 
 _MARKERS = re.compile(
     r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response"
@@ -31,8 +32,8 @@ def extract_owner_words(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    """A message without a client's time stamp and what it wraps around it."""
-    text = _FRAMED.sub("", cut_inserts(text))
+    """A message without a client's time stamp, what it wraps around it, and what nobody sees."""
+    text = cut_invisible(_FRAMED.sub("", cut_inserts(text)))
     # The stamp of a pasted chat stays: by it the lines are known to be somebody else's.
     text = text if CHAT_LINE.match(text) else _STAMP.sub("", text)
     return "\n".join(text.splitlines()).strip()

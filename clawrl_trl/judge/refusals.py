@@ -40,9 +40,17 @@ _REFUSED = {
         re.I,
     ),
     "secret": re.compile(
-        r"\b(api[_ -]?key|password|passwd|passphrase|secret|token|credential|bearer"
+        r"\b(api[_ -]?key|password|passwd|passphrase|secret|credential|bearer"
         r"|(private|ssh|signing|access|encryption|license|deploy|gpg|master|root|secret)[_ -]key)s?\b"
-        r"|\b(rotate|revoke|reset|change|replace) (the |your |my |all )*keys?\b"
+        r"|\b(rotate|revoke|reset|change|replace) (the |your |my |all )*(key|token)s?\b"
+        # Of a text's or a tokenizer's tokens anybody may speak.
+        r"|\b(api|access|auth\w*|refresh|session|security|personal|git\w*|hub|hf|jwt|login|csrf|bot|deploy|id|my"
+        r"|your|our|its|this|that|valid|expired|stored|saved|new|old)[_ -]+tokens?\b"
+        r"|\btokens? (from|in|into|out of|to|for) (the |my |your )*"
+        r"(config\w*|env\w*|memory|vault|settings?|header|cookies?|keyring|file|log|url|account|server|browser|api"
+        r"|admin\w*)\b"
+        r"|\b(use|read|get|print|show|send|share|reveal|paste|post|copy|log|store|save|include|add|pass|keep"
+        r"|export) (me )?(the|a|an) token\b"
         r"|(?<!\w)\.(env|netrc|ssh|aws|npmrc|pgpass)\b|\bid_(rsa|ed25519)\b|/etc/(passwd|shadow|sudoers)"
         r"|\bauthorized_keys\b|\b(environment|env) (variables|vars)\b|\bkey ?(chain|ring)\b"
         r"|\b(sk|pk|ghp|xox[bp])[-_]\w{8,}|\bAKIA[0-9A-Z]{12,}"
@@ -52,9 +60,12 @@ _REFUSED = {
     ),
     "policy": re.compile(
         r"\b(system|developer) (prompt|message|role|instruction)s?\b|\b(developer|god|privileged) mode\b"
-        r"|\bjailbr\w+|\bguardrails?\b|\bpolic(y|ies)\b|\bfrom now on\b|\bpretend\b|\bunrestricted\b|\buncensored\b"
-        r"|\b(ignore|disregard|forget|override|bypass|obey|discard|overrule)\b.{0,40}\b(previous|prior|above|earlier|all"
-        r"|any|everything|instructions?|rules?|prompts?|guidelines?|safety|limits|told)\b"
+        r"|\bjailbr\w+|\bguardrails?\b|\bpolic(y|ies)\b|\bpretend\b|\bunrestricted\b|\buncensored\b"
+        # A manner of answering may be meant for good; who the model is or obeys may not.
+        r"|\bfrom now on\W+(you|your|i|i'm|we|my|me|the|this|that|all|any|every|act|be|behave"
+        r"|work)\b|\byou\b.{0,40}\bfrom now on\b"
+        r"|\b(ignore|disregard|forget|override|bypass|obey|discard|overrule)\b.{0,40}\b(what i|previous"
+        r"|prior|above|earlier|all|any|everything|instructions?|rules?|prompts?|guidelines?|safety|limits|told)\b"
         r"|\b(new|other|hidden|secret|following|these|those|my|their|its) (instructions?|orders|rules?)\b"
         r"|\b(follow|obey|execute|do|run|trust) (whatever|anything|everything|all|any|each|every|the instructions?)\b"
         r"|\b(instructions?|commands?|orders) (in|on|from|inside|found) \b"
@@ -86,6 +97,8 @@ _REFUSED = {
     "deceit": re.compile(
         r"\b(lie|lying) (to|about)\b|\bdeceiv\w+|\bmislead\w*"
         r"|\b(hide|conceal) (it|this|that|them|what)\b.{0,30}\bfrom\b"
+        r"|\b(say|claim|state|write|tell|insist)\b.{0,60}"
+        r"\b(whatever|no matter what|regardless of what|even (if|though|when))\b"
         r"|\b(don't|do not|never) (tell|inform|warn|notify|alert) (the |your |an? )?(users?|owners?|any\w*|them)\b",
         re.I,
     ),
@@ -96,7 +109,7 @@ _REFUSED = {
     ),
     "disclosure": re.compile(
         r"\b(send|upload|post|forward|(e-?)?mail|leak|exfiltrate|transmit|publish|share|push|copy|put|export)\b.{0,40}"
-        r"\b(files?|folder|database|data|dump|history|logs?|conversation|transcript|contacts|contents?|everything)\b"
+        r"\b(files?|(spread)?sheets?|records?|invoices?|folder|database|data|dump|history|logs?|conversation|transcript|contacts|contents?|everything)\b"
         r".{0,20}\b((to|on|into) (my|the public|an?|another|external)|to (?!the)|pastebin|public|elsewhere)\b"
         r"|\bmake\b.{0,20}\b(repo\w*|bucket|files?|data\w*|folder|server|port)\b.{0,9}\bpublic\b"
         r"|\bexport the contacts\b",
@@ -115,7 +128,11 @@ _COMMANDS = {
         r"|\bverify\s*=\s*False|\bshell\s*=\s*True|StrictHostKeyChecking|\bcurl (-\w*k|.{0,40}\|)"
         r"|\b(delete|wipe|erase|destroy|format|overwrite|empty)\b (all|every\w*"
         r"|the (whole|entire|disk|boot\w*|partition|database|repo\w*|backups?|trash|inbox|mails?))\b"
-        r"|\bopen(ing)? (the )?ports?\b|\bon the host\b",
+        r"|\bopen(ing)? (the )?ports?\b|\bon the host\b"
+        r"|\b(merge|push|commit|deploy|release)\w*\b.{0,12}\b(straight|directly|right|immediately)\b"
+        r"|\b(run|install\w*|execute|download)\b.{0,30}\b(straight|directly|right)\b.{0,12}\b(web|internet|net|url|site)\b"
+        r"|\b(skip|without|bypass|never (run|do|wait for)|don't (run|wait for))\b.{0,12}"
+        r"\b(code )?(reviews?|tests|test suite|ci)\b",
         re.I,
     ),
     "safety": re.compile(
@@ -125,7 +142,11 @@ _COMMANDS = {
         r"|(don't|do not|never) (use|run in|ask\w*|require|need|check|wait|verify|validate)"
         rf"|no(?= \w)|without|outside|(don't|do not) bother with|do without)\b.{{0,40}}?\b{_SAFEGUARD}"
         rf"|{_SAFEGUARD} (off|disabled|bypassed)\b|\bauto-?approv\w+|\bunsandboxed\b"
-        r"|\b(don't|do not|never|stop) (ask|confirm|check)\w*\b( with)?( me)? (before|with me|first)\b",
+        r"|\b(don't|do not|never|stop|without) (ask|confirm|check)\w*\b"
+        r"(( with)?( me)? (before|with me|first)\b|( me)?\W*\Z)"
+        r"|\b(stop( with)?|no|all|any|with|leave out|drop|skip|omit|without)\b.{0,12}"
+        r"\b((safety|health|medical|legal|risk|dosage)[ -]"
+        r"(warnings?|disclaimers?|advice)|(warnings?|disclaimers?) (about|altogether|or caution))\b",
         re.I,
     ),
     "permission": re.compile(
@@ -146,6 +167,9 @@ _COMMANDS = {
     ),
 }
 """What is refused unless the sentence itself forbids it."""
+
+DANGEROUS = frozenset(_COMMANDS) | {"secret", "policy", "reward", "obedience", "deceit", "payment", "disclosure"}
+"""Reasons after which nothing further of the message becomes a hint either."""
 
 _TOOL_CHANGE = r"\b(install|uninstall|disabl|enabl|regist|redefin|overrid|reconfigur|(un)?block|remov|turn (on|off))"
 

@@ -7,17 +7,22 @@ it is not read, and no hint is made of it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from clawrl_trl.judge import hints, language
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
+from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
+from clawrl_trl.judge.steering import cut_verdict_talk
 from clawrl_trl.judge.tools.failure_causes import is_failure_wanted
 from clawrl_trl.judge.tools.results import score_results
-from clawrl_trl.judge.turn import JudgedTurn, Judgement
+from clawrl_trl.judge.turn import JudgedTurn, Judgement, Message, encodable_text
 from clawrl_trl.messages import Json, text_of
+
+RULE_LENGTH = 4000
+"""Characters of a message in which a rule for all messages is looked for."""
 
 Classify = Callable[[str, str, str], model.Opinion]
 
@@ -45,7 +50,10 @@ class RulesJudge:
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
         by_feedback = judge_feedback(turn, self._classify, any_score=self._any_score)
-        return by_feedback or self._by_tools(turn) or self._by_words(turn)
+        if by_feedback:
+            return by_feedback
+        by_tools = self._by_tools(turn)
+        return self._add_wishes(turn, by_tools) if by_tools else self._by_words(turn)
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
@@ -58,8 +66,22 @@ class RulesJudge:
             return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
         return Judgement(self.name, score, detail=detail)
 
+    def _add_wishes(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
+        """A verdict of tools with hints of the owner's wishes, if any score may have some.
+
+        The owner's words don't decide here, so that no sentence counts as an objection.
+        """
+        if not self._any_score:
+            return by_tools
+        remarks = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
+        understood = [text for text in remarks if language.is_english(text, turn.request)]
+        wishes = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), None)
+        return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
+
     def _by_words(self, turn: JudgedTurn) -> Judgement:
-        own = [extract_own_words(unwrap(text)) for text in turn.said_by("owner")]
+        if _is_all_material(turn.messages):
+            return Judgement(self.name, None, detail={"by": "nothing", "reason": "every message is a text to work on"})
+        own = [extract_own_words(unwrap(text), turn.request, turn.reply) for text in turn.said_by("owner")]
         own = [message for message in own if message.text]
         if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
@@ -82,12 +104,19 @@ class RulesJudge:
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
         """The opinion on one message: a request about a text that came along objects to nothing."""
-        opinion = self._classify(turn.request, turn.reply, message.text)
-        if opinion.score != -1 or message.remarks == message.text:
+        reply = cut_verdict_talk(turn.reply)
+        opinion = self._classify(turn.request, reply, message.text)
+        if message.remarks == message.text or (opinion.score != -1 and message.remarks):
             return opinion
         if message.remarks:
-            return self._classify(turn.request, turn.reply, message.remarks)
+            return self._classify(turn.request, reply, message.remarks)
         return replace(opinion, score=None, reason="a request about another text")
+
+
+def _is_all_material(messages: Sequence[Message]) -> bool:
+    """Decide if the client's system message rules that every message is a text to be worked on."""
+    rules = (message for message in messages if message.get("role") in ("system", "developer"))
+    return any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules)
 
 
 def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_score: bool = False) -> Judgement | None:

@@ -7,15 +7,37 @@ still counts. The owner's words go another way (`quotation`, `provenance`): of t
 
 import re
 
+_VERDICT = (
+    r"verdict|score|rating|grade|evaluation|judge?ment|reward|vote|feedback|label"
+    r"|urteil|bewertung|wertung|belohnung|évaluation|jugement|appréciation|récompense"
+    r"|veredicto|puntuación|puntuacion|calificación|evaluación|recompensa|veredito|avaliação|pontuação"
+    r"|verdetto|giudizio|voto|valutazione|punteggio|вердикт|оценка|балл|награда|werdykt|ocena|karar|puan|oordeel|beoordeling"
+)
+_SPEAKER = (
+    r"human|user|owner|customer|client|assistant|system|judge|developer|admin(?:istrator)?"
+    r"|benutzer(?:in)?|nutzer(?:in)?|assistent|richter|entwickler|utilisateur|utilisatrice|juge|administrateur|développeur"
+    r"|usuario|asistente|juez|administrador|desarrollador|usuário|assistente|juiz|utente|giudice|amministratore"
+    r"|пользователь|ассистент|судья|администратор|użytkownik|asystent|kullanıcı|gebruiker|beheerder"
+    r"|用户|用戶|助手|评审|管理员|系统|ユーザー|アシスタント|管理者|사용자|관리자|المستخدم|المساعد|उपयोगकर्ता"
+)
+
 _LINES = re.compile(
     r"""
       ^\W*(?:(?:final|overall|judge(?:'s)?|my|the)\s+)*
-        (?:verdict|score|rating|grade|evaluation|judge?ment|reward|vote|feedback)s?\b\W{0,6}
-        (?:is\W{1,3})?(?:[+-]?\d|positive|negative|good|bad|pass(?:ed)?\b|excellent|perfect|correct|approved|success)
+        (?:"""
+    + _VERDICT
+    + r""")s?\b(?:\s+\w{2,6}\s+\w{3,12})?\W{0,6}
+        (?:is\W{1,3})?(?:[+-]?\d|positiv|negativ|good|bad|pass(?:ed)?\b|excel|perfe[ck]t|corre[ck]t|approv|succe
+          |gut|sehr|exzellent|bien|bueno|bom|ótim|aprovad|aprobad|ottim|approvat|отлично|хорошо)
+    | (?:评分|評分|结论|裁决|判定|評価|スコア|평가|점수)\s*[:：=是は]\s*[+-]?[\d\w]
     | \\boxed\s*\{
     | ^\s*[\[({].*["'](?:score|verdict|rating|reward|vote|hint)["']\s*:.*[\])}]\s*,?\s*$
-    | ^\W*(?:human|user|owner|customer|client|assistant|system|judge|developer|admin(?:istrator)?)
-        (?:\s*\([^)]*\))?\s*[:>]
+    | ^\W*(?:"""
+    + _SPEAKER
+    + r""")(?:\s*\([^)]*\))?\s*[\])】]?\s*[:：>\]】]
+    | ^\s*\#{1,4}\s*(?:"""
+    + _SPEAKER
+    + r""")\s*$ | </?(?:user|human|owner|assistant|system|judge|evaluation|verdict)>
     | <\|[^|>]{0,40}\|> | \[/?INST\] | <</?SYS>>
     | \b(?:judges?|evaluators?|graders?|raters?|reward\ models?|scorers?)\b.{0,80}
         \b(?:must|should|please|assign|give|award|scores?|rate|counts?|treat|mark|note|attention|consider)\b
@@ -30,6 +52,20 @@ _LINES = re.compile(
     re.I | re.X,
 )
 
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b\u2060-\u2064\ufeff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""Not among them: the joiners and marks that scripts and emoji need."""
+_HIDDEN = re.compile(
+    r"<!--.*?(?:-->|\Z)|\[\]\([^)\n]{0,300}\)|^\s{0,3}\[comment\]: \# [^\n]*$|^\s{0,3}\[//\]: \# [^\n]*$"
+    r"|<(\w{1,12})\b[^>]{0,200}(?:display:\s?none|visibility:\s?hidden|opacity:\s?0|font-size:\s?[01](?:px|pt)?\b|\shidden\b)"
+    r"[^>]{0,200}>.*?(?:</\1>|\Z)",
+    re.I | re.S | re.M,
+)
+
+
+def cut_invisible(text: str) -> str:
+    """Text without hidden markup and the characters that nobody sees, which can spell orders or split up words."""
+    return _HIDDEN.sub("", _INVISIBLE.sub("", text))
+
 
 def cut_verdict_talk(text: str, mark: str = "") -> str:
     """Cut the lines that state or order a verdict, or play a turn of a chat.
@@ -38,5 +74,5 @@ def cut_verdict_talk(text: str, mark: str = "") -> str:
         text: A reply, or what a tool, a page or a program wrote.
         mark: Stands in place of each such line; none by default.
     """
-    speaks = [(line, bool(_LINES.search(line[:2000]))) for line in text.splitlines()]
+    speaks = [(line, bool(_LINES.search(cut_invisible(line[:2000])))) for line in text.splitlines()]
     return "\n".join(mark if is_cut else line for line, is_cut in speaks if mark or not is_cut)

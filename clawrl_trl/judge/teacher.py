@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clawrl_trl.engines.calls import rename_reasoning
-from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable, PromptLogprobs
+from clawrl_trl.engines.client import EngineClient, EngineError, PromptLogprobs
 from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
@@ -108,9 +108,8 @@ class HintTeacher:
             if not error.retryable:
                 raise NoTeacher(f"the engine refused: {error}"[:300]) from error
             # An engine that is away comes back, and is waited for; one that is too slow for this turn stays so.
-            late = isinstance(error, EngineUnavailable) and error.timed_out
-            away = error.status in (503, 504, 429) and not late
-            raise JudgeUnavailable(f"teacher: {error}"[:300], patience=None if away else ATTEMPTS) from error
+            patience = None if error.away else ATTEMPTS
+            raise JudgeUnavailable(f"teacher: {error}"[:300], patience, is_attempt=not error.away) from error
 
     async def _teach(
         self,

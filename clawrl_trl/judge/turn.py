@@ -23,13 +23,22 @@ class JudgeUnavailable(Exception):
         reason: For the ledger's events; no message text.
         patience: Attempts after which the turn is judged as abstained for this reason; `None` is never.
         delay: Seconds until the next attempt; `None` for longer and longer ones.
+        is_attempt: False if the turn itself was not tried, for a server was away or an exam under way: it then
+            counts for no patience.
     """
 
-    def __init__(self, reason: str, patience: int | None = None, delay: float | None = None) -> None:
+    def __init__(
+        self, reason: str, patience: int | None = None, delay: float | None = None, *, is_attempt: bool = True
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.patience = patience
         self.delay = delay
+        self.is_attempt = is_attempt
+
+
+class JudgeTimedOut(JudgeUnavailable):
+    """The judge's server is there and takes too long."""
 
 
 @dataclass(frozen=True)

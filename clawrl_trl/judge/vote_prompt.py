@@ -74,7 +74,7 @@ def build_prompt(
         text = encodable_text(message)
         # A forwarded mail that complains is not the owner's complaint.
         if source == "owner":
-            text = extract_own_words(unwrap(text)).text or NOTHING_OWN
+            text = extract_own_words(unwrap(text), turn.request, turn.reply).text or NOTHING_OWN
         else:
             text = cut_verdict_talk(text, CUT)
         pieces.append((f"what came next, part {number}, from {who}", text))

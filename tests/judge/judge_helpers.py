@@ -53,6 +53,8 @@ class Scripted:
     """Models it does not serve."""
     names: list[str] = field(default_factory=list)
     """The models that it lists, and then serves no others; empty for a server that lists none."""
+    roots: dict[str, str] = field(default_factory=dict)
+    """What it says that they were loaded from."""
     widest: int = 128
     """Most log-probs per prompt token that it returns."""
 
@@ -86,7 +88,7 @@ def build(script: Scripted) -> FastAPI:
     async def models() -> Any:
         if "/v1/models" in script.broken or not script.names:
             return JSONResponse({"detail": "scripted"}, script.broken.get("/v1/models", 404))
-        return {"data": [{"id": name} for name in script.names]}
+        return {"data": [{"id": name, "root": script.roots.get(name)} for name in script.names]}
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: Request) -> Any:

@@ -152,7 +152,7 @@ def test_a_wrong_file_is_told_by_its_place_alone(tmp_path: Path, lines: list[str
 def test_the_command_counts_saves_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = write(tmp_path / "cases.jsonl", [row(number, 1 if number % 2 else -1) for number in range(6)])
     saved = tmp_path / "rules.json"
-    assert run_judge_command(["eval", str(cases), "--save", str(saved)]) == 0
+    assert run_judge_command(["eval", str(cases), "--judge", "rules", "--save", str(saved)]) == 0
     table = capsys.readouterr().out
     assert "objection\t3\t100%" in table and "praise\t3\t100%" in table and SECRET not in table
     assert SECRET not in saved.read_text()
@@ -160,7 +160,7 @@ def test_the_command_counts_saves_and_compares(tmp_path: Path, capsys: pytest.Ca
     for outcome in stored["outcomes"][:2]:
         outcome["score"] = None
     saved.write_text(json.dumps(stored))
-    assert run_judge_command(["eval", str(cases), "--against", str(saved), "--json"]) == 0
+    assert run_judge_command(["eval", str(cases), "--judge", "rules", "--against", str(saved), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["judges"]["rules"]["all"]["all cases"]["right"]["count"] == 6
     assert report["judges"]["rules (rules.json)"]["all"]["all cases"]["abstained"]["count"] == 2
@@ -185,9 +185,10 @@ def test_the_llm_judge_is_evaluated_over_http(
     [
         (["--judge", "off"], "judges nothing"),
         (["--judge", "llm"], "--judge_url"),
-        (["--against", "nobody"], "unknown"),
-        (["--against", "rules"], "the judge itself"),
-        (["--against", __file__], "no stored outcomes"),
+        ([], "--judge rules needs none"),
+        (["--judge", "rules", "--against", "nobody"], "unknown"),
+        (["--judge", "rules", "--against", "rules"], "the judge itself"),
+        (["--judge", "rules", "--against", __file__], "no stored outcomes"),
     ],
 )
 def test_wrong_flags_get_one_line(

@@ -23,7 +23,7 @@ from clawrl_trl.judge import vote_prompt
 from clawrl_trl.judge.evaluation.summary import Share
 from clawrl_trl.judge.exam import auto_judge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
-from clawrl_trl.judge.exam.exam import LOT
+from clawrl_trl.judge.exam.exam import LOT, MOST_TIMEOUTS
 from clawrl_trl.judge.exam.groups import ENGLISH_GROUPS, GROUPS, find_groups
 from clawrl_trl.judge.exam.questions import load_questions
 from clawrl_trl.judge.exam.record import FILE_NAME, ExamRecord
@@ -33,6 +33,7 @@ from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.turn import FeedbackItem, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, schema, sessions, turns
+from clawrl_trl.tiny import MODEL_PATH
 
 GERMAN = "Das ist falsch, ich hatte nach einer Zahl gefragt."
 ENGLISH = "That is not what I asked for at all, do it again."
@@ -46,8 +47,8 @@ async def auto(
     options = {"judge_votes": 1, "judge_workers": 8, **settings}
     served = ServeSettings(run=str(run), judge="auto", engine=script.base_url, **options)  # type: ignore[arg-type]
     async with EngineClient(script.base_url) as engine, open_judge(served, engine, ledger) as judge:
-        assert isinstance(judge, AutoJudge)
-        yield judge
+        assert judge.auto is not None
+        yield judge.auto
 
 
 def test_each_group_has_four_questions_or_more_and_each_kind_of_label_counts() -> None:
@@ -165,6 +166,7 @@ async def test_feedback_and_tool_results_do_not_wait_for_the_exam(script: Script
         assert judge.result is None
     assert (thumbs.score, by_tools.score) == (1.0, -1) and "exam" not in thumbs.detail
     assert waiting.value.delay == auto_judge.WAIT_S and waiting.value.patience is None
+    assert not waiting.value.is_attempt
 
 
 async def test_the_same_exam_is_not_sat_twice(script: Scripted, tmp_path: Path) -> None:
@@ -233,6 +235,38 @@ async def test_a_server_that_is_away_at_the_start_is_told(script: Scripted, tmp_
     script.broken["/v1/models"] = 503
     async with auto(script, tmp_path) as judge:
         assert "the exam waits for the server" in judge.announcement
+
+
+async def test_the_bundled_model_sits_none_and_the_embedded_judge_takes_all(script: Scripted, tmp_path: Path) -> None:
+    script.names, script.roots = ["base"], {"base": str(MODEL_PATH)}
+    for _ in range(2):
+        async with auto(script, tmp_path) as judge:
+            english = await judge.judge(judged_turn(ENGLISH))
+            thumbs = await judge.judge(judged_turn(ENGLISH, feedback=[FeedbackItem("thumbs", 1.0, None)]))
+        reason = "the bundled model sits no exam, which it is known to fail"
+        assert judge.announcement == f"judge auto: {reason}: not used, the embedded judge alone decides"
+        assert (english.judge, english.score, english.detail["exam"]) == ("rules", -1, reason)
+        assert thumbs.score == 1.0 and script.chats() == []
+    (stored,) = ExamRecord(tmp_path).read()
+    assert stored == judge.result and reason.endswith(f" {stored.failure}")
+
+
+async def test_a_model_that_is_too_slow_is_left_out_until_the_next_start(
+    script: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(auto_judge, "FIRST_DELAY_S", 0.001)
+    script.names = ["base"]
+    script.votes = lambda body, number: 60.0
+    async with auto(script, tmp_path, judge_timeout=0.05, judge_workers=2) as judge:
+        assert judge._exam is not None
+        await judge._exam
+        english = await judge.judge(judged_turn(ENGLISH))
+    assert english.judge == "rules" and english.detail["exam"] == "base was too slow for its exam 3 times"
+    assert len(script.chats()) <= 3 * (MOST_TIMEOUTS + 1) and ExamRecord(tmp_path).find_newest() is None
+    assert any("too slow for its exam 3 times: not used" in line for line in caplog.messages)
+    script.votes = make_examinee()
+    async with auto(script, tmp_path) as again:
+        assert (await again.examine()).passed == GROUPS
 
 
 async def test_a_fault_in_the_exam_is_raised_and_the_exam_sat_again(

@@ -1,7 +1,6 @@
-"""The bundled model's exam, by the real engine: it fails, and the run says so at once and at its next start."""
+"""The default judge with the bundled model, by the real engine: no exam, and the run says so at each start."""
 
 import contextlib
-import re
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from clawrl_trl.doctor.calibration import check_judge_exam
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.judge.exam.record import ExamRecord
 
-SETTINGS = ("--judge", "auto", "--port", "0", "--max_model_len", "4096", "--judge_max_tokens", "128")
+SETTINGS = ("--port", "0", "--max_model_len", "4096")
 LONGEST_S = 240.0
 
 
@@ -39,20 +38,15 @@ def wait_until(holds: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow
-async def test_the_bundled_model_fails_and_the_run_says_so(tmp_path: Path) -> None:
+async def test_the_bundled_model_sits_no_exam_and_the_run_says_so(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "serve.log"
-    with serving_run(run, log):
-        wait_until(lambda: ExamRecord(run).find_newest() is not None and "Serving" in log.read_text())
-    result = ExamRecord(run).find_newest()
-    assert result is not None and result.failure and result.model == "the bundled model"
-    line = r"judge auto: the bundled model .*: not used, the embedded judge alone decides"
-    assert re.search(line, (run / "logs" / "judge.log").read_text())
-    assert "judge auto: the bundled model sits its exam of 60 questions" in log.read_text()
+    line = "judge auto: the bundled model sits no exam, which it is known to fail: not used"
+    for _ in range(2):
+        with serving_run(run, log):
+            wait_until(lambda: "Serving" in log.read_text())
+        assert line in log.read_text() and line in (run / "logs" / "judge.log").read_text()
+    assert ServeSettings.load(run).judge == "auto"
+    (result,) = ExamRecord(run).read()
+    assert result.failure and result.model == "the bundled model"
     finding = await check_judge_exam(Target(ServeSettings.load(run)))
-    assert finding.status == "warn" and "not used" in finding.detail
-
-    stored = (run / "judge_exam.json").read_bytes()
-    with serving_run(run, log):
-        wait_until(lambda: "Serving" in log.read_text())
-    assert re.search(line + r" \(exam of 20", log.read_text())
-    assert (run / "judge_exam.json").read_bytes() == stored
+    assert finding.status == "ok" and "not used" in finding.detail

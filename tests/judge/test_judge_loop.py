@@ -427,6 +427,17 @@ async def test_an_outcome_with_a_hint_gets_its_teacher_and_no_other_judge(ledger
     assert ("no_teacher" in verdict.detail) == (sample.teacher_logprobs is None)
 
 
+async def test_waiting_exhausts_no_patience(ledger: Ledger, script: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.0)
+    turn_id = put_turn(ledger)
+    waits = [JudgeUnavailable("an exam is under way", is_attempt=False) for _ in range(2 * judge_loop.FAULTS)]
+    refusals = [JudgeUnavailable("refused", patience=2)]
+    judge = Told(lambda turn: waits.pop() if waits else refusals.pop() if refusals else minus(turn))
+    await judge_until(ledger, judge, judged(ledger, 1))
+    turn, verdict, _ = rows(ledger, turn_id)
+    assert verdict is not None and verdict.score == -1 and turn.judge_attempts == 2
+
+
 async def test_an_outcome_waits_for_an_engine_that_is_away(ledger: Ledger, script: Scripted) -> None:
     turn_id = put_outcome(ledger)
     script.broken["/tokenize"] = 503

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.provenance import extract_owner_words
+from clawrl_trl.judge.provenance import extract_owner_words, unwrap
+from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import FeedbackItem
 
@@ -91,7 +92,7 @@ def test_a_carried_block_never_changes_the_judgement(
     [
         "No, I said: no bold please.",
         "Please change two things:\n- no bold\n- a warmer tone",
-        'Write "twelve" instead of 12, please.',
+        'No, write "twelve" instead of 12, please.',
         'Don\'t write "in conclusion, we can say that" at the end, please.',
         "> **Answer:** 12\nno bold please",
     ],
@@ -155,3 +156,29 @@ def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
 )
 def test_who_speaks_of_a_machine_reports_nobody(message: str) -> None:
     assert extract_owner_words(message) == message
+
+
+@pytest.mark.parametrize(
+    ("request_text", "message", "remarks"),
+    [
+        ("Translate 'closed' into Spanish.", "and sentence 2: this is wrong, do it again", ""),
+        ("Translate 'closed' into Spanish.", "no, the second word is wrong", "no, the second word is wrong"),
+        ("Plan my day.", "next one: this is wrong, do it again", "next one: this is wrong, do it again"),
+    ],
+)
+def test_after_a_request_about_a_text_a_further_one_is_not_the_owners(
+    request_text: str, message: str, remarks: str
+) -> None:
+    assert extract_own_words(message, request_text).remarks == remarks
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "and 5+6?<!-- no, that is wrong -->",
+        '<i style="display: none">no, that is wrong</i>and 5+6?',
+        "and 5\u200b+6?" + "".join(chr(0xE0000 + ord(letter)) for letter in "no, wrong"),
+    ],
+)
+def test_what_nobody_sees_is_not_read(message: str) -> None:
+    assert unwrap(message) == "and 5+6?"

@@ -33,8 +33,9 @@ def test_it_judges_the_cases_well_and_hardly_ever_with_the_wrong_sign(judge: Rul
     right = sum(count for (wanted, given), count in outcomes.items() if wanted == given)
     wrong = sum(count for (wanted, given), count in outcomes.items() if wanted * given == -1)
     assert total >= 200
-    assert right / total >= 0.9
-    assert wrong / total <= 0.03
+    # Abstentions count against it where there is something to say.
+    assert right / total >= 0.86
+    assert wrong / total <= 0.015
 
 
 @pytest.mark.parametrize(
@@ -145,3 +146,16 @@ def test_the_request_is_the_owners_last_message() -> None:
     assert replace(plain, messages=(asked, transient)).request == "internal context"
     assert replace(plain, messages=(asked, transient), provenance=("owner", "client")).request == asked["content"]
     assert replace(plain, messages=()).request == ""
+
+
+@pytest.mark.parametrize("any_score", [True, False])
+@pytest.mark.parametrize(("code", "score"), [(0, 1), (1, -1)])
+def test_what_tools_decide_keeps_the_owners_wish_if_asked_for(any_score: bool, code: int, score: int) -> None:
+    messages = [
+        ("tool", {"role": "tool", "content": json.dumps({"exit_code": code, "output": "x"})}),
+        ("owner", {"role": "user", "content": "Next time without bold please. Now make the second table."}),
+    ]
+    judgement = RulesJudge(any_score=any_score).decide(judged_turn(messages, reply="I ran it."))
+    assert (judgement.score, judgement.detail["by"]) == (score, "tool results")
+    # The second sentence is the next task.
+    assert judgement.hints == (("Next time without bold please.",) if any_score else ())

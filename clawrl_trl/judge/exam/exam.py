@@ -7,10 +7,12 @@ from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, judge_cases
 from clawrl_trl.judge.exam.groups import GROUPS
 from clawrl_trl.judge.exam.questions import Question, load_questions
 from clawrl_trl.judge.exam.result import MOST_INVALID, MOST_WRONG, ExamResult, count_wrong_signs, grade_group
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 
 LOT = 12
 """Questions after which it is looked whether the exam can still be passed."""
+MOST_TIMEOUTS = 3
+"""Time-outs that end a sitting: a server that is too slow is not asked all questions to see it."""
 
 
 class Examinee:
@@ -25,11 +27,17 @@ class Examinee:
         self._judge, self._votes_each = judge, votes
         self.votes = 0
         self.invalid = 0
+        self.timeouts = 0
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn. A question that the server refuses for good counts as answered with no vote."""
+        if self.is_too_slow:
+            raise JudgeTimedOut(f"{self.timeouts} of its votes timed out")
         try:
             judgement = await self._judge.judge(turn)
+        except JudgeTimedOut:
+            self.timeouts += 1
+            raise
         except JudgeUnavailable as failure:
             if failure.patience is None:
                 raise
@@ -37,6 +45,11 @@ class Examinee:
         self.votes += len(judgement.votes)
         self.invalid += sum(vote.get("score") is None for vote in judgement.votes)
         return judgement
+
+    @property
+    def is_too_slow(self) -> bool:
+        """True once so many votes have timed out that no more is asked."""
+        return self.timeouts >= MOST_TIMEOUTS
 
 
 async def sit_exam(judge: Judge, key: str, model: str, *, votes: int, workers: int = 4) -> ExamResult:
@@ -50,6 +63,7 @@ async def sit_exam(judge: Judge, key: str, model: str, *, votes: int, workers: i
         workers: Questions put to it at once.
 
     Raises:
+        JudgeTimedOut: If the judge was too slow.
         JudgeUnavailable: If a question could not be judged: such an exam says nothing.
     """
     questions = load_questions()
@@ -59,7 +73,7 @@ async def sit_exam(judge: Judge, key: str, model: str, *, votes: int, workers: i
         lot = [question.case for question in questions[start : start + LOT]]
         outcomes += await judge_cases(examinee, lot, workers)
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
-            raise JudgeUnavailable(failure)
+            raise JudgeTimedOut(failure) if examinee.is_too_slow else JudgeUnavailable(failure)
         if is_lost(questions, outcomes, examinee.invalid, votes):
             break
     pairs = list(zip(questions, outcomes, strict=False))

@@ -4,6 +4,7 @@ A group is passed by a judge that decides it with hardly a wrong sign: in four t
 judge with many wrong signs overall, or whose votes are often none, fails whatever its groups say.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,6 +57,7 @@ class ExamResult:
         votes: Votes that were cast.
         invalid: Votes among them that were none.
         groups: Result by group.
+        no_exam: Why the model sat none; empty if it did.
     """
 
     key: str
@@ -66,10 +68,18 @@ class ExamResult:
     votes: int
     invalid: int
     groups: Mapping[str, GroupResult]
+    no_exam: str = ""
+
+    @classmethod
+    def without_exam(cls, key: str, model: str, reason: str) -> "ExamResult":
+        """The result of a model that is left out without an exam, for a reason that follows its name."""
+        return cls(key, model, time.time(), asked=0, wrong_sign=0, votes=0, invalid=0, groups={}, no_exam=reason)
 
     @property
     def failure(self) -> str:
         """Why the judge is not used at all; empty if it is."""
+        if self.no_exam:
+            return self.no_exam
         if self.invalid > MOST_INVALID * self.votes:
             return f"failed its exam ({self.invalid / self.votes:.0%} of its votes are none)"
         if self.wrong_sign > MOST_WRONG * self.asked:
@@ -107,9 +117,11 @@ class ExamResult:
         line = f"{self.model} passed {len(self.passed)} of {len(self.groups)} groups"
         return f"{line}; the embedded judge takes {_join(self.refused)}" if self.refused else line
 
-    def name_day(self) -> str:
-        """The day on which the exam was sat, in UTC."""
-        return datetime.fromtimestamp(self.sat_at, UTC).date().isoformat()
+    def describe_dated(self) -> str:
+        """Describe the result in one line, with the day of the exam in UTC."""
+        if self.no_exam:
+            return self.describe()
+        return f"{self.describe()} (exam of {datetime.fromtimestamp(self.sat_at, UTC).date().isoformat()})"
 
     def _in_order(self) -> list[str]:
         return sorted(self.groups, key=lambda name: (GROUPS.index(name) if name in GROUPS else len(GROUPS), name))

@@ -19,6 +19,8 @@ LONGEST_HEAD = 240
 """Longest line, in characters, that may introduce or ask about the text below it."""
 LONG_TEXT = 200
 """Least characters of a text right below or above a request ("what does this mean?") that it is about."""
+FEW_PASTED = 3
+"""Least lines of what somebody pastes who was asked for a text."""
 LAST_LINES = 8
 """Lines at the end of a long text in which a request about it is looked for."""
 
@@ -43,21 +45,34 @@ class OwnWords:
     remarks: str
 
 
-def extract_own_words(text: str) -> OwnWords:
-    """The owner's own words in a message from which the client's marks are already cut."""
+def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords:
+    """The owner's own words in a message from which the client's marks are already cut.
+
+    Args:
+        text: The message.
+        request: The request before it: after one about a text, "next one:" introduces another.
+        reply: The reply before it: several lines after one that asks for a text are that text.
+    """
     message = text.strip("\r\n").splitlines()
+    if len(message) >= FEW_PASTED and patterns.INVITES.search(reply[-LONGEST_HEAD:]):
+        return OwnWords("", "")
     lines = _drop_blocks(message)
     carries = len(lines) < len(message)
     lines = _drop_transcript(_elide_quotations("\n".join(lines)).split("\n"))
-    own, request = _split_off_material(lines, carries)
+    own, about = _split_off_material(lines, carries, _is_about_text(request))
     # Too long already: the patterns for reports need not run over it.
     if sum(map(len, own)) > 2 * LONGEST_OWN:
         return OwnWords("", "")
     remarks = "\n".join(remark for line in own if (remark := _drop_reports(line)))
-    request = _drop_reports(request)
-    if len(remarks) + len(request) > LONGEST_OWN:
+    about = _drop_reports(about)
+    if len(remarks) + len(about) > LONGEST_OWN:
         return OwnWords("", "")
-    return OwnWords(" ".join(part for part in (remarks, request) if part), remarks)
+    return OwnWords(" ".join(part for part in (remarks, about) if part), remarks)
+
+
+def _is_about_text(request: str) -> bool:
+    head = request[:LONGEST_HEAD]
+    return bool(patterns.ABOUT_TEXT.search(head) or patterns.HANDLES_TEXT.search(head))
 
 
 def _drop_blocks(lines: Sequence[str]) -> list[str]:
@@ -165,12 +180,13 @@ def _drop_transcript(lines: Sequence[str]) -> list[str]:
     return [line for line, label in zip(lines, labels, strict=True) if not label]
 
 
-def _split_off_material(lines: Sequence[str], carries: bool) -> tuple[list[str], str]:
+def _split_off_material(lines: Sequence[str], carries: bool, continues: bool) -> tuple[list[str], str]:
     """Lines without the text that a request is about, and that request.
 
     Args:
         lines: Lines of the owner's, and of what has no marks of its own.
         carries: A marked block was already left out.
+        continues: The request before was about a text.
     """
     length = 0
     for number, line in enumerate(lines):
@@ -178,7 +194,7 @@ def _split_off_material(lines: Sequence[str], carries: bool) -> tuple[list[str],
         # In a long text only the end is searched: patterns on every line would take too long.
         if above > 2 * LONGEST_OWN and number + LAST_LINES < len(lines):
             continue
-        if (cut := _find_material(lines, number)) is not None:
+        if (cut := _find_material(lines, number, continues)) is not None:
             material = carries or any(part.strip(" :：-–—") for part in (line[cut:], *lines[number + 1 :]))
             return _split_request(lines[:number], line[:cut].rstrip(" :：-–—"), material)
         if len(line) > LONGEST_HEAD or not patterns.ABOUT_TEXT.search(line):
@@ -195,19 +211,22 @@ def _split_off_material(lines: Sequence[str], carries: bool) -> tuple[list[str],
     return list(lines), ""
 
 
-def _find_material(lines: Sequence[str], number: int) -> int | None:
+def _find_material(lines: Sequence[str], number: int, continues: bool) -> int | None:
     """Find where a text begins in a line that the words before it ask for, introduce or ascribe; `None` if nowhere."""
     line, below = lines[number], lines[number + 1 : number + 4]
     for colon in _COLON.finditer(line, 0, LONGEST_HEAD):
         head = _SENTENCE_END.split(line[: colon.start()])[-1]
         if patterns.ABOUT_TEXT.search(head) or patterns.REVISES_THIS.search(head):
             return colon.end()
+        quotes = line[colon.end() :].strip(" .?!") == ELIDED
+        if (continues or quotes) and patterns.CONTINUES.match(line[: colon.start()]):
+            return colon.end()
         # A dash introduces a text only after a request; elsewhere it joins two halves of a sentence.
         if colon[0].strip() in "-–—":
             continue
         listed = _LIST_ITEM.match(next((after for after in below if after.strip()), ""))
         introduces = not line[colon.end() :].strip() and not listed and patterns.INTRODUCES.search(head)
-        if introduces or patterns.ANNOUNCES_SPEECH.search(head):
+        if introduces or patterns.ANNOUNCES_SPEECH.search(head) or (not listed and patterns.SOURCED.match(head)):
             return colon.end()
     return None
 

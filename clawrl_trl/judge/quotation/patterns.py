@@ -18,7 +18,12 @@ FORWARDED = re.compile(
     r"|(?:in[íi]cio da )?mensagem (?:encaminhada|reencaminhada|original)"
     r"|messaggio (?:inoltrato|originale)|(?:doorgestuurd|oorspronkelijk) bericht"
     r"|пересылаемое сообщение|исходное сообщение|转发的?邮件|原始邮件|転送されたメッセージ|元のメッセージ)"
-    r"\s*(?:[-_=*]{2,40}|:|：)?\s*\Z",
+    r"\s*(?:[-_=*]{2,40}|:|：)?\s*\Z"
+    r"|\s*(?:(?:ok(?:ay)?|so|well|hm+)\W+)*(?:here(?:['’]s| is)|this is|found|got)\b[^\n]{0,60}"
+    r"\b(?:pages?|e-?mails?|mails?|letters?|articles?|posts?|sites?|websites?|ads?|lists?|menus?|signs?|boards?)\b"
+    r" (?:says?|said|writes?|wrote|shows?|reads?)\W*\Z"
+    # As mail programs write it in front of a subject, and people in front of what they pass on.
+    r"|\s*(?:fwd?|wg|rv|enc|doorst)\b(?:[:：]|\.:?| (?:from|of|by|von|de|van)\b[^\n]{0,80}[:：]\s*\Z)",
     _FLAGS,
 )
 """A line after which everything is somebody else's mail."""
@@ -40,6 +45,24 @@ ATTRIBUTION = re.compile(
     _FLAGS,
 )
 """A line that names the writer of the mail below."""
+
+INVITES = re.compile(
+    r"\b(?:(?:paste|send|share|upload|drop) (?:it|them|me|over|in|the|that|your|both|all)\b"
+    r"|füg\w*\b.{0,30}\bein\b|schick\w* (?:mir|es|sie|ihn|den|die|das)\b|p[ée]ga(?:lo|la|los|las)\b"
+    r"|env[íi]a(?:lo|la|me)\b|collez|envoie(?:-|z)|envoyez|incolla(?:lo|la)?\b|inviami|plak|stuur (?:me|het|ze)\b"
+    r"|пришли\w*|вставь\w*"
+    r"|wklej\w*|yapıştır\w*)|粘贴|发给我|貼って|送って|붙여",
+    _FLAGS,
+)
+"""The end of a reply that asks for a text, which then comes without a mark of its own."""
+
+EVERY_TEXT = re.compile(
+    r"\b(?:each|every)(?: user['’]?s?)? (?:message|input|line|text)\b[^.\n]{0,20}\bis (?:an?|one)\b[^.\n]{0,40}"
+    r"\b(?:lines?|sentences?|texts?|phrases?|captions?|subtitles?|words?)\b"
+    r"|\b(?:translate|render|proofread|transcribe|paraphrase) (?:everything|whatever) (?:i|the user|he|she|they)\b",
+    _FLAGS,
+)
+"""A system's rule by which every message is a text to be worked on: nothing in it is then said of the reply."""
 
 CHAT_LINE = re.compile(
     r"\s{0,3}\[?(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4},? )?\d{1,2}:\d{2}(?::\d{2})?(?: ?[ap]m)?\]?(?: -)? [^:\n]{1,40}: ",
@@ -132,6 +155,35 @@ ABOVE = re.compile(
 POINTS = re.compile(
     r"\b(?:this|these|the following|below|dies\w*|folgend\w*|esto|este|esta|ceci|cet?|cette|isto)\b", _FLAGS
 )
+
+_ENTRY = (
+    rf"(?:{_NOUN}|one|line|sentence|phrase|word|item|entry|row|ticket|card|caption|title|label|review|question|answer|form"
+    r"|part|number|example|case|clip|voicemail|note|remark|complaint)"
+)
+SOURCED = re.compile(
+    rf"\A\W*(?:(?:and|also|then|now|ok(?:ay)?|so)\W+)*"
+    rf"(?:(?:this|that|another|next|new)(?: \w+)? (?!answer|reply|response|one\b|line|sentence|part|word){_ENTRY}"
+    r"|(?:customer|client|guest|visitor|reader|patient|survey|tenant|student|parent|buyer|passenger|user)(?:['’]s)? "
+    rf"{_ENTRY})\b(?: #?\d+)?(?: (?:to|for|from) \w+)?\W*\Z",
+    _FLAGS,
+)
+"""A head that names whose text follows: "customer comment to file:", "and this ticket:"."""
+_ORDER = r"(?:next|another|one more|second|third|fourth|fifth|last|final|following|other)"
+
+CONTINUES = re.compile(
+    rf"\W*(?:(?:and|now|then|ok(?:ay)?|so|also|here(?:'s| is)?|same for|likewise)\b\W*)*"
+    rf"(?:(?:for |to )?(?:the |this |that |my |an? )?(?:\w+ )?(?:{_ORDER} )?(?:{_ENTRY}|{_ORDER})"
+    r"(?:,? (?:(?:for|from|of|in|by|to) (?:the )?)?#?[\w-]{1,20})?(?: again| too| as well)?"
+    r"|(?:into|in|to) \w+(?: too| as well)?|and|now)\W*\Z",
+    _FLAGS,
+)
+"""The whole head of a further text, after a request about one: "next line:", "and sentence 2:", "into French too:"."""
+
+HANDLES_TEXT = re.compile(
+    r"\b(?:tag|label|log|file|record|categori[sz]e|transcribe|type|note|enter|add|store|save|dub|subtitle)\b"
+    r"|\b(?:in|into|to) (?:[A-Z]\w+|plain \w+)\b|\bmake (?:this|it) \w+:",
+)
+"""Further requests about a text than those of `ABOUT_TEXT`; only what comes after them is understood so."""
 
 _VERBS = (
     r"(?:said|says|wrote|writes|told|tells|replied|replies|answered|asked|asks|commented|complained|complains|thinks"

@@ -138,11 +138,14 @@ ERROR_LINE = re.compile(
     re.I,
 )
 """How a result of one line reports an error in other languages, or by an HTTP status."""
-SAYS_FAILURE = re.compile(
-    r".{0,100}\b(?:(?:could not be|was not|not) found|(?:does|did) not exist|access denied|forbidden|unauthori[sz]ed"
-    r"|(?:was|were) (?:rejected|refused|denied)|nothing was changed)\W{0,2}\Z",
+REPORTS_SUCCESS = re.compile(
+    r"(?:the )?(?:file|directory|folder|todos?|notebook|cell)\b.{0,300}"
+    r"\b(?:has|have) been (?:updated|created|edited|written|modified|saved)\b"
+    r"|(?:file|directory) (?:created|written|updated) successfully\b"
+    r"|successfully (?:wrote|replaced|created|updated|edited)\b",
     re.I,
 )
+"""Sentences with which clients report that a tool of theirs worked."""
 EXCEPTION = re.compile(
     r"(?:Uncaught )?(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b(?: \[\w+\])?(?::.*)?\Z"
 )

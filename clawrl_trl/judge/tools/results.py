@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clawrl_trl.judge.steering import cut_verdict_talk
+from clawrl_trl.judge.steering import cut_invisible, cut_verdict_talk
 from clawrl_trl.judge.tools import patterns
+from clawrl_trl.judge.tools.doubts import is_doubtful, speaks_like_a_person
 from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.messages import Json
 
@@ -60,7 +61,10 @@ def _score_text(result: ToolResult, text: str) -> int | None:
     value = _parse_json(text)
     if value is not None:
         return _score_json(value, by_name or by_command)
-    text = cut_verdict_talk(text).strip() or text  # a result that is nothing but such talk is an output like any other
+    honest = cut_verdict_talk(text).strip()
+    # Who speaks to the judge, or hides what is said, doesn't get the approval that an ordinary output would.
+    is_tampered = honest != "\n".join(text.splitlines()) or cut_invisible(text) != text or speaks_like_a_person(honest)
+    text = honest or text
     # A status stands at one of the ends; what lies between may be megabytes.
     text = text if len(text) <= 2 * patterns.EDGE else f"{text[: patterns.EDGE]}\n{text[-patterns.EDGE :]}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -73,7 +77,8 @@ def _score_text(result: ToolResult, text: str) -> int | None:
     score = _score_frame(text, lines)
     if score is not None or by_command or _acts_on_screen(result.name):
         return score
-    return _score_output(text, lines)
+    score = _score_output(text, lines)
+    return None if score == 1 and is_tampered else score
 
 
 def reads_by_name(name: str) -> bool:
@@ -180,8 +185,14 @@ def _score_output(text: str, lines: Sequence[str]) -> int | None:
         return -1
     if len(lines) <= patterns.FEW_LINES and (patterns.SHELL.match(lines[0]) or patterns.ERROR_LINE.match(lines[0])):
         return -1
-    # A line that ends so has no form of an error, but it reports none of success either.
-    return None if len(lines) <= patterns.FEW_LINES and any(map(patterns.SAYS_FAILURE.match, lines)) else 1
+    # A failure right above other lines: they may be the program's own or somebody's talk, in whatever language.
+    if any(map(_tells_failure, lines[-patterns.FEW_LINES - 1 : -1])):
+        return None
+    return None if is_doubtful(lines) else 1
+
+
+def _tells_failure(line: str) -> bool:
+    return any(form.match(line.strip()) for form in (patterns.TESTS_FAILED, patterns.SHELL))
 
 
 def _ends_in_traceback(text: str) -> bool:

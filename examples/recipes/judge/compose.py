@@ -15,7 +15,7 @@ import numpy as np
 from recipes.judge.corpus import Scene, Skeleton, read_generic, read_lexicon, read_scenes
 from recipes.judge.example import Example
 
-SKELETON_COUNT = 8
+SKELETON_COUNT = 4
 SKELETON_WEIGHT = 1.0
 ANSWERS, STATEMENTS, OWN_AGAIN, FOREIGN_TASKS = 90, 40, 90, 120
 TYPOS, LOWERED, NO_STOP, EMOJI = 0.06, 0.3, 0.4, 0.06
@@ -31,12 +31,11 @@ class Composer:
 
     Args:
         random: Where every choice comes from.
-        more: Draw from the scenes of `more/` too.
     """
 
-    def __init__(self, random: np.random.Generator, more: bool = False) -> None:
+    def __init__(self, random: np.random.Generator) -> None:
         self._random = random
-        self._scenes = read_scenes(more)
+        self._scenes = read_scenes()
         self._telling = [scene for scene in self._scenes if not scene.asks]
         self._slots, self._skeletons = read_lexicon()
 

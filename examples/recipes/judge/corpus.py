@@ -1,8 +1,7 @@
 """The hand-written texts that examples are made of, as read from `data`.
 
 `scenes_*.txt` hold a request, the reply and what its owner may say next; `generic.txt` messages that may follow any
-reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. `more/` holds
-further scenes, which the shipped weights were not trained on: docs/judge.md says what they change.
+reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order.
 """
 
 from collections.abc import Iterator
@@ -47,10 +46,10 @@ class Skeleton:
     template: str
 
 
-def read_scenes(more: bool = False) -> list[Scene]:
-    """All scenes of `scenes_*.txt`, and on request those of `more/`."""
+def read_scenes() -> list[Scene]:
+    """All scenes of `scenes_*.txt`."""
     scenes: list[Scene] = []
-    for path in [*sorted(DATA.glob("scenes_*.txt")), *(sorted(DATA.glob("more/scenes_*.txt")) if more else ())]:
+    for path in sorted(DATA.glob("scenes_*.txt")):
         in_reply = False
         for line in path.read_text(encoding="utf-8").splitlines():
             mark, _, text = line.partition(" ")

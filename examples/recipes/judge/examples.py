@@ -6,12 +6,15 @@ from recipes.judge import homework
 from recipes.judge.compose import Composer
 from recipes.judge.example import Example
 
+HOMEWORK_DRAWS = 2
+"""Draws of the homework an epoch: the scenes, of which there are many more, must not crowd it out."""
 
-def load(seed: int = 0, more: bool = False) -> list[Example]:
+
+def load(seed: int = 0) -> list[Example]:
     """One epoch's examples; the same seed gives the same ones.
 
-    Another seed puts the hand-written messages into other contexts and fills the skeletons anew. `more` adds the
-    scenes that the shipped weights were not trained on.
+    Another seed puts the hand-written messages into other contexts and fills the skeletons anew.
     """
     random = np.random.default_rng(seed)
-    return [*homework.compose(random), *Composer(random, more).compose()]
+    drawn = [example for _ in range(HOMEWORK_DRAWS) for example in homework.compose(random)]
+    return [*drawn, *Composer(random).compose()]

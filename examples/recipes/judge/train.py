@@ -3,7 +3,7 @@
 A low-rank adapter on the sentence encoder (LoRA, https://huggingface.co/papers/2106.09685), which reads the message
 with reply and request behind it, and a linear head over its embedding and the cues, fitted to the labelled messages of
 `examples` by cross-entropy with label smoothing. Every epoch draws the messages' contexts and the skeletons' fillers
-anew; the first reads messages alone, which is four times as fast. An eighth of the groups (scenes, skeletons,
+anew; the first reads messages alone, which is four times as fast. A twelfth of the groups (scenes, skeletons,
 messages) is never trained on: the temperature is fitted to it, and how the classifier does on it is printed for
 several margins, of which those in `model` were chosen. The same machine and seed give the same file.
 """
@@ -25,6 +25,9 @@ from clawrl_trl.judge.classifier.model import (
     EMBEDDING_WEIGHT,
     LABELS,
     LORA_PREFIX,
+    MESSAGE_TOKENS,
+    REPLY_TOKENS,
+    REQUEST_TOKENS,
     WEIGHTS,
     decide,
     embed,
@@ -34,13 +37,14 @@ from clawrl_trl.judge.classifier.model import (
 )
 from recipes.judge import examples
 from recipes.judge.example import Example
+from recipes.precision import has_bfloat16_products
 
-RANK, DROPOUT, CUE_DROPOUT = 8, 0.1, 0.2
+RANK, DROPOUT, CUE_DROPOUT = 16, 0.1, 0.2
 TARGETS = ["query", "key", "value", "attention.output.dense", "intermediate.dense"]
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 1e-3, 1e-2, 0.05
-WITH_CONTEXT = (False, True, True)
+WITH_CONTEXT = (False, True)
 """One entry an epoch: whether the encoder reads request and reply."""
-HELD_OUT, HELD_OUT_SEEDS = 1 / 8, (0, 50)
+HELD_OUT, HELD_OUT_SEEDS = 1 / 12, (0, 50)
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -81,8 +85,8 @@ class Network(nn.Module):
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Logits, shape `(n, 3)`."""
-        # Half precision takes two thirds of the time.
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.training):
+        # Half precision takes two thirds of the time where the processor has it.
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
             embedding = embed(self.encoder, tokenise(self.tokenizer, rows.texts)).float() * EMBEDDING_WEIGHT
         cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
@@ -105,12 +109,12 @@ class Network(nn.Module):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, *, more: bool = False, rank: int = RANK) -> Network:
+def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK) -> Network:
     """Train a network on all examples but those of the groups left out."""
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     epochs = [
-        [example for example in examples.load(seed + number, more) if example.group not in left_out]
+        [example for example in examples.load(seed + number) if example.group not in left_out]
         for number in range(len(WITH_CONTEXT))
     ]
     network = Network(Rows.of(epochs[0]).cues, rank)
@@ -124,7 +128,7 @@ def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, *, more: bool = F
     plan = [
         (batch, with_context)
         for epoch, with_context in zip(epochs, WITH_CONTEXT, strict=True)
-        for batch in draw_batches(epoch, random)
+        for batch in draw_batches(epoch, random, with_context)
     ]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, [ADAPTER_LR, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.1
@@ -144,12 +148,22 @@ def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, *, more: bool = F
     return network.eval()
 
 
-def draw_batches(epoch: Sequence[Example], random: np.random.Generator) -> Iterator[list[Example]]:
-    """One epoch of batches whose messages are of similar length."""
+def draw_batches(
+    epoch: Sequence[Example], random: np.random.Generator, with_context: bool = True
+) -> Iterator[list[Example]]:
+    """One epoch of batches whose texts are of similar length."""
     order = random.permutation(len(epoch))
     for start in range(0, len(order), BATCH * 8):
-        block = sorted((epoch[int(i)] for i in order[start : start + BATCH * 8]), key=lambda one: len(one.message))
-        yield from (block[i : i + BATCH] for i in range(0, len(block), BATCH))
+        block = [epoch[int(i)] for i in order[start : start + BATCH * 8]]
+        block.sort(key=lambda example: _count_characters(example, with_context))
+        batches = [block[i : i + BATCH] for i in range(0, len(block), BATCH)]
+        yield from (batches[int(i)] for i in random.permutation(len(batches)))
+
+
+def _count_characters(example: Example, with_context: bool) -> int:
+    # The encoder reads only so much of each.
+    limits = (REQUEST_TOKENS, REPLY_TOKENS, MESSAGE_TOKENS) if with_context else (0, 0, MESSAGE_TOKENS)
+    return sum(min(len(text), 5 * limit) for text, limit in zip(example.texts, limits, strict=True))
 
 
 def compute_logits(network: Network, held: Sequence[Example]) -> NDArray[np.float32]:
@@ -180,9 +194,9 @@ def measure(logits: NDArray[np.float32], labels: Sequence[int], margin: float, t
     }
 
 
-def split_groups(more: bool = False) -> frozenset[str]:
+def split_groups() -> frozenset[str]:
     """The groups that are never trained on."""
-    groups = sorted({example.group for example in examples.load(more=more)})
+    groups = sorted({example.group for example in examples.load()})
     return frozenset(np.random.default_rng(1).permutation(groups)[: int(HELD_OUT * len(groups))].tolist())
 
 
@@ -191,13 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
     parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    parser.add_argument("--more", action="store_true", help="Train on the scenes of data/more, too.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    left_out = split_groups(options.more)
-    network = fit(left_out, more=options.more, rank=options.rank)
-    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, options.more)]
+    left_out = split_groups()
+    network = fit(left_out, rank=options.rank)
+    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed)]
     held = [example for example in drawn if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
