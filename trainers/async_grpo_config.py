@@ -1,5 +1,6 @@
 """Configuration of the asynchronous trainer: TRL's GRPO configuration with defaults for live chat."""
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,10 @@ from trl import GRPOConfig
 from clawrl_trl.credit import SourceOptions
 from clawrl_trl.trainers.experimental_config import ExperimentalConfig
 
+logger = logging.getLogger(__name__)
+
 IMPORTANCE_SAMPLING = ("truncate", "clip", "mask", "none")
+PACKING = ("trie", "none")
 
 
 @dataclass
@@ -40,9 +44,23 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
             Upper bound of the importance weights; above 1.
         max_staleness (`int`, *optional*, defaults to `4`):
             Samples more than this many policy versions behind are dropped, with that reason.
-        merge_turns (`bool`, *optional*, defaults to `False`):
-            Train turns of a batch that extend one another token by token as one sequence, which saves computing. With
-            `loss_type="grpo"` such turns then share one sequence's weight.
+        packing (`str`, *optional*, defaults to `"trie"`):
+            How the samples of a pass become a forward. Neither changes the loss or a reply's weight in it:
+
+            - `"trie"`: tokens that samples share (turns that extend one another, forks, equal prompts) are computed
+              once, and nothing is padded. Models with other than full attention in all layers, and pictures, take the
+              other way.
+            - `"none"`: one padded row for each sample.
+        merge_turns (`bool`, *optional*):
+            Old flag, for one release more: a true one stands for `packing="trie"`.
+
+        max_pass_tokens (`int`, *optional*, defaults to `8192`):
+            Tokens of one forward and backward pass, padding included; a process's rows of a step are divided into as
+            many passes as that takes, which changes nothing else. A longer sample has a pass of its own. 0: no limit.
+        max_sample_tokens (`int`, *optional*, defaults to `0`):
+            Samples of more tokens, prompt and reply together, are dropped as too long. 0: no limit.
+        scale_partial_batches (`bool`, *optional*, defaults to `True`):
+            A step with k of the n samples of a full one has k/n of the learning rate.
 
         > Parameters that control publishing
 
@@ -56,6 +74,10 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
             Tokens per process over which the gate's KL divergence is taken.
         keep_training_states (`int`, *optional*, defaults to `3`):
             Policy versions whose optimizer state is kept; older ones keep their weights alone.
+        keep_versions (`int`, *optional*, defaults to `50`):
+            Policy versions whose weights are kept on disk; `0` keeps all. The nearest ones that the serving version
+            was trained from come first. Never pruned are the serving version, pinned ones, and those within
+            `max_staleness` updates.
 
     > [!NOTE]
     > These parameters have default values different from [`~trl.GRPOConfig`]:
@@ -141,9 +163,27 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
     max_staleness: int = field(
         default=4, metadata={"help": "Samples more than this many policy versions behind are dropped."}
     )
-    merge_turns: bool = field(
-        default=False,
-        metadata={"help": "Train turns that extend one another token by token as one sequence."},
+    packing: str = field(
+        default="trie",
+        metadata={
+            "help": "How the samples of a pass become a forward: 'trie' (tokens that they share are computed once, "
+            "without padding) or 'none' (one padded row each). The loss is the same."
+        },
+    )
+    merge_turns: bool | None = field(
+        default=None, metadata={"help": "Old flag, for one release more: --packing trie does this and is the default."}
+    )
+    max_pass_tokens: int = field(
+        default=8192,
+        metadata={"help": "Tokens of one forward and backward pass, padding included; a step makes several. 0: any."},
+    )
+    max_sample_tokens: int = field(
+        default=0,
+        metadata={"help": "Samples of more tokens, prompt and reply together, are dropped as too long. 0: none is."},
+    )
+    scale_partial_batches: bool = field(
+        default=True,
+        metadata={"help": "A step with k of the n samples of a full one has k/n of the learning rate."},
     )
     publish_steps: int = field(default=1, metadata={"help": "Optimizer steps per published policy version."})
     batch_timeout: float = field(
@@ -160,10 +200,15 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
     keep_training_states: int = field(
         default=3, metadata={"help": "Policy versions whose optimizer state is kept on disk."}
     )
+    keep_versions: int = field(
+        default=50, metadata={"help": "Policy versions whose weights are kept on disk, pinned ones apart; 0: all."}
+    )
 
     def __post_init__(self) -> None:
         if self.log_completions_hub_repo is not None:
             raise ValueError("log_completions_hub_repo would publish people's chats: leave it out")
+        if self.use_vllm:
+            raise ValueError("use_vllm would start a second vLLM in this process: leave it out, and serve the run")
         if self.bf16 is None:
             gpu = not self.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
             self.bf16 = gpu and not self.fp16
@@ -192,6 +237,7 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
             max_staleness=self.max_staleness,
             timeout_s=self.batch_timeout,
             baseline_window=self.baseline_window,
+            max_sample_tokens=self.max_sample_tokens,
         )
 
     @property
@@ -222,11 +268,20 @@ class AsyncGRPOConfig(ExperimentalConfig, GRPOConfig):  # type: ignore[misc]
             raise ValueError(
                 f"importance_sampling={self.importance_sampling!r} is unknown: use one of {IMPORTANCE_SAMPLING}"
             )
+        if self.merge_turns is not None:
+            logger.warning("--merge_turns is called --packing trie now, which is the default; leave it out.")
+            self.packing = "trie" if self.merge_turns else self.packing
+            self.merge_turns = None
+        if self.packing not in PACKING:
+            raise ValueError(f"packing={self.packing!r} is unknown: use one of {PACKING}")
         if not self.importance_sampling_cap > 1:
             raise ValueError(f"importance_sampling_cap must be above 1, got {self.importance_sampling_cap}")
         for name in ("publish_steps", "keep_training_states", "gate_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_staleness < 0:
-            raise ValueError(f"max_staleness can't be negative, got {self.max_staleness}")
+        if self.keep_versions < 0 or self.keep_versions == 1:
+            raise ValueError(f"keep_versions must be at least 2, or 0 for all, got {self.keep_versions}")
+        for name in ("max_staleness", "max_pass_tokens", "max_sample_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} can't be negative, got {getattr(self, name)}")
         self.check_experimental()

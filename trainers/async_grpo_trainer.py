@@ -7,10 +7,11 @@ version: written to a folder, then committed with its samples in one transaction
 
 import logging
 import textwrap
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,23 +27,33 @@ from transformers import (
     ProcessorMixin,
     TrainerCallback,
 )
+from trl import GRPOTrainer
 
-from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary, merge
+from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary
 from clawrl_trl.credit.sample import FloatArray
-from clawrl_trl.credit.source import Row
+from clawrl_trl.credit.source import Row, find_excess
+from clawrl_trl.errors import UserError
+from clawrl_trl.heartbeat import Heartbeat
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
+from clawrl_trl.policies.targets import choose_targets
+from clawrl_trl.run import RunFolder
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
-from clawrl_trl.trainers.compat import record_metric
+from clawrl_trl.trainers.compat import keep_input_dtype, record_metric, widen_adapter
 from clawrl_trl.trainers.input_builder import InputBuilder
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
+from clawrl_trl.trainers.parallel.backend import prepare_backend
+from clawrl_trl.trainers.parallel.first_pass import make_first_pass
+from clawrl_trl.trainers.passes.grouping import ALIKE, PADDED, SHARED, Layout
+from clawrl_trl.trainers.passes.runner import PassRunner
+from clawrl_trl.trainers.passes.step_rate import StepRate
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
-from clawrl_trl.trainers.terms.divergence import compute_kl_to_base
+from clawrl_trl.trainers.terms.divergence import GateBase, compute_kl_to_base
 from clawrl_trl.trainers.terms.kl import BasePull
 from clawrl_trl.trainers.versioned_trainer import VersionedGRPOTrainer
-from clawrl_trl.trainers.vision import Vision, exclude_vision_modules
+from clawrl_trl.trainers.vision import Vision
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +105,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
             prepares the samples' pictures too. If `None`, it is loaded with the model.
         peft_config ([`~peft.PeftConfig`], *optional*):
             Adapter to train. If `None`, all weights are trained. Of a vision-language model "all-linear" means the
-            layers of its language model.
+            layers of its language model, of a mixture of experts those beside the experts.
         publisher ([`~clawrl_trl.policies.Publisher`], *optional*):
             Takes new policy versions to the engine. With a ledger source and no publisher, versions go to
             `output_dir/policies` and are promoted in the ledger alone.
@@ -157,6 +168,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         # transformers refuses a loader without a length unless `max_steps` says when to stop.
         if self.source.batch_sizes() is None and args.max_steps <= 0:
             args.max_steps = ENDLESS_STEPS
+        revision = (args.model_init_kwargs or {}).get("revision")
         super().__init__(
             model=model,
             reward_funcs=_unused_reward,
@@ -164,11 +176,17 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
             # TRL insists on prompts; this row is never read, since `get_train_dataloader` leaves TRL's loader out.
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=processing_class,
-            peft_config=exclude_vision_modules(peft_config, model, args),
+            peft_config=choose_targets(
+                peft_config, model, revision=revision, trust_remote_code=args.trust_remote_code
+            ),
             callbacks=callbacks,
             optimizers=optimizers,
             quantization_config=quantization_config,
         )
+        widen_adapter(self.model)
+        keep_input_dtype(self.model)
+        prepare_backend(self)
+        self._passed = not self.is_fsdp_enabled  # a first pass has been made, where it matters
         self.division = Division(
             step_size=args.step_batch_size,
             num_iterations=args.num_iterations,
@@ -181,11 +199,24 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         self.custom_loss_function = custom_loss_function
         self._pull = BasePull(self) if args.exact_pull else None
         self.beta = 0.0 if self._pull else args.beta  # else TRL would add its estimate
-        self.input_builder = InputBuilder(self, self._pull)
         publisher = publisher or self._make_offline_publisher()
         self.line = None if publisher is None else PolicyLine(self, publisher)
+        self.input_builder = InputBuilder(self, self._pull, GateBase.of(self) if self.line else None)
+        self._unweighed: Inputs | None = None  # of the loss whose pass is being made
+        is_followed = self.line is not None and self.accelerator.is_main_process
+        self.heartbeat = Heartbeat(RunFolder(args.output_dir).heartbeat) if is_followed else None
         self._micro: MicroBatch | None = None  # the one in training
+        self.passes = PassRunner(self, args.max_pass_tokens, self._choose_layout())
+        self.step_rate = StepRate()
+        self.add_callback(self.step_rate)
         self.add_callback(StepEnds(self._end_step))
+
+    def _choose_layout(self) -> Layout:
+        if self.packs:
+            return SHARED
+        # Where weights are divided each pass collects them; an auxiliary loss compares the rows of a pass.
+        few = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.aux_loss_enabled
+        return PADDED if few or self.args.packing == "none" else ALIKE
 
     def _make_offline_publisher(self) -> Publisher | None:
         if self.source.ledger is None:
@@ -233,14 +264,21 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         return credited
 
     def credit_batch(self, batch: SampleBatch) -> CreditedBatch:
-        """A batch as it is trained: its credited samples, merged if asked for, without those that train nothing."""
+        """A batch as it is trained: its credited samples without those that train nothing."""
         credited = self.credit(batch.samples)
-        rows = [row for row in credited if row.trained_tokens]
-        left_out = [row.sample.sample_id for row in credited if not row.trained_tokens]
-        # Before merging, which makes several replies one row.
+        excess = {
+            row.sample.sample_id: reason
+            for row in credited
+            if (reason := find_excess(row.tokens, self.args.max_sample_tokens))
+        }
+        dropped = batch.dropped.get("too long", 0) + len(excess)
+        if dropped:
+            self.note("dropped/too_long", dropped)
+        rows = [row for row in credited if row.trained_tokens and row.sample.sample_id not in excess]
+        left_out = {row.sample.sample_id: "nothing to train" for row in credited if not row.trained_tokens}
         for name, value in measure_rows(rows, self.policy_version).items():
             self.note(name, value)
-        return CreditedBatch(batch, merge(rows) if self.args.merge_turns else rows, left_out)
+        return CreditedBatch(batch, rows, left_out | excess)
 
     def _can_be_shown(self, sample: TrainingSample) -> bool:
         if not sample.images:
@@ -263,25 +301,71 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
 
     @torch.no_grad()
     def _prepare_inputs(self, generation_batch: MicroBatch) -> Inputs:
-        self._micro = generation_batch
+        if not self._passed:
+            make_first_pass(self)
+            self._passed = True
         if generation_batch.inputs is None:
             generation_batch.inputs = self.input_builder.build(generation_batch)
         return generation_batch.inputs
+
+    # ---- Steps ----
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: MicroBatch, num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """Train a micro-batch in passes that fit the token budget and the memory."""
+        self._micro = inputs
+        started = time.perf_counter()
+        if self.args.scale_partial_batches and self.accelerator.sync_gradients:
+            self.step_rate.scale(self.optimizer, inputs.step_share)
+            self.note("step_share", inputs.step_share)
+        # Not TRL's, which would take each pass for a step of accumulation.
+        train = super(GRPOTrainer, self).training_step
+        try:
+            loss = self.passes.run(model, inputs, lambda wrapped, part: train(wrapped, part, num_items_in_batch))
+        except BaseException as error:
+            self.step_rate.restore()
+            if isinstance(error, KeyboardInterrupt | UserError) and self.accelerator.is_main_process:
+                self.source.excuse(inputs.batch.batch)
+            raise
+        if inputs.is_last and self.accelerator.is_main_process:
+            # Whatever ends the process from here on, it is none of the samples.
+            self.source.excuse(inputs.batch.batch)
+        self.note("step_time", time.perf_counter() - started)
+        return loss
 
     # ---- Loss ----
 
     def default_loss(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         """The method's loss of a micro-batch, a scalar: TRL's, to which a method may add."""
         trl_loss = partial(super()._compute_loss, model, inputs)
-        return trl_loss() if self._pull is None else self._pull.add_to(trl_loss, inputs)
+        self._unweighed = inputs if self.input_builder.needs_current(inputs) else None
+        try:
+            return trl_loss() if self._pull is None else self._pull.add_to(trl_loss, inputs)
+        finally:
+            self._unweighed = None
+
+    def _get_per_token_logps_and_entropies(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self._unweighed is not None:
+            # TRL's loss reads advantages and denominator after its pass, which thus serves the weights too.
+            self.input_builder.weigh(self._unweighed, scored[0].detach())
+            self._unweighed = None
+        return scored
 
     def _compute_loss(self, model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        if self.heartbeat is not None:
+            self.heartbeat.begin_pass()
         # Where nobody else waits for its forward passes, a user's function is not asked about an empty micro-batch.
         idle = not inputs["row_share"] and self.accelerator.num_processes == 1
         with self.at_temperatures(inputs):
             if self.custom_loss_function is not None and not idle:
                 return apply_custom_loss(self.custom_loss_function, self, model, inputs)
             loss = self.default_loss(model, inputs)
+        if self.loss_type == "bnpo":
+            return loss * inputs["token_share"]
         return loss * inputs["row_share"] if self.loss_type in ROW_MEAN_LOSSES else loss
 
     # ---- Policy versions ----
@@ -291,7 +375,9 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         micro = self._micro
         if micro is None or not micro.is_last or self.line is None:
             return
-        kl = compute_kl_to_base(self, self.input_builder.collate(self.division.select_gate_rows(micro.batch)))
+        rows = self.passes.limit(self.division.select_gate_rows(micro.batch), micro.batch.left_out)
+        prepared = [part.inputs for part in micro.passes if part.inputs is not None and part.rows == rows]
+        kl = compute_kl_to_base(self, prepared[0] if prepared else self.input_builder.collate(rows))
         if kl is not None:
             self.note("kl_to_base", kl)
         # `advance` may throw the weights away and load others, so the divergence is taken before it.

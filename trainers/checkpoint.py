@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import is_peft_model
 from peft import PeftConfig, PeftModel
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel
 
@@ -35,8 +35,10 @@ from clawrl_trl.trainers.compat import (
     load_training_state,
     load_weights,
     save_training_state,
-    save_weights,
 )
+from clawrl_trl.trainers.parallel.backend import divides_weights
+from clawrl_trl.trainers.parallel.weights import gather_weights, name_saved_weights, scatter_weights
+from clawrl_trl.trainers.parallel.zero import hold_weights, load_undivided
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -72,19 +74,20 @@ def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, obj
 
 
 def _write_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
-    # Sharded weights are gathered by all processes together, so none may return early.
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        save_weights(trainer, folder)
-        return
-    if not trainer.accelerator.is_main_process:
-        return
     model = trainer.accelerator.unwrap_model(trainer.model)
+    # All processes collect divided weights together, so none may return earlier.
+    main = bool(trainer.accelerator.is_main_process)
+    weights = gather_weights(model, keep=main) if divides_weights(trainer) else None
+    if not main:
+        return
     if is_peft_model(model):
-        model.save_pretrained(folder, selected_adapters=[model.active_adapter], save_embedding_layers=False)
+        model.save_pretrained(
+            folder, state_dict=weights, selected_adapters=[model.active_adapter], save_embedding_layers=False
+        )
         # PEFT writes a model card of its own, which names the path of the base model.
         (folder / "README.md").unlink(missing_ok=True)
     else:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=weights)
         trainer.processing_class.save_pretrained(folder)
 
 
@@ -162,19 +165,46 @@ def _explain_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def read_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
-    """Load a policy folder's weights into the trainer's model."""
-    load_weights(trainer, folder)
+    """Load a policy folder's weights into the trainer's model; called on every process."""
+    if not divides_weights(trainer):
+        load_weights(trainer, folder)
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if not trainer.accelerator.is_main_process:
+        scatter_weights(model, None)
+    elif is_peft_model(model):
+        names = name_saved_weights(model)
+        with safe_open(folder / "adapter_model.safetensors", framework="pt") as file:
+            scatter_weights(model, lambda name: file.get_tensor(names[name]))
+    else:
+        scatter_weights(model, load_model(trainer, str(folder)).get_parameter)
+
+
+def load_model(trainer: "AsyncGRPOTrainer", source: str) -> PreTrainedModel:
+    """Load a whole model like the one in training, on this process alone."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with load_undivided(getattr(trainer.args, "hf_deepspeed_config", None)):
+        return type(model).from_pretrained(source, dtype=model.dtype)
 
 
 def read_training_state(trainer: "AsyncGRPOTrainer", state: Path | None) -> None:
     """Load optimizer, scheduler and scaler in mid-training; without a state the optimizer starts afresh."""
     if state is None:
         inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        if inner is not None:
+        if inner is not None and trainer.is_deepspeed_enabled:
+            hold_weights(inner)
+        elif inner is not None:
             # Emptied in place: accelerate and the scheduler hold this very optimizer.
             inner.state = defaultdict(dict)
         return
     load_training_state(trainer, state)
+
+
+def find_other_backend(state: Path, own: str) -> str | None:
+    """Return what wrote a training state, as a reason not to read it, if it is another backend than `own`."""
+    facts = state / FACTS
+    written_by = json.loads(facts.read_text()).get("backend", own) if facts.is_file() else own
+    return None if written_by == own else f"it was written under {written_by}, this is {own}"
 
 
 @contextmanager
@@ -198,36 +228,33 @@ def keep_learning_rates(optimizer: torch.optim.Optimizer, scheduler: LRScheduler
 class InitialWeights:
     """The weights that training began with: version 0, to which a rollback may lead.
 
-    For an adapter they are kept in memory; all weights of a model are read again from where it came from.
+    For an adapter the main process keeps them in memory; all weights of a model are read again from where it came
+    from.
 
     Args:
-        model: The model, before its first step.
+        trainer: The trainer with the model, before its first step; every process makes one of these.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._adapter: dict[str, torch.Tensor] | None = None
+    def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
+        self._trainer = trainer
+        self._main = bool(trainer.accelerator.is_main_process)
+        model = trainer.accelerator.unwrap_model(trainer.model)
         self._source = str(getattr(model.config, "name_or_path", None) or "")
-        if is_peft_model(model):
-            self._adapter = {
-                # On the CPU: a second copy would take memory of the GPU for a rollback that may never come.
-                name: parameter.detach().cpu().clone()
-                for name, parameter in model.named_parameters()
-                if parameter.requires_grad
-            }
+        # On the CPU: a second copy would take memory of the GPU for a rollback that may never come.
+        self._adapter = gather_weights(model, keep=self._main) if is_peft_model(model) else None
 
-    @torch.no_grad()
-    def restore(self, model: PreTrainedModel) -> None:
-        """Give the model its first weights back.
+    def restore(self) -> None:
+        """Give the model its first weights back; called on every process.
 
         Raises:
             UserError: If the model came from no folder or hub repository.
         """
-        if self._adapter is not None:
-            parameters = dict(model.named_parameters())
-            for name, value in self._adapter.items():
-                parameters[name].copy_(value)
-            return
-        if not self._source:
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        if self._adapter is None and not self._source:
             raise UserError("The base model came from memory, so version 0 can't be restored: choose another version.")
-        fresh = type(model).from_pretrained(self._source, dtype=model.dtype)
-        model.load_state_dict(fresh.state_dict(), strict=False)
+        if not self._main:
+            scatter_weights(model, None)
+        elif self._adapter is not None:
+            scatter_weights(model, self._adapter.__getitem__)
+        else:
+            scatter_weights(model, load_model(self._trainer, self._source).get_parameter)

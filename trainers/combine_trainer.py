@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from clawrl_trl.credit import TrainingSample, combine
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
@@ -17,8 +20,8 @@ class CombineTrainer(OPDTrainer):
     [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
     The advantage of a token is `w_rl A^rl_t + w_opd A^opd_t`. Either term may be absent: a reply with a score and no
-    hint is trained by its score alone, one with a hint and no score by the teacher alone. With `opd_top_k` the
-    teacher's part is `w_opd` times a term of the loss, as in [`OPDTrainer`].
+    hint is trained by its score alone, which then weighs `w_rl_alone`, one with a hint and no score by the teacher
+    alone. With `opd_top_k` the teacher's part is `w_opd` times a term of the loss, as in [`OPDTrainer`].
 
     Args and usage are those of [`AsyncGRPOTrainer`].
     """
@@ -40,13 +43,9 @@ class CombineTrainer(OPDTrainer):
     def advantages(self, samples: Sequence[TrainingSample]) -> list[FloatArray]:
         """Weighted sum of both terms, token by token; NaN where both are absent."""
         scored = AsyncGRPOTrainer.advantages(self, samples)
-        return [
-            combine(
-                rl,
-                self.gap(sample),
-                w_rl=self.args.w_rl,
-                w_opd=self.args.w_opd,
-                length=len(sample.completion_ids),
-            )
-            for sample, rl in zip(samples, scored, strict=True)
-        ]
+        return [self._combine(sample, rl) for sample, rl in zip(samples, scored, strict=True)]
+
+    def _combine(self, sample: TrainingSample, rl: ArrayLike) -> FloatArray:
+        gap = self.gap(sample)
+        w_rl = self.args.w_rl if np.isfinite(gap).any() else self.args.w_rl_alone
+        return combine(rl, gap, w_rl=w_rl, w_opd=self.args.w_opd, length=len(sample.completion_ids))

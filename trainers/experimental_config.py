@@ -35,8 +35,8 @@ class ExperimentalConfig:
         baseline_window (`int`, *optional*, defaults to `0`):
             Scores of live turns, which have no group, are compared with those of the last so many trained ones: the
             baseline of [REINFORCE](https://doi.org/10.1007/BF00992696) as a moving average, in which missing ones
-            count as 0. An approval among approvals then says little, and the first one among objections much. `0`
-            compares with nothing: the advantage is the score.
+            count as 0. An approval among approvals then says little. It is never below 0: one more objection says as
+            much as the first. `0` compares with nothing: the advantage is the score.
     """
 
     kl_estimator: str = field(

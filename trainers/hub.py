@@ -19,7 +19,9 @@ from transformers.utils import PushInProgress
 from clawrl_trl.errors import UserError
 from clawrl_trl.hub import Publication, Repository, stage_policy, stage_weights
 from clawrl_trl.trainers.checkpoint import describe_training
-from clawrl_trl.trainers.compat import finish_push, save_weights
+from clawrl_trl.trainers.compat import finish_push, save_collected_weights, save_weights
+from clawrl_trl.trainers.parallel.backend import divides_weights
+from clawrl_trl.trainers.parallel.weights import gather_weights
 from clawrl_trl.trainers.policy_line import PolicyLine
 from clawrl_trl.trainers.terms.tempered import TemperedGRPOTrainer
 
@@ -42,7 +44,13 @@ class HubGRPOTrainer(TemperedGRPOTrainer):
 
         With `push_to_hub` it is pushed too, as in [`~transformers.Trainer`].
         """
-        super().save_model(output_dir, _internal_call=True)
+        if divides_weights(self):
+            main = bool(self.accelerator.is_main_process)
+            weights = gather_weights(self.accelerator.unwrap_model(self.model), keep=main)
+            if main:
+                save_collected_weights(self, Path(output_dir or self.args.output_dir), weights)
+        else:
+            super().save_model(output_dir, _internal_call=True)
         if _internal_call:
             return
         if output_dir is None or Path(output_dir).absolute() == Path(self.args.output_dir).absolute():

@@ -6,6 +6,7 @@ row that trains nothing, so that a process without samples takes part in every c
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from clawrl_trl.credit import CreditedSample, TrainingSample
 from clawrl_trl.trainers.compat import pad
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.micro_batch import MicroBatch
+from clawrl_trl.trainers.terms.divergence import GateBase
 from clawrl_trl.trainers.terms.importance import reweigh
 from clawrl_trl.trainers.terms.kl import BasePull
 
@@ -31,11 +33,15 @@ class InputBuilder:
     Args:
         trainer: The trainer, whose model is asked for the log-probabilities that the arguments call for.
         pull: The exact pull to the base model, if it is part of the loss.
+        gate_base: What the gate needs of the base's passes, if they can serve it.
     """
 
-    def __init__(self, trainer: "AsyncGRPOTrainer", pull: BasePull | None) -> None:
+    def __init__(
+        self, trainer: "AsyncGRPOTrainer", pull: BasePull | None = None, gate_base: GateBase | None = None
+    ) -> None:
         self._trainer = trainer
         self._pull = pull
+        self._gate_base = gate_base
 
     def build(self, micro: MicroBatch) -> Inputs:
         """Build all inputs of a micro-batch's loss."""
@@ -43,13 +49,39 @@ class InputBuilder:
         inputs = self.collate(micro.rows)
         inputs["num_items_in_batch"] = torch.tensor(micro.num_items, device=trainer.accelerator.device)
         inputs["row_share"] = micro.row_share
+        inputs["token_share"] = micro.token_share
         inputs["sampling_per_token_logps"] = inputs["behaviour_logps"]
-        if self._pull is not None:
-            inputs["base_hidden_states"] = self._pull.read_base(inputs)
-        elif trainer.beta != 0.0:
-            inputs["ref_per_token_logps"] = trainer.reference_logps(inputs)
-        self._weigh(inputs)
+        with nullcontext() if self._gate_base is None else self._gate_base.keep(inputs):
+            if self._pull is not None:
+                inputs["base_hidden_states"] = self._pull.read_base(inputs)
+            elif trainer.beta != 0.0:
+                inputs["ref_per_token_logps"] = trainer.reference_logps(inputs)
+        if trainer.args.importance_sampling == "clip":
+            inputs["old_per_token_logps"] = inputs["behaviour_logps"]
+        elif trainer.custom_loss_function is not None and self.needs_current(inputs):
+            # A user's loss may read the weighted advantages before, or without, TRL's pass.
+            self.weigh(inputs, trainer.logps(trainer.model, inputs))
         return inputs
+
+    def needs_current(self, inputs: Inputs) -> bool:
+        """Return whether log-probabilities under the current policy are to be folded into these inputs."""
+        # In a single iteration the current policy is the old one, and TRL takes that for a missing denominator.
+        unused = self._trainer.args.importance_sampling == "none" and self._trainer.num_iterations == 1
+        return not unused and "old_per_token_logps" not in inputs
+
+    def weigh(self, inputs: Inputs, current: torch.Tensor) -> None:
+        """Set the ratio's denominator, and fold importance weights into the advantages.
+
+        Args:
+            inputs: The micro-batch; changed in place, once for all its iterations.
+            current: [B, T] log-probabilities under the current policy, without gradient.
+        """
+        trainer = self._trainer
+        mode, cap = trainer.args.importance_sampling, trainer.args.importance_sampling_cap
+        inputs["old_per_token_logps"] = current
+        if mode != "none":
+            for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
+                trainer.note(name, value)
 
     def collate(self, rows: Sequence[CreditedSample]) -> Inputs:
         """Pad rows into tensors on the trainer's device, pictures included."""
@@ -65,21 +97,6 @@ class InputBuilder:
             trainer.vision.add_pictures(inputs, [row.sample for row in rows])
         moved: Inputs = send_to_device(inputs, trainer.accelerator.device)
         return moved
-
-    def _weigh(self, inputs: Inputs) -> None:
-        """Set the ratio's denominator, and fold importance weights into the advantages."""
-        trainer = self._trainer
-        mode, cap = trainer.args.importance_sampling, trainer.args.importance_sampling_cap
-        if mode == "clip":
-            inputs["old_per_token_logps"] = inputs["behaviour_logps"]
-            return
-        # In a single iteration the current policy is the old one, and TRL takes that for a missing denominator.
-        if mode == "none" and trainer.num_iterations == 1:
-            return
-        current = inputs["old_per_token_logps"] = trainer.logps(trainer.model, inputs)
-        if mode != "none":
-            for name, value in reweigh(inputs, current, mode=mode, cap=cap).items():
-                trainer.note(name, value)
 
 
 def collate(

@@ -46,6 +46,9 @@ class StepInputs(TypedDict, total=False):
     row_share: float
     """Rows here, over the mean number of rows per process and accumulation step."""
 
+    token_share: float
+    """Trained tokens here, over their mean number per process and accumulation step."""
+
     sampling_per_token_logps: torch.Tensor
     """Floats [B, T]: `behaviour_logps` under TRL's name."""
 
@@ -57,6 +60,9 @@ class StepInputs(TypedDict, total=False):
 
     base_hidden_states: torch.Tensor
     """Floats [N, H]: the base model's hidden states before each of the N trained tokens; with an exact pull."""
+
+    gate_hidden_states: torch.Tensor
+    """Floats [M, H]: the same before the M tokens that the gate looks at; absent where it asks the base itself."""
 
 
 class Inputs(CandidateInputs, PictureInputs, StepInputs):

@@ -10,16 +10,16 @@ from typing import Protocol
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from clawrl_trl.credit import SampleBatch, Source
 from clawrl_trl.trainers.compat import identity
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch
+from clawrl_trl.trainers.process_group import share
 
 HEARTBEAT_S = 10.0
-"""Longest silence between two broadcasts, in seconds."""
+"""Longest wait for a batch before the other processes hear that there is none, in seconds."""
 
 
 class Consumer(Protocol):
@@ -72,7 +72,7 @@ class SampleStream(IterableDataset[MicroBatch]):
             if credited.rows:
                 yield from trainer.division.micro_batches(credited)
             elif trainer.accelerator.is_main_process:
-                trainer.source.drop(batch, "nothing to train")
+                trainer.source.drop(batch, "nothing to train", credited.left_out)
         if trainer.source.batch_sizes() is None:
             trainer.control.should_training_stop = True
 
@@ -83,11 +83,9 @@ class SampleStream(IterableDataset[MicroBatch]):
             batch: SampleBatch | None = None
             ended = False
             if self.trainer.accelerator.is_main_process:
-                # No longer: processes that wait in a broadcast are taken for hung after a time-out of their group.
                 batch = self.trainer.source.take(HEARTBEAT_S)
                 ended = batch is None and self.trainer.source.ended()
-            if self.trainer.accelerator.num_processes > 1:
-                batch, ended = broadcast_object_list([batch, ended])
+            batch, ended = share((batch, ended))
             if batch is not None or ended:
                 return batch
 

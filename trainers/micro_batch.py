@@ -5,7 +5,7 @@ due after it, and how much of the step it is.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,13 +19,13 @@ class CreditedBatch:
 
     Args:
         batch: The samples as the source gave them.
-        rows: What is trained: credited samples, merged if that was asked for.
-        left_out: Ids of the samples of which no token is trained.
+        rows: What is trained: credited samples.
+        left_out: Reasons of the samples that are not trained, by id; a step adds those that it gives up.
     """
 
     batch: SampleBatch
     rows: list[CreditedSample]
-    left_out: list[str]
+    left_out: dict[str, str]
 
 
 @dataclass(eq=False)
@@ -37,16 +37,39 @@ class MicroBatch:
         rows: At most `per_device_train_batch_size` credited samples; may be empty.
         num_items: Trained tokens of the whole step, over all processes.
         row_share: Rows here, over the mean number of rows per process and accumulation step.
+        token_share: Trained tokens here, over their mean number per process and accumulation step.
+        step_share: Samples of the step, over those of a full one; at most 1.
         is_last: True if the batch is trained when the step that this one completes has ended.
         inputs: Its tensors, once they are prepared; iterations over a batch use them again.
+        passes: The parts that are trained one after the other, once they are made; copies share them.
     """
 
     batch: CreditedBatch
     rows: list[CreditedSample]
     num_items: float
     row_share: float
+    token_share: float = 1.0
+    step_share: float = 1.0
     is_last: bool = False
     inputs: Inputs | None = None
+    passes: list["MicroBatch"] = field(default_factory=list)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of tokens the loss counts here."""
+        return sum(row.trained_tokens for row in self.rows)
+
+    def select(self, rows: list[CreditedSample]) -> "MicroBatch":
+        """A pass over some of the rows, with their share of the step."""
+        tokens = sum(row.trained_tokens for row in rows)
+        return replace(
+            self,
+            rows=rows,
+            row_share=self.row_share * len(rows) / max(1, len(self.rows)),
+            token_share=self.token_share * tokens / max(1, self.trained_tokens),
+            inputs=None,
+            passes=[],
+        )
 
     def __contains__(self, name: object) -> bool:
         """False: transformers looks for `labels` and `input_ids` in whatever a loader gives it."""
@@ -57,7 +80,7 @@ def measure_rows(rows: Sequence[CreditedSample], policy_version: int) -> dict[st
     """Number and means of a batch's rows, by the names under which they are logged; empty without rows.
 
     Args:
-        rows: Credited samples, each with a trained token, before they are merged.
+        rows: Credited samples, each with a trained token.
         policy_version: The trainer's, from which staleness is counted.
     """
     if not rows:
@@ -118,7 +141,15 @@ class Division:
         own = rows[self.process_index :: self.num_processes]
         # Over all processes, because TRL divides each one's sum by the tokens of the whole step.
         tokens = float(sum(row.trained_tokens for row in rows))
+        share = min(1.0, len(rows) / self.step_size)
         return [
-            MicroBatch(batch, part, num_items=tokens, row_share=len(part) * parts / len(rows))
+            MicroBatch(
+                batch,
+                part,
+                num_items=tokens,
+                row_share=len(part) * parts / len(rows),
+                token_share=sum(row.trained_tokens for row in part) * parts / tokens,
+                step_share=share,
+            )
             for part in (own[step :: self.accumulation_steps] for step in range(self.accumulation_steps))
         ]

@@ -10,11 +10,11 @@ process alone reads and writes ledger and folders.
 import logging
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING
 
-from accelerate.utils import broadcast_object_list, is_peft_model
+from accelerate.utils import is_peft_model
+from accelerate.utils.memory import clear_device_cache
 from sqlalchemy import select
 from transformers import PreTrainedModel
 
@@ -26,23 +26,26 @@ from clawrl_trl.policies import (
     Publisher,
     find_damage,
     find_state_damage,
+    prune_versions,
     reject_damaged,
+    remove_pruned,
     rollback,
 )
 from clawrl_trl.policy_names import POLICY_NAME_FORM, parse_policy_name
 from clawrl_trl.trainers.checkpoint import (
     InitialWeights,
+    find_other_backend,
     list_adapted_modules,
     read_training_state,
     read_weights,
     write_policy,
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch
+from clawrl_trl.trainers.parallel.backend import name_backend
+from clawrl_trl.trainers.process_group import run_on_main, wait_for_all
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
-
-Value = TypeVar("Value")
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ class PolicyLine:
         self.version = 0
         """The version in memory."""
         self._trainer = trainer
-        self._initial = InitialWeights(self._model)
+        self._initial = InitialWeights(trainer)
         self._merges = self._merges_for_engine()
 
     def _merges_for_engine(self) -> bool:
@@ -96,7 +99,7 @@ class PolicyLine:
             )
         if self._main and self._read_current() != version:
             rollback(self.publisher.ledger, to=version, store=store)
-        self._trainer.accelerator.wait_for_everyone()
+        wait_for_all()
 
     def recover(self) -> str | None:
         """Hold the current version when training begins, after removing what an interrupted update left behind.
@@ -116,12 +119,13 @@ class PolicyLine:
                 leftover = policies.next_version(tx) if has_batches else None
             for name in store.clean_up(versions, leftover):
                 logger.info("removed %s, the remains of an interrupted update", name)
+            remove_pruned(self.publisher.ledger, store)
             self._publish_waiting()
         version = self._find_current()
         state = self._find_state(version)
         touched = self.version > 0 or self._trainer.state.global_step > 0
         if version == 0 and touched:
-            self._initial.restore(self._model)
+            self._initial.restore()
         elif version > 0 and state is None:
             read_weights(self._trainer, store.folder(version))
         if state is None and touched:
@@ -148,7 +152,7 @@ class PolicyLine:
             self.publisher.publish(Candidate(latest.version, folder, None if kl is None else float(kl)))
 
     def _find_current(self) -> int:
-        return self._run_on_main(self._read_undamaged)
+        return run_on_main(self._read_undamaged)
 
     def _read_undamaged(self) -> int:
         """The current version, after those whose files are damaged were rejected."""
@@ -163,14 +167,17 @@ class PolicyLine:
             reject_damaged(ledger, store, version, damage)
 
     def _find_state(self, version: int) -> Path | None:
-        """The training state of a version, if it has one that is whole."""
+        """The training state of a version, if it has one that is whole and was written by a backend like this one."""
         state = self.publisher.store.training_state(version)
-        damage = self._run_on_main(lambda: None if state is None else find_state_damage(state.parent))
-        if damage is not None and self._main:
+        if state is None:
+            return None
+        own = name_backend(self._trainer)
+        fault = run_on_main(lambda: find_state_damage(state.parent) or find_other_backend(state, own))
+        if fault is not None and self._main:
             logger.warning(
-                "the training state of version %d is damaged (%s): the optimizer starts anew", version, damage
+                "the training state of version %d can't be used (%s): the optimizer starts anew", version, fault
             )
-        return state if damage is None else None
+        return state if fault is None else None
 
     def _read_current(self) -> int:
         """The newest version while it waits to be served, else the one that serves."""
@@ -181,7 +188,7 @@ class PolicyLine:
     def _load(self, version: int) -> None:
         store = self.publisher.store
         if version == 0:
-            self._initial.restore(self._model)
+            self._initial.restore()
             read_training_state(self._trainer, None)
         else:
             read_weights(self._trainer, store.folder(version))
@@ -202,20 +209,23 @@ class PolicyLine:
             kl: KL divergence to the base model, for the gate.
         """
         store, step = self.publisher.store, self._trainer.state.global_step
-        version = self._run_on_main(self._begin)
+        version = run_on_main(self._begin)
         ids = [] if trained.batch.batch_id is None else [trained.batch.batch_id]
-        facts = {"version": version, "parent": self.version, "batches": ids, "step": step}
+        facts: dict[str, object] = {"version": version, "parent": self.version, "batches": ids, "step": step}
+        facts["backend"] = name_backend(self._trainer)
         # Under a temporary name: a folder with a version's name is always whole.
         write_policy(self._trainer, store.root / f".tmp-{store.folder(version).name}", facts, merged=self._merges)
         # The main process goes on to rename what all processes write into.
-        self._trainer.accelerator.wait_for_everyone()
-        outcome = self._run_on_main(lambda: self._commit(version, trained, kl))
+        wait_for_all()
+        outcome = run_on_main(lambda: self._commit(version, trained, kl))
         if outcome in ("rejected", "discarded"):
             self._load(self._find_current())
         else:
             self._set_version(version)
         if self._main:
             self._prune()
+        # Between two versions the trainer needs the least: what it gives back, an engine that died can start with.
+        clear_device_cache()
 
     def _begin(self) -> int:
         with self.publisher.ledger.reader() as tx:
@@ -241,8 +251,8 @@ class PolicyLine:
         )
         try:
             with self.publisher.ledger.transaction() as tx:
-                for sample_id in trained.left_out:
-                    samples.drop(tx, sample_id, "nothing to train")
+                for sample_id, reason in trained.left_out.items():
+                    samples.drop(tx, sample_id, reason)
                 batches.commit(tx, [] if trained.batch.batch_id is None else [trained.batch.batch_id], row)
         except AlreadyTrained as error:
             logger.warning("the update is thrown away: %s", error)
@@ -253,10 +263,15 @@ class PolicyLine:
     def _prune(self) -> None:
         with self.publisher.ledger.reader() as tx:
             serving = policies.serving(tx).version
-            alive = [policy.version for policy in policies.all(tx) if policy.state != "rejected"]
+            dead = ("rejected", "pruned")
+            alive = [policy.version for policy in policies.all(tx) if policy.state not in dead]
         # Rejected ones don't count: they would push out the states that a rollback needs.
         recent = alive[-self._trainer.args.keep_training_states :]
         self.publisher.store.prune({serving, self.version, *recent})
+        args = self._trainer.args
+        if args.keep_versions:
+            limits = {"keep": args.keep_versions, "max_staleness": args.max_staleness}
+            prune_versions(self.publisher.ledger, self.publisher.store, current=self.version, **limits)
 
     # ---- Processes ----
 
@@ -267,10 +282,3 @@ class PolicyLine:
     @property
     def _model(self) -> PreTrainedModel:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
-
-    def _run_on_main(self, function: Callable[[], Value]) -> Value:
-        """Call a function on the main process alone, and return its value on every process."""
-        message = [function() if self._main else None]
-        if self._trainer.accelerator.num_processes > 1:
-            broadcast_object_list(message)
-        return cast(Value, message[0])

@@ -7,8 +7,10 @@ from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 
 from clawrl_trl.policies.checksums import TRAINING_STATE
-from clawrl_trl.trainers.checkpoint import keep_learning_rates
+from clawrl_trl.trainers.checkpoint import keep_learning_rates, read_weights
+from clawrl_trl.trainers.compat import load_undivided_optimizer
 from clawrl_trl.trainers.hub import HubGRPOTrainer
+from clawrl_trl.trainers.process_group import explain_ended_process
 
 
 class VersionedGRPOTrainer(HubGRPOTrainer):
@@ -27,7 +29,7 @@ class VersionedGRPOTrainer(HubGRPOTrainer):
         works as in [`~transformers.Trainer`].
 
         Raises:
-            UserError: If the folder is none of the run's versions, or the disk is full.
+            UserError: If the folder is none of the run's versions, the disk is full, or another process has ended.
         """
         if self.line is not None:
             if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint.lower() not in ("true", "false"):
@@ -35,12 +37,17 @@ class VersionedGRPOTrainer(HubGRPOTrainer):
             resume_from_checkpoint = self.line.recover()
         elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
             resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        with explain_ended_process():
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
         # A version's weights lie above its training state, which is what transformers resumes from.
         path = Path(resume_from_checkpoint)
-        super()._load_from_checkpoint(str(path.parent if path.name == TRAINING_STATE else path), model)
+        folder = path.parent if path.name == TRAINING_STATE else path
+        if self.is_fsdp_enabled:
+            read_weights(self, folder)
+        else:
+            super()._load_from_checkpoint(str(folder), model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load their states, but let each group's configured learning rate win over the one it was saved with."""
@@ -48,9 +55,14 @@ class VersionedGRPOTrainer(HubGRPOTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
             return
         with keep_learning_rates(self.optimizer, self.lr_scheduler):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if self.is_fsdp_enabled:
+                super()._load_optimizer_and_scheduler(checkpoint)
+            else:
+                load_undivided_optimizer(self, Path(checkpoint))
 
     def follow_policies(self) -> None:
         """Follow a rollback, and publish what waits, before the next batch is leased."""
+        if self.heartbeat is not None:
+            self.heartbeat.begin_waiting()
         if self.line is not None:
             self.line.follow()

@@ -6,55 +6,16 @@ cut in another way is found out before it is trained on. For models of Qwen-VL's
 grid for each picture; TRL carries what others need as well, but their ids don't tell.
 """
 
-import copy
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from peft import PeftConfig
 from PIL import Image, ImageOps
-from transformers import (
-    AutoConfig,
-    BaseImageProcessor,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-)
-from trl import GRPOConfig
+from transformers import BaseImageProcessor, PreTrainedConfig, PreTrainedTokenizerBase, ProcessorMixin
 
 from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers.inputs import Inputs, PictureInputs
-
-_VISION_MODULES = r"(.*\.)?(visual|vision_tower|vision_model|multi_modal_projector)(\..*)?"
-"""Modules that see, as a pattern: an engine that serves adapters by name adapts the language model alone."""
-
-
-def exclude_vision_modules(
-    peft_config: PeftConfig | None, model: PreTrainedModel | str, args: GRPOConfig
-) -> PeftConfig | None:
-    """An adapter config whose "all-linear" leaves out the modules that see, unless it excludes others itself.
-
-    Args:
-        peft_config: The config; `None` for none.
-        model: The model that is to be adapted, or its name.
-        args: The trainer's, which say how a model is loaded by its name.
-    """
-    if peft_config is None or getattr(peft_config, "target_modules", None) != "all-linear":
-        return peft_config
-    if peft_config.exclude_modules:
-        return peft_config
-    if isinstance(model, str):
-        revision = (args.model_init_kwargs or {}).get("revision")
-        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
-    else:
-        config = model.config
-    if not hasattr(config, "vision_config"):
-        return peft_config
-    adapted = copy.copy(peft_config)
-    adapted.exclude_modules = _VISION_MODULES
-    return adapted
 
 
 def select_picture_inputs(inputs: Mapping[str, object]) -> dict[str, Any]:

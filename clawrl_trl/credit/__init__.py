@@ -5,8 +5,8 @@ here". It imports no torch.
 """
 
 from clawrl_trl.credit.advantages import accepted_prefix, binary, combine, opd
+from clawrl_trl.credit.credited_sample import CreditedSample
 from clawrl_trl.credit.ledger_source import LedgerSource
-from clawrl_trl.credit.merge import CreditedSample, merge
 from clawrl_trl.credit.sample import TrainingSample
 from clawrl_trl.credit.source import ListSource, SampleBatch, Source, SourceOptions, as_source
 
@@ -22,6 +22,5 @@ __all__ = [
     "as_source",
     "binary",
     "combine",
-    "merge",
     "opd",
 ]

@@ -5,7 +5,8 @@ that no sample is trained twice or lost. Nothing here knows torch.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from clawrl_trl import pictures
 from clawrl_trl.credit.sample import FloatArray, TrainingSample
-from clawrl_trl.credit.source import SampleBatch, Source, SourceOptions
-from clawrl_trl.ledger import Ledger, batches, events, samples
+from clawrl_trl.credit.source import SampleBatch, Source, SourceOptions, find_excess
+from clawrl_trl.ledger import Ledger, batches, events, interruptions, samples
 from clawrl_trl.ledger.columns import Floats
 from clawrl_trl.ledger.errors import DigestMismatch
 from clawrl_trl.ledger.schema import Batch, Sample, Turn
@@ -41,7 +42,8 @@ class LedgerSource(Source):
         poll_s: Seconds between two looks into the ledger.
         timeout_s: Seconds the oldest sample that may be leased waits for a full batch.
         baseline_window: Scores of samples without a group are compared with the sum of the last so many trained ones,
-            over their number; 0 leaves them as they are.
+            over their number, where it is above 0; a window of 0 leaves them as they are.
+        max_sample_tokens: Samples of more tokens, prompt and reply together, are dropped as too long; 0: none is.
         stop: Asked between two looks; true ends the source. The attribute of that name may be replaced while it is
             trained from.
     """
@@ -56,6 +58,7 @@ class LedgerSource(Source):
         poll_s: float = 0.2,
         timeout_s: float | None = None,
         baseline_window: int | None = None,
+        max_sample_tokens: int | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ledger: Ledger = ledger
@@ -69,11 +72,14 @@ class LedgerSource(Source):
             "max_staleness": max_staleness,
             "timeout_s": timeout_s,
             "baseline_window": baseline_window,
+            "max_sample_tokens": max_sample_tokens,
         }
         # Only what was stated: `bind` must not put the defaults of a source over what a trainer asks for.
         self._choices: dict[str, Any] = {name: value for name, value in choices.items() if value is not None}
         self.options = replace(SourceOptions(batch_size=ALONE_BATCH_SIZE), **self._choices)
         """What counts: the constructor's arguments, and a trainer's options where those were left open."""
+        self._own_ids: set[str] = set()  # leased here; what else is leased was left behind by a trainer that died
+        self._dropped: Counter[str] = Counter()
 
     def bind(self, options: SourceOptions) -> None:
         """Take over what a trainer asks for, where the constructor left it open."""
@@ -99,13 +105,19 @@ class LedgerSource(Source):
     def ended(self) -> bool:
         return self.stop()
 
-    def drop(self, batch: SampleBatch, reason: str) -> None:
-        """Release a leased batch and drop its samples, with the reason."""
+    def drop(self, batch: SampleBatch, reason: str, reasons: Mapping[str, str] | None = None) -> None:
+        """Release a leased batch and drop its samples, each with the reason or with one of its own."""
         assert batch.batch_id is not None
         with self.ledger.transaction() as tx:
             batches.release(tx, batch.batch_id, f"its samples are given up: {reason}")
             for sample in batch.samples:
-                samples.drop(tx, sample.sample_id, reason)
+                samples.drop(tx, sample.sample_id, (reasons or {}).get(sample.sample_id, reason))
+
+    def excuse(self, batch: SampleBatch) -> None:
+        """Let the return of a batch count as no interruption."""
+        assert batch.batch_id is not None
+        with self.ledger.transaction() as tx:
+            interruptions.excuse(tx, batch.batch_id)
 
     def __iter__(self) -> Iterator[SampleBatch]:
         """Batches until `stop`. The one that was yielded comes again unless it was committed meanwhile."""
@@ -121,6 +133,7 @@ class LedgerSource(Source):
             return None
         leasable = batches.leasable(options.needs, options.max_staleness, self.version)
         with self.ledger.transaction() as tx:
+            batches.settle_interrupted(tx, self._own_ids)
             try:
                 batch = batches.lease(
                     tx,
@@ -136,16 +149,21 @@ class LedgerSource(Source):
                 return None
             if batch is None:
                 return None
+            self._own_ids.add(batch.id)
             leased = batches.samples_of(tx, batch)
-            faults = {sample.id: fault for sample, turn in leased if (fault := _fault(turn))}
+            faults = {
+                sample.id: fault for sample, turn in leased if (fault := _fault(turn, options.max_sample_tokens))
+            }
             if faults:
                 # The batch's digest covers all its samples: the sound ones are leased again, in a batch of their own.
                 batches.release(tx, batch.id, "some of its samples can't be trained")
                 for sample_id, fault in faults.items():
                     samples.drop(tx, sample_id, fault)
+                self._dropped.update(fault.partition(":")[0] for fault in faults.values())
                 return None
             trained = [training_sample(sample, turn) for sample, turn in leased]
-            return SampleBatch(self._with_baseline(tx, trained), batch.id)
+            dropped, self._dropped = self._dropped, Counter()
+            return SampleBatch(self._with_baseline(tx, trained), batch.id, dropped)
 
     def _with_baseline(self, tx: Session, trained: list[TrainingSample]) -> list[TrainingSample]:
         """Give the samples that have no group the baseline of their time: what was trained before them."""
@@ -153,7 +171,8 @@ class LedgerSource(Source):
         if not window:
             return trained
         # As long as there are fewer, the missing ones count as 0: one early verdict is no habit to compare with.
-        baseline = sum(samples.recent_scores(tx, window)) / window
+        # Never below 0: where all is turned down an objection would teach nothing, and a weak one would be praise.
+        baseline = max(0.0, sum(samples.recent_scores(tx, window)) / window)
         return [
             # A deviation of 1: a window of equal scores has one of 0, and would blow up the first other score.
             replace(sample, baseline=baseline, scale=1.0)
@@ -185,15 +204,15 @@ def _release_changed(tx: Session, mismatch: DigestMismatch) -> None:
         events.log(tx, "batch_changed", batch.id, reason=str(mismatch))
 
 
-def _fault(turn: Turn) -> str | None:
-    """Why the ratio of a turn's tokens can't be formed, or `None`."""
+def _fault(turn: Turn, max_tokens: int) -> str | None:
+    """Why a turn can't be trained, its ratio formed or its tokens held, or `None`."""
     if turn.prompt_ids is None or turn.completion_ids is None or turn.logprobs is None:
         return "token ids or log-probs are missing"
     if not len(turn.prompt_ids) or not len(turn.completion_ids):
         return "no tokens"
     if _temperature(turn) <= 0:
         return "greedy: sampled at temperature 0"
-    return None
+    return find_excess(len(turn.prompt_ids) + len(turn.completion_ids), max_tokens)
 
 
 def _temperature(turn: Turn) -> float:

@@ -9,7 +9,7 @@ import json
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -30,10 +30,12 @@ class SampleBatch:
     Args:
         samples: At least one.
         batch_id: The ledger's batch; `None` when the samples come from elsewhere.
+        dropped: Samples that were given up since the batch before, by reason.
     """
 
     samples: list[TrainingSample]
     batch_id: str | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,9 @@ class SourceOptions:
         needs: Ingredients of which a sample needs at least one: `"score"`, `"teacher"`.
         max_staleness: Samples of policies more than this many updates behind are not to be trained.
         timeout_s: Seconds the oldest sample waits for a full batch.
-        baseline_window: Scores of samples without a group are compared with those of the last so many trained ones;
-            0 leaves them as they are.
+        baseline_window: Scores of samples without a group are compared with those of the last so many trained ones,
+            where these are above 0 on average; a window of 0 leaves them as they are.
+        max_sample_tokens: Longest prompt and reply together that is trained; 0: any.
     """
 
     batch_size: int
@@ -54,6 +57,14 @@ class SourceOptions:
     max_staleness: int = 4
     timeout_s: float = 30.0
     baseline_window: int = 0
+    max_sample_tokens: int = 0
+
+
+def find_excess(tokens: int, limit: int) -> str | None:
+    """The reason to drop a sample of so many tokens, or `None` if it is not too long; a limit of 0 is none."""
+    if not 0 < limit < tokens:
+        return None
+    return f"too long: {tokens} tokens, at most {limit} are trained (--max_sample_tokens)"
 
 
 @runtime_checkable
@@ -93,9 +104,13 @@ class Source(Protocol):
         """Note the policy version that the trainer holds from now on."""
         return None
 
-    def drop(self, batch: SampleBatch, reason: str) -> None:
-        """Give up a batch that is not trained."""
+    def drop(self, batch: SampleBatch, reason: str, reasons: Mapping[str, str] | None = None) -> None:
+        """Give up a batch that is not trained; `reasons` has those of single samples that differ, by id."""
         logger.warning("a batch of %d samples is skipped: %s", len(batch.samples), reason)
+
+    def excuse(self, batch: SampleBatch) -> None:
+        """Note that a batch is not to blame if the process ends now: a person stops it, or its passes have ended."""
+        return None
 
 
 @runtime_checkable
@@ -116,7 +131,9 @@ class AdaptedSource(Source):
 
     def __init__(self, source: BareSource) -> None:
         # One of the other methods without the rest would be left uncalled, and nobody would see it.
-        extra = [name for name in ("bind", "batch_sizes", "restart", "follow", "drop") if hasattr(source, name)]
+        extra = [
+            name for name in ("bind", "batch_sizes", "restart", "follow", "drop", "excuse") if hasattr(source, name)
+        ]
         if extra:
             raise TypeError(f"{type(source).__name__} has {extra[0]}: let it subclass clawrl_trl.credit.Source")
         self.source = source

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from clawrl_trl.credit import TrainingSample
+from clawrl_trl.credit import LedgerSource, TrainingSample
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
 
@@ -119,3 +119,13 @@ def fill(ledger: Ledger, samples: list[TrainingSample], *, session: str = "chat"
             turns.record_verdict(tx, Verdict(turn_id=turn.id, judge="test", score=sample.score), row)
             ids.append(row.id)
     return ids
+
+
+def open_source(ledger: Ledger) -> LedgerSource:
+    """A ledger's samples, until none is left."""
+
+    def is_empty() -> bool:
+        with ledger.reader() as tx:
+            return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count() == 0
+
+    return LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, stop=is_empty)

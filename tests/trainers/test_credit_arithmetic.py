@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from made_up import make_samples
 
-from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, binary, combine, merge, opd
+from clawrl_trl.credit import TrainingSample, accepted_prefix, binary, combine, opd
 
 scores = st.floats(-1, 1)
 gaps = hnp.arrays(np.float64, st.integers(1, 8), elements=st.floats(-50, 0) | st.just(np.nan))
@@ -104,44 +104,6 @@ class TestCombine:
         advantages = combine(score, gap, w_rl=w_rl, w_opd=w_opd, length=len(gap))
         np.testing.assert_allclose(advantages, w_rl * score + w_opd * np.nan_to_num(gap))
         assert np.isfinite(advantages).all()
-
-
-class TestMerge:
-    def turns(self) -> list[CreditedSample]:
-        first = make_samples(1, 1)[0]
-        whole = [*first.prompt_ids, *first.completion_ids]
-        second = make_samples(1, 2, prompt_ids=[*whole, 5, 6])[0]
-        stranger = make_samples(1, 3, prompt_ids=[47, 47, 47])[0]
-        return [
-            CreditedSample(second, np.full(len(second.completion_ids), -1.0)),
-            CreditedSample(stranger, np.full(len(stranger.completion_ids), 0.5)),
-            CreditedSample(first, np.full(len(first.completion_ids), 2.0)),
-        ]
-
-    def test_turns_that_extend_one_another_become_one_sequence(self) -> None:
-        second, stranger, first = self.turns()
-        (joined,) = [row for row in merge([second, stranger, first]) if row.sample.sample_id == "s2-0"]
-        a, b = len(first.sample.completion_ids), len(second.sample.completion_ids)
-        np.testing.assert_array_equal(
-            [*joined.sample.prompt_ids, *joined.sample.completion_ids],
-            [*second.sample.prompt_ids, *second.sample.completion_ids],
-        )
-        assert joined.sample.completion_mask is not None
-        assert joined.sample.completion_mask.tolist() == [True] * a + [False] * 2 + [True] * b
-        np.testing.assert_array_equal(joined.advantages, [2.0] * a + [np.nan] * 2 + [-1.0] * b)
-        np.testing.assert_array_equal(
-            joined.sample.logprobs, [*first.sample.logprobs, 0.0, 0.0, *second.sample.logprobs]
-        )
-
-    def test_nothing_is_lost(self) -> None:
-        rows = self.turns()
-        assert len(merge(rows)) == 2
-        assert sum(row.trained_tokens for row in merge(rows)) == sum(row.trained_tokens for row in rows)
-
-    def test_other_temperatures_stay_apart(self) -> None:
-        second, stranger, first = self.turns()
-        warm = TrainingSample(**{**first.sample.__dict__, "temperature": 0.5})
-        assert len(merge([second, stranger, CreditedSample(warm, first.advantages)])) == 3
 
 
 class TestTrainingSample:

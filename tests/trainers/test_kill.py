@@ -4,15 +4,16 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from made_up import fill, make_samples
+from made_up import VOCABULARY, fill, make_samples, open_source
 from peft import LoraConfig
 
-from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger, batches, policies
 from clawrl_trl.ledger.schema import Batch, Sample
 from clawrl_trl.policies import PolicyStore, Publisher
@@ -43,13 +44,20 @@ DEATHS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def train(tiny: Path, run: Path, death: str | None) -> None:
+def _die_at(poison: int) -> Callable[..., Any]:
+    """A loss that ends the process at a row with this token."""
+
+    def loss(trainer: Any, model: Any, inputs: Any, default_loss: Callable[..., torch.Tensor]) -> torch.Tensor:
+        if (inputs["completion_ids"] == poison).any():
+            _die()
+        return default_loss(model, inputs)
+
+    return loss
+
+
+def train(tiny: Path, run: Path, death: str | None, poison: int | None = None) -> None:
     torch.set_num_threads(1)
     ledger = Ledger.open(run / "ledger.db")
-
-    def empty() -> bool:
-        with ledger.reader() as tx:
-            return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count() == 0
 
     args = AsyncGRPOConfig(
         output_dir=str(run),
@@ -63,8 +71,9 @@ def train(tiny: Path, run: Path, death: str | None) -> None:
     trainer = AsyncGRPOTrainer(
         model=str(tiny),
         args=args,
-        source=LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, stop=empty),
+        source=open_source(ledger),
         peft_config=LoraConfig(r=4, target_modules="all-linear"),
+        custom_loss_function=None if poison is None else _die_at(poison),
     )
     if death is not None:
         DEATHS[death](setattr)
@@ -72,8 +81,8 @@ def train(tiny: Path, run: Path, death: str | None) -> None:
     ledger.close()
 
 
-def run_child(tiny: Path, run: Path, death: str | None) -> int | None:
-    process = multiprocessing.get_context("fork").Process(target=train, args=(tiny, run, death))
+def run_child(tiny: Path, run: Path, death: str | None, poison: int | None = None) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=train, args=(tiny, run, death, poison))
     process.start()
     process.join()
     return process.exitcode
@@ -107,3 +116,24 @@ def test_each_sample_is_trained_once_whatever_dies(tiny: Path, tmp_path: Path) -
     assert sorted(path.name for path in store.root.iterdir()) == sorted(f"policy-v{v}" for v in parents if v > 0)
     assert all(store.sha256(policy.version) == policy.sha256 for policy in rows if policy.version > 0)
     ledger.close()
+
+
+@pytest.mark.kill9
+@pytest.mark.timeout(900)
+def test_a_sample_that_kills_its_trainer_is_dropped_and_the_others_are_trained(tiny: Path, tmp_path: Path) -> None:
+    poison = VOCABULARY - 1
+    samples = [replace(sample, completion_ids=sample.completion_ids % poison) for sample in make_samples(4)]
+    samples[2] = replace(samples[2], completion_ids=np.full_like(samples[2].completion_ids, poison))
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    fill(ledger, samples)
+    ledger.close()
+    ends = [run_child(tiny, tmp_path, None, poison) for _ in range(4)]
+    assert ends == [-signal.SIGKILL] * 3 + [0]
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    with ledger.reader() as tx:
+        states = {sample.id: (sample.state, sample.reason) for sample in tx.query(Sample)}
+    ledger.close()
+    assert sorted(states.values(), key=str) == [
+        ("dropped", "interrupted training 3 times"),
+        *[("trained", None)] * 3,
+    ]

@@ -148,6 +148,18 @@ class TestVersions:
         assert trainer.state.global_step == 4
         assert max(states(ledger)) == 2
 
+    def test_unused_memory_is_given_back_after_each_version(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        versions: list[int] = []
+        fill(ledger, make_samples(4))
+        trainer = build(tiny, tmp_path, ledger)
+        monkeypatch.setattr(
+            "clawrl_trl.trainers.policy_line.clear_device_cache", lambda: versions.append(trainer.policy_version)
+        )
+        trainer.train()
+        assert versions == [1, 2], "an engine that died starts in what the trainer has given back"
+
     def test_old_optimizer_states_are_pruned(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(10))
         build(tiny, tmp_path, ledger, keep_training_states=2).train()
@@ -177,13 +189,13 @@ class TestVersions:
         with ledger.reader() as tx:
             assert {sample.state for sample in tx.query(Sample)} == {"dropped"}
 
-    @pytest.mark.parametrize("merge_turns", [False, True])
+    @pytest.mark.parametrize("packing", ["none", "trie"])
     def test_what_trains_nothing_in_a_batch_is_not_called_trained(
-        self, tiny: Path, tmp_path: Path, ledger: Ledger, merge_turns: bool
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, packing: str
     ) -> None:
         first, second, third = make_samples(3)
         useful, useless, last = fill(ledger, [first, unknown_probability(second), third])
-        build(tiny, tmp_path, ledger, merge_turns=merge_turns).train()
+        build(tiny, tmp_path, ledger, packing=packing).train()
         with ledger.reader() as tx:
             outcomes = {row.id: (row.state, row.reason) for row in tx.query(Sample)}
             sizes = [policy.metrics["samples"] for policy in policies.all(tx)[1:]]
@@ -373,7 +385,7 @@ class TestDamage:
         trainer.train()
         assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
         assert trainer.policy_version == 3
-        (line,) = [line for line in caplog.messages if "damaged" in line]
+        (line,) = [line for line in caplog.messages if "the optimizer starts anew" in line]
         assert f"training_state/{name} has changed" in line
 
     def test_a_damaged_version_is_no_place_to_go_back_to(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
@@ -482,5 +494,5 @@ def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
     state = tmp_path / "policies" / "policy-v1" / "training_state"
     facts = json.loads((state / "policy.json").read_text())
     with ledger.reader() as tx:
-        assert facts == {"version": 1, "parent": 0, "batches": [tx.query(Batch).one().id], "step": 1}
+        assert facts == {"version": 1, "parent": 0, "batches": [tx.query(Batch).one().id], "step": 1, "backend": "ddp"}
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= {p.name for p in state.iterdir()}

@@ -23,13 +23,17 @@ from clawrl_trl.trainers import (
 pytestmark = pytest.mark.slow
 
 CAP, BETA, LOW, HIGH = 2.0, 0.05, 0.2, 0.28
-W_RL, W_OPD, CLIP = 0.7, 1.3, 1.5
+W_RL, W_RL_ALONE, W_OPD, CLIP = 0.7, 0.9, 1.3, 1.5
 
 METHODS = {
     "binary": (AsyncGRPOTrainer, AsyncGRPOConfig, {}),
     "opd": (OPDTrainer, OPDConfig, {"opd_clip": CLIP}),
     "opd, accepted prefix": (OPDTrainer, OPDConfig, {"opd_clip": CLIP, "opd_accepted_prefix": True}),
-    "combine": (CombineTrainer, CombineConfig, {"opd_clip": CLIP, "w_rl": W_RL, "w_opd": W_OPD}),
+    "combine": (
+        CombineTrainer,
+        CombineConfig,
+        {"opd_clip": CLIP, "w_rl": W_RL, "w_rl_alone": W_RL_ALONE, "w_opd": W_OPD},
+    ),
 }
 
 
@@ -84,7 +88,8 @@ def plain_advantages(samples: list[TrainingSample], method: str) -> list[list[fl
             elif method.startswith("opd"):
                 value = gap if gap is None or method == "opd" else gap * compute_acceptance(sample, t)
             else:
-                terms = [w * x for w, x in ((W_RL, rl), (W_OPD, gap)) if x is not None]
+                w_rl = W_RL_ALONE if sample.teacher_logprobs is None else W_RL
+                terms = [w * x for w, x in ((w_rl, rl), (W_OPD, gap)) if x is not None]
                 value = sum(terms) if terms else None
             if sample.completion_mask is not None and not sample.completion_mask[t]:
                 value = None

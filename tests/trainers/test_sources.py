@@ -1,5 +1,6 @@
 """Sources of one's own: what a trainer asks of them, and how little they have to define."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ class Complete(Bare, Source):
     def bind(self, options: SourceOptions) -> None:
         self.events.append(options)
 
-    def drop(self, batch: SampleBatch, reason: str) -> None:
+    def drop(self, batch: SampleBatch, reason: str, reasons: Mapping[str, str] | None = None) -> None:
         self.events.append((len(batch.samples), reason))
 
 

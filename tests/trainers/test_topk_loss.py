@@ -9,10 +9,18 @@ import pytest
 import torch
 from made_up import VOCABULARY, make_samples, with_candidates
 from peft import LoraConfig
-from test_loss_reference import METHODS, W_OPD, W_RL, build, compute_acceptance, plain_advantages, reference_loss
+from test_loss_reference import (
+    METHODS,
+    W_OPD,
+    W_RL,
+    W_RL_ALONE,
+    build,
+    compute_acceptance,
+    plain_advantages,
+    reference_loss,
+)
 
-from clawrl_trl.credit import TrainingSample, merge
-from clawrl_trl.credit.merge import CreditedSample
+from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers import CombineConfig, CombineTrainer, OPDConfig, OPDTrainer
 
 pytestmark = pytest.mark.slow
@@ -47,8 +55,9 @@ def list_advantages(samples: list[TrainingSample], method: str) -> list[list[flo
     rows = []
     for sample, scored in zip(samples, plain_advantages(samples, "binary"), strict=True):
         row = []
+        w_rl = W_RL if any(slots(sample, t) for t in range(len(scored))) else W_RL_ALONE
         for t, value in enumerate(scored):
-            mine = None if value is None or method == "opd" else W_RL * value
+            mine = None if value is None or method == "opd" else w_rl * value
             row.append(0.0 if mine is None and slots(sample, t) else mine)
         rows.append(row)
     return rows
@@ -269,37 +278,22 @@ def test_accumulating_a_ragged_batch_changes_nothing(tiny: Path, tmp_path: Path)
             torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
 
 
-def test_merged_turns_give_the_same_gradient_per_token(tiny: Path, tmp_path: Path) -> None:
+def test_turns_that_share_tokens_give_the_same_gradient_per_token(tiny: Path, tmp_path: Path) -> None:
     first = with_candidates(make_samples(1, 1, score=1.0, weight=0.5)[0], K, 1)
     prompt = [*first.prompt_ids, *first.completion_ids, 9, 8]
     follow = with_candidates(make_samples(1, 2, score=-1.0, prompt_ids=prompt)[0], K - 2, 2, empty=0.3)
     weights = []
-    for merge_turns in (False, True):
+    for packing in ("none", "trie"):
         trainer = make(
-            tiny, tmp_path, [first, follow], (CombineTrainer, CombineConfig), merge_turns=merge_turns,
+            tiny, tmp_path, [first, follow], (CombineTrainer, CombineConfig), packing=packing,
             loss_type="dapo", optim="sgd", max_grad_norm=0.0, learning_rate=0.1,
         )  # fmt: skip
         (micro,) = trainer.get_train_dataloader()
-        assert len(micro.rows) == (1 if merge_turns else 2)
+        assert len(micro.rows) == 2
         trainer.train()
         weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-6)
-
-
-def test_merging_a_turn_without_a_teacher_leaves_its_slots_empty() -> None:
-    first = make_samples(1, 1)[0]
-    follow = with_candidates(make_samples(1, 2, prompt_ids=[*first.prompt_ids, *first.completion_ids, 5])[0], K, 1)
-    rows = [
-        CreditedSample(sample, np.ones(len(sample.completion_ids)), sample.covered.astype(float))
-        for sample in (first, follow)
-    ]
-    (joined,) = merge(rows)
-    before = len(first.completion_ids) + 1
-    assert joined.sample.topk_ids.shape == (before + len(follow.completion_ids), K)
-    assert (joined.sample.topk_ids[:before] == -1).all() and not joined.effective_distilled[:before].any()
-    np.testing.assert_array_equal(joined.sample.topk_ids[before:], follow.topk_ids)
-    assert (joined.effective_distilled[before:] == 1.0).all()
 
 
 def test_a_sample_without_candidates_has_no_teacher(

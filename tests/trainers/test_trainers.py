@@ -250,27 +250,27 @@ class TestAsyncGRPOTrainer(Common):
         )
         trainer = self.build(tiny, tmp_path, make_samples(1), loss=brevity)
         inputs = trainer.input_builder.build(
-            MicroBatch(CreditedBatch(SampleBatch([]), [], []), [], num_items=0.0, row_share=0.0)
+            MicroBatch(CreditedBatch(SampleBatch([]), [], {}), [], num_items=0.0, row_share=0.0)
         )
         loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
         assert loss == 0.0
 
-    def test_merged_turns_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
+    def test_turns_that_share_tokens_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
         first = make_samples(1, 1, score=1.0)[0]
         follow = make_samples(1, 2, score=-1.0, prompt_ids=[*first.prompt_ids, *first.completion_ids, 9, 8])[0]
         weights = []
-        for merge_turns in (False, True):
+        for packing in ("none", "trie"):
             trainer = self.build(
                 tiny,
                 tmp_path,
                 [first, follow],
-                merge_turns=merge_turns,
+                packing=packing,
                 loss_type="dapo",
                 optim="sgd",
                 max_grad_norm=0.0,
             )
             (micro,) = trainer.get_train_dataloader()
-            assert len(micro.rows) == (1 if merge_turns else 2)
+            assert len(micro.rows) == 2
             trainer.train()
             weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         for name, value in weights[0].items():
@@ -334,3 +334,14 @@ class TestCombineTrainer(Common):
         trainer = self.build(tiny, tmp_path, samples)
         (micro,) = trainer.get_train_dataloader()
         assert [row.sample.sample_id for row in micro.rows] == ["s1-0", "s2-0"]
+
+    @pytest.mark.parametrize("top_k", [0, 2])
+    def test_a_score_without_a_teacher_has_a_weight_of_its_own(self, tiny: Path, tmp_path: Path, top_k: int) -> None:
+        samples = [*make_samples(1, 1, score=-1.0, teacher_logprobs=None), *make_samples(1, 2, score=-1.0)]
+        if top_k:
+            length = len(samples[1].completion_ids)
+            ids, logps = np.full((length, 1), 3), np.full((length, 1), -1.0)
+            samples[1] = replace(samples[1], topk_ids=ids, topk_logprobs=logps)
+        weights = {"w_rl": 0.25, "w_rl_alone": 2.0, "w_opd": 0.0, "opd_top_k": top_k}
+        alone, taught = self.build(tiny, tmp_path, samples, **weights).advantages(samples)
+        assert set(alone) == {-2.0} and set(taught) == {-0.25}

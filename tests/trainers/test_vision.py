@@ -18,14 +18,15 @@ from tiny_vl import PAD, TinyVL
 from transformers import ProcessorMixin
 
 from clawrl_trl import pictures
-from clawrl_trl.credit import CreditedSample, LedgerSource, SampleBatch, TrainingSample, merge
+from clawrl_trl.credit import CreditedSample, LedgerSource, SampleBatch, TrainingSample
 from clawrl_trl.credit.ledger_source import training_sample
 from clawrl_trl.ledger import turns
 from clawrl_trl.ledger.schema import Sample, Turn, Verdict
+from clawrl_trl.policies.targets import choose_targets
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
 from clawrl_trl.trainers.micro_batch import CreditedBatch, MicroBatch
 from clawrl_trl.trainers.terms.divergence import compute_kl_to_base
-from clawrl_trl.trainers.vision import _open_picture, exclude_vision_modules
+from clawrl_trl.trainers.vision import _open_picture
 
 SIZES = {"red": (84, 56), "blue": (56, 112), "green": (140, 84)}
 ASKED: tuple[tuple[str, ...], ...] = (("red",), (), ("blue", "green"), ("green",))
@@ -153,7 +154,7 @@ def test_pictures_that_do_not_fit_are_not_trained(
     with caplog.at_level(logging.WARNING):
         batch = trainer.credit_batch(SampleBatch([first, *bad, text]))
     assert [row.sample.sample_id for row in batch.rows] == [first.sample_id, text.sample_id]
-    assert batch.left_out == ["larger", "torn", "more"]
+    assert list(batch.left_out) == ["larger", "torn", "more"]
     assert "the engine prepares them otherwise" in caplog.text and "can't be read" in caplog.text
     trainer.vision = None
     with caplog.at_level(logging.WARNING):
@@ -162,40 +163,28 @@ def test_pictures_that_do_not_fit_are_not_trained(
     assert "sees no pictures" in caplog.text
 
 
-def test_turns_that_show_the_same_pictures_are_one_sequence(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
+def test_a_later_turn_shows_the_pictures_of_earlier_ones_too(engine: TinyVL, rig: Rig, tmp_path: Path) -> None:
     first = samples(rig)[0]
     more = engine.tokenizer.encode("ok")
     vision = [engine.tokenizer.convert_tokens_to_ids(PAD)] * ((140 // 28) * (84 // 28))
     prompt = [*first.prompt_ids, *first.completion_ids, *more, *vision, *more]
     later = replace(first, sample_id="later", prompt_ids=np.array(prompt), images=(*first.images, png("green")))
 
-    def join_turns(*rows: TrainingSample) -> list[TrainingSample]:
-        return [
-            row.sample
-            for row in merge([CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in rows])
-        ]
-
-    (whole,) = join_turns(first, later)
-    assert whole.images == later.images
-    assert len(join_turns(first, replace(later, images=(_repainted(first.images[0]), png("green"))))) == 2
     trainer = trainer_of(engine, tmp_path, [first], gate_tokens=1)
-    assert trainer.vision.find_fault(whole) is None
-    apart = score_replies(trainer, [first, later])
-    together = score_replies(trainer, [whole])[0]
-    np.testing.assert_allclose(together[: len(apart[0])], apart[0], atol=1e-3)
-    np.testing.assert_allclose(together[-len(apart[1]) :], apart[1], atol=1e-3)
-    assert compute_kl_to_base(trainer, build_inputs(trainer, [whole])) == pytest.approx(0.0, abs=1e-6)
+    assert trainer.vision.find_fault(later) is None
+    together = score_replies(trainer, [first, later])
+    for sample, logps in zip((first, later), together, strict=True):
+        np.testing.assert_allclose(logps, score_replies(trainer, [sample])[0], atol=1e-3)
+    assert compute_kl_to_base(trainer, build_inputs(trainer, [first, later])) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_only_of_a_model_that_sees_something_is_left_out(engine: TinyVL, tiny: Path) -> None:
-    args, every = AsyncGRPOConfig(use_cpu=True), LoraConfig(target_modules="all-linear")
-    assert (
-        exclude_vision_modules(every, str(tiny), args) is every
-        and exclude_vision_modules(None, str(tiny), args) is None
-    )
-    assert exclude_vision_modules(every, engine.model, args).exclude_modules and not every.exclude_modules
+    every = LoraConfig(target_modules="all-linear")
+    assert choose_targets(every, str(tiny)) is every and choose_targets(None, str(tiny)) is None
+    adapted = choose_targets(every, engine.model)
+    assert adapted is not None and adapted.exclude_modules and not every.exclude_modules
     own = LoraConfig(target_modules="all-linear", exclude_modules=["q_proj"])
-    assert exclude_vision_modules(own, engine.model, args) is own
+    assert choose_targets(own, engine.model) is own
 
 
 def test_a_picture_is_shown_as_vllm_shows_it(engine: TinyVL) -> None:

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import torch
+from made_up import open_source
 from peft import LoraConfig
 
-from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger
-from clawrl_trl.ledger.schema import Sample
 from clawrl_trl.trainers import CombineConfig, CombineTrainer
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.micro_batch import MicroBatch
@@ -31,10 +30,6 @@ def main(tiny: Path, run: Path, ranks: int, top_k: int) -> None:
     torch.manual_seed(0)
     ledger = Ledger.open(run / "ledger.db")
 
-    def empty() -> bool:
-        with ledger.reader() as tx:
-            return tx.query(Sample).where(Sample.state.in_(["ready", "leased"])).count() == 0
-
     args = CombineConfig(
         output_dir=str(run),
         per_device_train_batch_size=STEP // ranks,
@@ -52,7 +47,7 @@ def main(tiny: Path, run: Path, ranks: int, top_k: int) -> None:
     trainer = Recording(
         model=str(tiny),
         args=args,
-        source=LedgerSource(ledger, poll_s=0.01, timeout_s=0.0, stop=empty),
+        source=open_source(ledger),
         peft_config=LoraConfig(r=4, target_modules="all-linear"),
     )
     trainer.train()

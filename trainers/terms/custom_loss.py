@@ -32,8 +32,10 @@ def apply_custom_loss(
     """
     share: float = inputs["row_share"]
     steps: int = trainer.current_gradient_accumulation_steps
-    # TRL's own loss is a share of the step's already, which is undone before the function sees it.
+    # TRL's own loss is a share of the step's already, which is undone before the function sees it; bnpo's is none yet.
     counted = share if share and trainer.loss_type not in ROW_MEAN_LOSSES else 1.0
+    if trainer.loss_type == "bnpo" and inputs["token_share"]:
+        counted /= inputs["token_share"]
 
     def default_loss(model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         return trainer.default_loss(model, inputs) * (steps / counted)

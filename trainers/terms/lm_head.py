@@ -35,6 +35,12 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if is_peft_model(model) else model
 
 
+def find_transforms(model: PreTrainedModel) -> list[str]:
+    """Names of the config entries by which a model's logits are more than hidden states times the head."""
+    config = model.config.get_text_config()
+    return [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
+
+
 class LMHead:
     """Turns hidden states into logits.
 
@@ -69,23 +75,22 @@ class ForwardPasses:
     """
 
     def __init__(self, model: PreTrainedModel, purpose: str) -> None:
-        config = model.config.get_text_config()
-        transforms = [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
-        if transforms:
+        if transforms := find_transforms(model):
             names = ", ".join(transforms)
             raise ValueError(f"{purpose} does not work with models that transform their logits ({names})")
         self._model = model
         self._look: Look | None = None
-        # In front of other hooks: those of `RowTemperatures` scale the hidden states to the rows' temperatures.
-        model.base_model.register_forward_hook(self._show, prepend=True)
 
     @contextmanager
     def watch(self, look: Look) -> Iterator[None]:
         """Call `look` in every forward pass inside the block."""
         self._look = look
+        # In front of other hooks: those of `RowTemperatures` scale the hidden states to the rows' temperatures.
+        hook = self._model.base_model.register_forward_hook(self._show, prepend=True)
         try:
             yield
         finally:
+            hook.remove()
             self._look = None
 
     def _show(self, module: torch.nn.Module, args: object, output: BaseModelOutput) -> None:

@@ -50,6 +50,11 @@ class RowTemperatures:
         finally:
             self.rows, self._scale = before
 
+    @property
+    def always_fuses(self) -> bool:
+        """True if the fused head can score rows of any temperatures."""
+        return self._scalable and not self._float64
+
     def can_fuse(self, rows: torch.Tensor) -> bool:
         """Return whether the fused head can score these rows."""
         return not self._float64 and (self._scalable or bool((rows == self.built_in).all()))

@@ -1,0 +1,108 @@
+"""Weights collected and given back in one process, and errors of processes that wait for others."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import Qwen3ForCausalLM
+
+from clawrl_trl.errors import UserError
+from clawrl_trl.trainers.checkpoint import FACTS, find_other_backend
+from clawrl_trl.trainers.parallel.weights import gather_weights, name_saved_weights, scatter_weights
+from clawrl_trl.trainers.process_group import explain_ended_process, run_on_main, share
+
+
+def load_model(tiny: Path) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM.from_pretrained(tiny)
+
+
+@pytest.fixture(params=[{}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["lora", "dora", "saved head"])
+def adapted(request: pytest.FixtureRequest, tiny: Path) -> PeftModel:
+    torch.manual_seed(0)
+    targets = ["q_proj", "down_proj"]
+    return get_peft_model(load_model(tiny), LoraConfig(r=4, target_modules=targets, **request.param))
+
+
+def test_an_adapter_comes_back_and_the_base_is_left_alone(adapted: PeftModel) -> None:
+    before = {name: parameter.detach().clone() for name, parameter in adapted.named_parameters()}
+    first = gather_weights(adapted, keep=True)
+    assert set(first) >= {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert not any("base_layer" in name for name in first)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(1.0)
+    assert all(torch.equal(first[name], before[name]) for name in first), "a copy, not a view"
+    scatter_weights(adapted, first.__getitem__)
+    for name, parameter in adapted.named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+def test_names_in_an_adapters_file_are_those_that_peft_writes(adapted: PeftModel, tmp_path: Path) -> None:
+    adapted.save_pretrained(tmp_path, save_embedding_layers=False)
+    saved, weights = load_file(tmp_path / "adapter_model.safetensors"), gather_weights(adapted, keep=True)
+    names = name_saved_weights(adapted)
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert names.keys() == trained
+    assert set(names.values()) == set(saved)
+    for name, key in names.items():
+        assert torch.equal(weights[name], saved[key])
+
+
+def test_what_was_collected_is_saved_like_the_model_itself(adapted: PeftModel, tmp_path: Path) -> None:
+    adapted.save_pretrained(tmp_path / "own", save_embedding_layers=False)
+    weights = gather_weights(adapted, keep=True)
+    adapted.save_pretrained(tmp_path / "collected", state_dict=weights, save_embedding_layers=False)
+    own, collected = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("own", "collected"))
+    assert own.keys() == collected.keys()
+    assert all(torch.equal(value, collected[name]) for name, value in own.items())
+
+
+def test_tied_weights_of_a_whole_model_are_one_tensor(tiny: Path, tmp_path: Path) -> None:
+    model = load_model(tiny)
+    weights = gather_weights(model, keep=True)
+    assert weights["lm_head.weight"] is weights["model.embed_tokens.weight"]
+    model.save_pretrained(tmp_path, state_dict=weights)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+
+
+def test_a_process_that_keeps_nothing_has_nothing(adapted: PeftModel) -> None:
+    assert gather_weights(adapted, keep=False) == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:1"),
+        torch.distributed.DistBackendError("NCCL communicator was aborted"),
+    ],
+)
+def test_an_error_of_communication_is_one_line(error: Exception) -> None:
+    with pytest.raises(UserError, match="Another process of this training has ended"), explain_ended_process():
+        raise error
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), explain_ended_process():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_one_process_waits_for_nobody() -> None:
+    assert share({"a": 1}) == {"a": 1}
+    assert run_on_main(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        run_on_main(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("facts", ['{"backend": "ddp"}', "{}", None])
+def test_states_of_this_backend_and_of_earlier_releases_are_read(tmp_path: Path, facts: str | None) -> None:
+    if facts is not None:
+        (tmp_path / FACTS).write_text(facts)
+    assert find_other_backend(tmp_path, "ddp") is None
+
+
+def test_a_state_of_another_backend_is_named(tmp_path: Path) -> None:
+    (tmp_path / FACTS).write_text('{"backend": "zero2, 2 processes"}')
+    assert find_other_backend(tmp_path, "ddp") == "it was written under zero2, 2 processes, this is ddp"

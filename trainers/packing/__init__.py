@@ -1,0 +1,1 @@
+"""Forward passes in which tokens that several samples share are computed once."""
