@@ -21,7 +21,7 @@ from typing import Any
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
-from clawrl_trl.engines.devices import narrow_trainer
+from clawrl_trl.engines.devices import set_allocator
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.runs.measured_run import MeasuredRun, print_table
@@ -33,6 +33,9 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.judge.custom import load_reward
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
+from clawrl_trl.script.memory import check_card, check_disk
+from clawrl_trl.script.outcome import check_versions, read_last_version
+from clawrl_trl.script.precision import require_bitsandbytes
 from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
 
 SHIPPED_TASKS = Path(__file__).parent / "tasks"
@@ -53,17 +56,21 @@ def make_practice_options(script: ScriptArguments, config: Any) -> PracticeOptio
     """
     assert script.env is not None
     get_environment(script.env)  # a wrong name is told before the task set that it would have
+    update_samples = config.step_batch_size * config.publish_steps
     return PracticeOptions.of_arguments(
         script,
         tasks=str(find_task_folder(script.tasks, script.env, SHIPPED_TASKS)),
         hints=script.find_hint_needs(),
         seed=config.seed,
-        update_samples=config.step_batch_size * config.publish_steps,
+        update_samples=update_samples,
+        lead=script.find_wave().find_lead(update_samples, config.max_staleness),
     )
 
 
-def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Callable[..., Any] | None:
+def check(script: ScriptArguments, config: Any, model: Any, settings: ServeSettings) -> Callable[..., Any] | None:
     """Load every callable the user brought, so that a mistake costs a line; returns the own loss."""
+    if model.load_in_4bit:
+        require_bitsandbytes()
     if script.persona is not None:
         load_persona(script.persona)
     if script.env not in (None, CHAT):
@@ -84,6 +91,17 @@ def check(script: ScriptArguments, config: Any, settings: ServeSettings) -> Call
     if script.custom_loss_function_path is None:
         return None
     return load_callable(script.custom_loss_function_path, parameters=["trainer", "model", "inputs", "default_loss"])
+
+
+def report_room(config: Any, model: Any, settings: ServeSettings) -> None:
+    """Say where memory or disk are short, before anything is started, and what a named model will keep on the disk."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    disk = check_disk(config, model, settings)
+    findings = check_card(config, model, settings)
+    for finding in [*findings, *([disk] if disk.status != "ok" or model.model_name_or_path else [])]:
+        remedy = f": {finding.fix}" if finding.fix else ""
+        print(f"{finding.name}: {finding.detail}{remedy}.", file=sys.stderr, flush=True)
 
 
 def make_trainer(
@@ -133,6 +151,7 @@ def train_live(trainer: Any, base_url: str) -> None:
     print(f"Training on the chats at {base_url}; Ctrl-C stops.", flush=True)
     os.nice(NICE)
     trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    trainer.save_model(trainer.args.output_dir)
 
 
 def train_measured(trainer: Any, run: MeasuredRun[Any, Any], method: str) -> None:
@@ -143,6 +162,8 @@ def train_measured(trainer: Any, run: MeasuredRun[Any, Any], method: str) -> Non
         source.stop = lambda: interrupted() or run.is_over(source.ledger, trainer.needs)
         os.nice(NICE)
         trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    # All processes save together, so before this one evaluates alone.
+    trainer.save_model(trainer.args.output_dir)
     if interrupted():
         played, _, _ = run.describe_progress(run.read_rows())
         print(f"Interrupted after {played} {run.title}; the same command goes on from there.")
@@ -162,10 +183,11 @@ def make_measured_run(
 
 def main() -> int:
     """Run the script."""
+    set_allocator()
     script, config, model, settings = parse(sys.argv[1:])
     preset = f"preset {script.preset}" if script.preset else "no preset"
-    narrow_trainer(settings)
-    loss = check(script, config, settings)
+    loss = check(script, config, model, settings)
+    report_room(config, model, settings)
     stop = stop_on_signals()
 
     from accelerate import PartialState
@@ -174,10 +196,11 @@ def main() -> int:
 
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
-    from clawrl_trl.serving.connection import describe_connection
-    from clawrl_trl.trainers.process_group import leave_process_group
+    from clawrl_trl.serving.connection import describe_connection, describe_exam
+    from clawrl_trl.trainers.process_group import leave_process_group, wait_for_all
 
     state = PartialState()
+    wait_for_all()  # while no process has anything else to do: this makes the group that they will wait in
     with take_foreground(), ExitStack() as stack:
         base_url = ""
         if state.is_main_process:
@@ -186,19 +209,24 @@ def main() -> int:
                 gateway = attach_or_serve(settings, lambda line: status.update(escape(line)))
                 base_url = stack.enter_context(gateway)["base_url"]
             print(describe_connection(settings, base_url), flush=True)
+            if exam := describe_exam(RunFolder(settings.run)):
+                print(exam, flush=True)
             print(f"Training by {script.method} with {preset}; 'clawrl presets' lists what there is.", flush=True)
-        state.wait_for_everyone()
+        wait_for_all()
         ledger = Ledger.open(settings.ledger_url or RunFolder(settings.run).ledger)
-        source = LedgerSource(ledger, stop=stop.is_set)
+        source, before = LedgerSource(ledger, stop=stop.is_set), read_last_version(ledger)
         trainer = make_trainer(script, config, model, settings, source, loss)
         if (script.persona is None and script.env is None) or not state.is_main_process:
             train_live(trainer, base_url)
         else:
             train_measured(trainer, make_measured_run(script, config, settings, base_url), script.method)
-        trainer.save_model(config.output_dir)
-        print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
+        wait_for_all()
+        if state.is_main_process:
+            print(f"Policy version {trainer.policy_version}; adapter, policies and ledger are in {config.output_dir}.")
     del trainer
     leave_process_group()
+    if state.is_main_process and (line := check_versions(ledger, before)):
+        print(line)
     return 0
 
 

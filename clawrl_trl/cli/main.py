@@ -26,7 +26,8 @@ from clawrl_trl.config.presets import list_presets, load_preset
 from clawrl_trl.config.serving import DEFAULT_RUN, ServeSettings
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.hub.command import add_arguments as add_push_arguments
-from clawrl_trl.ledger import Ledger, policies, turns
+from clawrl_trl.ledger import Ledger, history, policies, turns
+from clawrl_trl.policies import pin_version
 from clawrl_trl.run import RunFolder
 from clawrl_trl.visible_text import encode_json
 
@@ -75,11 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     add("explain", _explain, "say why each turn of a session was filed and trained as it was").add_argument("session")
     forget = add("forget", _forget, "erase a session with its turns, feedback and samples")
     forget.add_argument("session")
+    add("compact", _compact, "store what turns of an older release repeat once a session")
     add("import", _import, "read hand-written conversations into the ledger").add_argument("file", type=Path)
     presets = commands.add_parser("presets", help="list the presets of a training script")
     presets.add_argument("--json", action="store_true", help="print JSON")
     presets.set_defaults(action=_presets)
-    add("policies", _policies, "list the policy versions of a run")
+    versions = add("policies", _policies, "list the policy versions of a run")
+    versions.add_argument("--pin", type=int, metavar="N", help="never prune the weights of version N")
+    versions.add_argument("--unpin", type=int, metavar="N", help="let version N be pruned again")
     add_push_arguments(add("push", _push, "publish a policy on the Hugging Face Hub, and nothing else of the run"))
     rollback = add("rollback", _rollback, "serve an earlier policy version again")
     rollback.add_argument("--to", type=int, default=None, help="version (default: the one served before)")
@@ -103,6 +107,11 @@ def _env_server(argv: Sequence[str]) -> int:
 
 
 def _doctor(argv: Sequence[str]) -> int:
+    if any(word.split("=")[0] == "--gpu_memory_gb" for word in argv):
+        from clawrl_trl.cli.card_command import run_card_command
+
+        return run_card_command(argv)
+
     from clawrl_trl.doctor.command import run_doctor
 
     return run_doctor(argv)
@@ -260,6 +269,12 @@ def _forget(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compact(arguments: argparse.Namespace) -> int:
+    ledger = open_ledger(arguments.run)
+    _report(arguments, {"converted_turns": history.compact(ledger)})
+    return 0
+
+
 def _import(arguments: argparse.Namespace) -> int:
     from clawrl_trl.cli.importing import import_file
 
@@ -269,7 +284,10 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def _policies(arguments: argparse.Namespace) -> int:
     ledger = open_ledger(arguments.run)
-    names = ("version", "parent", "kind", "state", "reason", "path", "sha256", "metrics", "created_at")
+    for version, pinned in ((arguments.pin, True), (arguments.unpin, False)):
+        if version is not None:
+            pin_version(ledger, version, pinned)
+    names = ("version", "parent", "kind", "state", "reason", "pinned", "path", "sha256", "metrics", "created_at")
     with ledger.reader() as tx:
         rows = [{name: getattr(policy, name) for name in names} for policy in policies.all(tx)]
     if arguments.json:
@@ -281,11 +299,12 @@ def _policies(arguments: argparse.Namespace) -> int:
             "created": _format_time(row["created_at"]),
             "parent": _or_dash(row["parent"]),
             "reason": _or_dash(row["reason"]),
+            "pinned": "yes" if row["pinned"] else "-",
         }
         for row in rows
     ]
     Printer().print_table(
-        ("version", "parent", "kind", "state", "created", "reason"), cells, {"created": "created_at"}
+        ("version", "parent", "kind", "state", "created", "pinned", "reason"), cells, {"created": "created_at"}
     )
     return 0
 

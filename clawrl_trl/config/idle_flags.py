@@ -5,6 +5,12 @@ come from the engine that serves the run, and samples from its ledger. A trainin
 out of `--help`.
 """
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from clawrl_trl.errors import UserError
+
 _GENERATION = "the trainer generates nothing, the engine that serves the run does"
 _ENGINE = "it is for TRL's own vLLM; the engine that serves the run is named by --engine, and takes --vllm_args"
 _CORRECTION = "it corrects the samples of TRL's own vLLM; see --importance_sampling"
@@ -23,7 +29,9 @@ _IDLE = (
     (_GENERATION, "ds3_gather_for_generation max_tool_calling_iterations mask_truncated_completions"),
     (_GENERATION, "use_transformers_continuous_batching transformers_continuous_batching_config"),
     (_GENERATION, "use_transformers_paged"),
-    (_ENGINE, "use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex"),
+    (f"TRL would start a second vLLM in the trainer's process; {_ENGINE}", "use_vllm"),
+    ("an engine that sleeps answers no chat; it is for TRL's own vLLM", "vllm_enable_sleep_mode"),
+    (_ENGINE, "vllm_mode vllm_model_impl vllm_structured_outputs_regex"),
     (_ENGINE, "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port"),
     (f"{_ENGINE}; see --max_model_len", "vllm_max_model_length"),
     (_CORRECTION, "vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_cap"),
@@ -54,3 +62,17 @@ LOSS_FLAGS = {
     **dict.fromkeys(("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"), "vespo"),
 }
 """Flags that one `--loss_type` of TRL reads and no other."""
+
+
+def refuse_idle(values: Mapping[str, Any], reasons: Mapping[str, str], kinds: list[type]) -> None:
+    """Reject values of flags without effect, unless they are the defaults.
+
+    Raises:
+        UserError: For the first of them.
+    """
+    for each in (each for kind in kinds for each in fields(kind)):
+        if each.name in values and each.name in reasons:
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            # A file may spell out what is the default anyway: that misleads nobody.
+            if values[each.name] != default:
+                raise UserError(f"--{each.name} has no effect here: {reasons[each.name]}.")

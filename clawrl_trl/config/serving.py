@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clawrl_trl.config.serving_arguments import ServingArguments, declare
+from clawrl_trl.config.serving_arguments import DTYPES, ServingArguments, declare
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import strip_password
 from clawrl_trl.run import make_private, write_private
@@ -50,7 +50,11 @@ class ServeSettings(ServingArguments):
         None,
         "Sampling temperature of requests that set none. Default: 1, with the bundled model 0.9.",
     )
-    dtype: str = declare("dtype", "float32", "Computing type of the embedded engine: float32 or bfloat16.")
+    dtype: str = declare(
+        "dtype",
+        "float32",
+        "Computing type of the embedded engine: float32, bfloat16, float16 or auto (bfloat16 on a GPU, else float32).",
+    )
     max_staleness: int = declare(
         "max_staleness",
         4,
@@ -65,8 +69,8 @@ class ServeSettings(ServingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dtype not in ("float32", "bfloat16"):
-            raise UserError(f"--dtype {self.dtype!r} is unknown: use float32 or bfloat16.")
+        if self.dtype not in DTYPES:
+            raise UserError(f"--dtype {self.dtype!r} is unknown: use {', '.join(DTYPES)}.")
         if self.temperature is not None and not 0 < self.temperature <= 2:
             raise UserError(f"--temperature {self.temperature} is out of range: use a value above 0, up to 2.")
         self._check_devices()

@@ -33,10 +33,12 @@ ENVIRONMENT = {
 """Environment variables that stand in for a setting's default, first one set wins."""
 
 JUDGES_OF_OURS = ("rules", "llm", "auto")
+CHAT_JUDGE, PRACTICE_JUDGE = "auto", "rules"
+"""Default judges of chats and of practice (`--env`), whose episodes have outcomes for scores."""
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-VLLM_DTYPES = ("auto", "bfloat16", "float16", "float32")
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 AT_LEAST = {
     "max_model_len": 1,
     "max_running": 1,
@@ -153,9 +155,9 @@ class ServingArguments:
     )
     judge: str = declare(
         "judge",
-        "rules",
-        "Judge: 'rules' (no model), 'llm', 'auto' (words by the model where it passes an exam, else by the rules), "
-        "'off', or the name of one that an installed package adds.",
+        CHAT_JUDGE,
+        "Judge: 'auto' (words by the model where it passes an exam, else by the rules), 'rules' (no model), 'llm', "
+        "'off', or the name of one that an installed package adds. Default with --env: rules.",
     )
     judge_url: str | None = declare("judge_url", None, "OpenAI-compatible URL of the llm judge. Default: the engine.")
     judge_model: str | None = declare("judge_model", None, "Model of the llm judge. Default: the engine's base model.")
@@ -206,6 +208,11 @@ class ServingArguments:
         "in the run folder.",
     )
 
+    @property
+    def is_remote(self) -> bool:
+        """True if the engine is somebody else's: reached by a URL, not started for the run."""
+        return self.engine.startswith(("http://", "https://"))
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UserError(f"--port {self.port} is no port number: use 0 (any free port) to 65535.")
@@ -216,7 +223,7 @@ class ServingArguments:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.hint_choice not in HINT_CHOICES:
             raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")
-        if self.engine not in ("transformers", "vllm") and not self.engine.startswith(("http://", "https://")):
+        if self.engine not in ("transformers", "vllm") and not self.is_remote:
             raise UserError(f"--engine {self.engine!r} is unknown: use transformers, vllm or an http:// URL.")
         # A URL of settings.json has no password: it is in the environment alone.
         self.ledger_url = add_known_password(self.ledger_url)
@@ -233,8 +240,8 @@ class ServingArguments:
                 raise UserError(f"--allowed_origins: {origin!r} is no origin: write one as in http://localhost:3000.")
         if strange := [name for name in self.media_domains if not _DOMAIN.fullmatch(name)]:
             raise UserError(f"--allowed_media_domains: {strange[0]!r} is no domain: write it as in example.org.")
-        if self.vllm_dtype not in VLLM_DTYPES:
-            raise UserError(f"--vllm_dtype {self.vllm_dtype!r} is unknown: use {', '.join(VLLM_DTYPES)}.")
+        if self.vllm_dtype not in DTYPES:
+            raise UserError(f"--vllm_dtype {self.vllm_dtype!r} is unknown: use {', '.join(DTYPES)}.")
         check_ranges(vars(self), AT_LEAST, AT_MOST, ABOVE_ZERO)
 
     @property

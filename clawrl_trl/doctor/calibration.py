@@ -5,53 +5,25 @@ for change, moving on, tool results, and next messages that tell nothing. Report
 wrong signs (the costly ones: they train the opposite), and where the judge's threshold lies on this set.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.target import Target
+from clawrl_trl.judge.evaluation.cases import JudgeCase, read_cases
+from clawrl_trl.judge.evaluation.outcomes import make_outcome
+from clawrl_trl.judge.evaluation.summary import summarise
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.llm_judge import LLMJudge
-from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeUnavailable
-from clawrl_trl.messages import Json
+from clawrl_trl.judge.turn import Judge, Judgement, JudgeUnavailable
 
-CASES = Path(__file__).with_name("cases.json")
+CASES = Path(__file__).with_name("cases.jsonl")
 VOTED = 8
 """Cases put to a language model, every third of the set: a vote takes seconds on a processor."""
 GOOD, TOLERABLE = 0.8, 0.1
-"""Least share judged right and largest share judged the wrong way round of a judge to rely on."""
+"""Least share right of the decided, and largest share of wrong signs, of a judge to rely on."""
 OTHER_JUDGES = "use --judge rules, a larger --judge_model, or an own reward (--custom_rm_path)"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One labelled turn."""
-
-    turn: JudgedTurn
-    label: int
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Shares of the cases, and the judgements they were counted from."""
-
-    accuracy: float
-    abstained: float
-    wrong: float
-    judgements: Sequence[Judgement]
-
-    @classmethod
-    def of(cls, cases: Sequence[Case], judgements: Sequence[Judgement]) -> "Tally":
-        """An abstention counts as 0: right where nothing was to be told."""
-        pairs = [(case.label, judgement.score or 0) for case, judgement in zip(cases, judgements, strict=True)]
-        return cls(
-            accuracy=sum(label == score for label, score in pairs) / len(pairs),
-            abstained=sum(score == 0 for _, score in pairs) / len(pairs),
-            wrong=sum(label * score < 0 for label, score in pairs) / len(pairs),
-            judgements=judgements,
-        )
 
 
 async def check_rules_judge(target: Target) -> Finding:
@@ -60,10 +32,10 @@ async def check_rules_judge(target: Target) -> Finding:
     from clawrl_trl.judge.rules import RulesJudge
 
     cases = load_cases()
-    tally = await _judge_all(RulesJudge(), cases)
-    low, high = find_best_margins(cases, tally.judgements)
+    judgements = await _judge_all(RulesJudge(), cases)
+    low, high = find_best_margins(cases, judgements)
     threshold = f"threshold {MARGIN:g}, best on this set {low:.2f} to {high:.2f}"
-    return _make_finding("rules judge", tally, len(cases), threshold)
+    return _make_finding("rules judge", cases, judgements, threshold)
 
 
 async def check_llm_judge(target: Target) -> Finding:
@@ -86,12 +58,12 @@ async def check_llm_judge(target: Target) -> Finding:
     )
     cases = load_cases()[::3][:VOTED]
     try:
-        tally = await _judge_all(judge, cases)
+        judgements = await _judge_all(judge, cases)
     except JudgeUnavailable as error:
         return Finding("llm judge", "fail", error.reason, "raise --judge_timeout, or use --judge rules")
-    votes = [vote for judgement in tally.judgements for vote in judgement.votes]
+    votes = [vote for judgement in judgements for vote in judgement.votes]
     valid = sum(vote["score"] is not None for vote in votes)
-    return _make_finding("llm judge", tally, len(cases), f"{valid} of {len(votes)} votes valid")
+    return _make_finding("llm judge", cases, judgements, f"{valid} of {len(votes)} votes valid")
 
 
 async def check_judge_exam(target: Target) -> Finding:
@@ -102,27 +74,31 @@ async def check_judge_exam(target: Target) -> Finding:
         raise Skip(f"not asked for (--judge {target.settings.judge})")
     result = ExamRecord(target.run.path).find_newest()
     if result is None:
-        raise Skip("not sat yet: 'clawrl serve --judge auto' sits it at its first start")
-    detail = f"{result.describe()} (exam of {result.name_day()})"
-    if result.failure:
+        raise Skip("not sat yet: 'clawrl serve' sits it at its first start")
+    detail = result.describe_dated()
+    if result.failure and not result.no_exam:
         return Finding("judge's exam", "warn", detail, "use a larger --judge_model, or --judge rules")
     return Finding("judge's exam", "ok", detail)
 
 
-async def _judge_all(judge: Judge, cases: Sequence[Case]) -> Tally:
-    return Tally.of(cases, [await judge.judge(case.turn) for case in cases])
+async def _judge_all(judge: Judge, cases: Sequence[JudgeCase]) -> list[Judgement]:
+    return [await judge.judge(case.turn) for case in cases]
 
 
-def _make_finding(name: str, tally: Tally, count: int, more: str) -> Finding:
-    shares = f"{tally.accuracy:.0%} right, {tally.abstained:.0%} abstained, {tally.wrong:.0%} wrong sign"
-    detail = f"{shares} on {count} labelled turns; {more}"
-    if tally.accuracy >= GOOD and tally.wrong <= TOLERABLE:
+def _make_finding(name: str, cases: Sequence[JudgeCase], judgements: Sequence[Judgement], more: str) -> Finding:
+    pairs = zip(cases, judgements, strict=True)
+    summary = summarise((case, make_outcome(case, judgement)) for case, judgement in pairs)
+    right, wrong, abstained = (share.value or 0.0 for share in (summary.right, summary.wrong_sign, summary.abstained))
+    shares = f"{right:.0%} of the decided right, {abstained:.0%} abstained, {wrong:.0%} wrong sign"
+    detail = f"{shares} on {len(cases)} labelled turns; {more}"
+    if right >= GOOD and wrong <= TOLERABLE:
         return Finding(name, "ok", detail)
-    # More wrong signs than right ones train the opposite of what people ask for.
-    return Finding(name, "fail" if tally.wrong > tally.accuracy else "warn", detail, OTHER_JUDGES)
+    # More wrong signs than right scores train the opposite of what people ask for.
+    is_opposite = summary.wrong_sign.count > summary.right.count
+    return Finding(name, "fail" if is_opposite else "warn", detail, OTHER_JUDGES)
 
 
-def find_best_margins(cases: Sequence[Case], judgements: Sequence[Judgement]) -> tuple[float, float]:
+def find_best_margins(cases: Sequence[JudgeCase], judgements: Sequence[Judgement]) -> tuple[float, float]:
     """Find the range of margins between P(+1) and P(-1) that would do best on these cases.
 
     A right sign counts 1, a wrong one -1, an abstention 0. Only turns decided by words have a margin.
@@ -151,24 +127,7 @@ def _margin(judgement: Judgement) -> float | None:
     return float(plus - minus) if max(minus, plus) > zero else None
 
 
-def load_cases() -> list[Case]:
+@lru_cache(maxsize=1)
+def load_cases() -> tuple[JudgeCase, ...]:
     """Load the labelled set."""
-    rows: list[Json] = json.loads(CASES.read_text(encoding="utf-8"))
-    return [_make_case(number, row) for number, row in enumerate(rows)]
-
-
-def _make_case(number: int, row: Json) -> Case:
-    source = row.get("from", "owner")
-    message = {"role": "tool" if source == "tool" else "user", "content": row["next"]}
-    turn = JudgedTurn(
-        turn_id=f"doctor-{number}",
-        session_id="doctor",
-        messages=({"role": "user", "content": row["request"]},),
-        tools=None,
-        response={"role": "assistant", "content": row["reply"]},
-        next_state=(message,),
-        next_state_provenance=(source,),
-        feedback=(),
-        policy_version=0,
-    )
-    return Case(turn, row["label"])
+    return tuple(read_cases([CASES]))

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clawrl_trl.config.flags import read_flags
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.doctor import adapters, calibration, logprobs, machine, sampling, template, tokens
+from clawrl_trl.doctor import adapters, calibration, logprobs, machine, mismatch, sampling, template, tokens
 from clawrl_trl.doctor.finding import Finding, Skip, exit_code
 from clawrl_trl.doctor.report import ReportPage, format_json
 from clawrl_trl.doctor.target import Target
@@ -65,6 +65,7 @@ ENGINE_CHECKS = (
     Check("Engine", "log-probs at T=0.5", logprobs.check_at_temperature_half),
     Check("Engine", "prompt log-probs", logprobs.check_prompt_logprobs),
     Check("Engine", "adapters", adapters.check_adapters),
+    Check("Engine", mismatch.NAME, mismatch.check_run_logprobs),
     Check("Model", "generation config", sampling.check_generation_config),
     Check("Model", "prefix, plain", template.check_plain_text),
     Check("Model", "prefix, tool calls", template.check_tool_calls),

@@ -7,7 +7,8 @@ machine at hand.
 
 Sources of the terms: AdamW keeps two moments a trained parameter (Loshchilov and Hutter, arXiv:1711.05101); QLoRA
 keeps 4-bit weights with one float32 scale per block of 64 (Dettmers et al., arXiv:2305.14314); with recomputation a
-layer's input is kept and one layer's inside at a time (Chen et al., arXiv:1604.06174).
+layer's input is kept and one layer's inside at a time (Chen et al., arXiv:1604.06174). A layer's inside and the head's
+part were counted on tensors without content; `benchmarks/memory.py` holds them against a pass that is computed.
 """
 
 from collections.abc import Mapping
@@ -19,13 +20,21 @@ if TYPE_CHECKING:
     import torch
 
 GIB = 2**30
-BYTES = {"float32": 4.0, "bfloat16": 2.0, "4bit": 0.5 + 4 / 64}
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "4bit": 0.5 + 4 / 64}
 """Bytes a parameter of a linear layer takes."""
 USABLE = 0.95
 """Share of a card that programs get: drivers and fragments take the rest."""
 LEAST_CACHE = 16_384
 """Tokens of KV cache below which a colocated engine is called too small: four conversations of 4,096 tokens."""
 CARDS = (8, 16, 24, 48, 80)
+ENGINE_OVERHEAD = 1.5 * GIB
+"""Bytes of an engine's CUDA context, workspace and graphs."""
+GRAPHS = 0.7 * GIB
+"""Bytes of vLLM's CUDA graphs, a part of them that `--enforce-eager` does without."""
+HEAD_POSITIONS = 256
+"""Positions whose logits the trainer holds at a time."""
+HEAD_BYTES = 25
+"""Bytes for each of them at the peak: the exact KL has the logits of policy and base and temporaries, all float32."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,9 @@ class Shape:
         adapter_width: Sum of inputs and outputs over these linear layers; times the rank, an adapter's parameters.
         layers: Number of layers.
         hidden: Width of the residual stream.
-        inside: Numbers a token keeps inside one layer for the backward pass.
+        kept: Bytes that one layer keeps of a token for the backward pass, by the type of the base.
+        passing: Bytes a token takes beside them while the layer's backward pass runs.
+        vocab: Size of the vocabulary.
         kv_width: Numbers a token has in one layer's key cache; as many in its value cache.
     """
 
@@ -47,7 +58,9 @@ class Shape:
     adapter_width: int
     layers: int
     hidden: int
-    inside: int
+    kept: Mapping[str, int]
+    passing: Mapping[str, int]
+    vocab: int
     kv_width: int
 
     @property
@@ -70,6 +83,7 @@ class Shape:
     ) -> "Shape":
         """A dense decoder of Qwen3's kind: gated MLP, grouped queries, normed queries and keys, no biases."""
         queries, keys = heads * head_dim, kv_heads * head_dim
+        kept, passing = _count_layer_bytes(hidden, intermediate, queries + keys)
         matrices = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
         matrices += [(hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
         # Two norms a layer, those of its queries and keys (Qwen3's own), and one at the end.
@@ -80,7 +94,9 @@ class Shape:
             adapter_width=layers * sum(a + b for a, b in matrices),
             layers=layers,
             hidden=hidden,
-            inside=_inside(hidden, intermediate, queries, keys),
+            kept=kept,
+            passing=passing,
+            vocab=vocab,
             kv_width=keys,
         )
 
@@ -112,6 +128,7 @@ class Shape:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         keys = (getattr(config, "num_key_value_heads", None) or heads) * head_dim
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        kept, passing = _count_layer_bytes(config.hidden_size, inner, heads * head_dim + keys)
         weights = sum(module.weight.numel() for module in linear)
         return cls(
             linear=weights,
@@ -119,7 +136,9 @@ class Shape:
             adapter_width=sum(module.in_features + module.out_features for module in linear),
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
-            inside=_inside(config.hidden_size, inner, heads * head_dim, keys),
+            kept=kept,
+            passing=passing,
+            vocab=config.vocab_size,
             kv_width=keys,
         )
 
@@ -132,9 +151,17 @@ class Shape:
         return rank * self.adapter_width
 
 
-def _inside(hidden: int, intermediate: int, queries: int, keys: int) -> int:
-    """Numbers a token keeps inside a layer: what norms, projections, attention and the gated MLP need again."""
-    return 6 * hidden + 4 * queries + 4 * keys + 4 * intermediate
+def _count_layer_bytes(hidden: int, intermediate: int, attention: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes a token takes in one layer, by the type of the base: what is kept, and what passes through it."""
+    # Norms, rotations, projections and a gated MLP; norms and rotations are float32 whatever the base is, so half the
+    # width isn't half the bytes. Counted at three shapes of Qwen3, with LoRA on every linear layer.
+    kept, passing = 12 * hidden + 8 * attention + 8 * intermediate, 6 * hidden + 4 * intermediate
+    wide_kept, wide_passing = 16 * hidden + 12 * attention + 16 * intermediate, 4 * hidden + 8 * intermediate
+    narrow = ("bfloat16", "float16", "4bit")
+    return {"float32": wide_kept, **dict.fromkeys(narrow, kept)}, {
+        "float32": wide_passing,
+        **dict.fromkeys(narrow, passing),
+    }
 
 
 @dataclass(frozen=True)
@@ -160,7 +187,7 @@ class Plan:
     slots: int = 6
     micro_tokens: int = 4096
     checkpointing: bool = True
-    engine_overhead: float = 1.5 * GIB
+    engine_overhead: float = ENGINE_OVERHEAD
     trainer_overhead: float = 1.0 * GIB
 
 
@@ -216,15 +243,19 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
 
 
 def estimate_activations(shape: Shape, plan: Plan) -> float:
-    """Estimate the bytes kept between forward and backward pass of one micro-batch.
+    """Estimate the bytes that one micro-batch holds at its peak, beside the gradients of what is trained.
 
-    The head's logits are not among them: TRL's trainers compute them in chunks.
+    Without recomputation that is what all layers keep; with it each layer's input and what one layer keeps. On top
+    comes the backward pass of a layer or that of the head, which is over before the first layer's begins.
     """
-    wide = 4.0 if plan.trainer == "float32" or plan.method == "full" else 2.0
-    inputs = shape.layers * shape.hidden
-    # With recomputation the inside of one layer is there at a time.
-    inside = shape.inside * (1 if plan.checkpointing else shape.layers)
-    return plan.micro_tokens * (inputs + inside) * wide
+    base = "float32" if plan.method == "full" else plan.trainer
+    tokens = plan.micro_tokens
+    kept, passing = float(tokens * shape.kept[base]), float(tokens * shape.passing[base])
+    head = float(min(tokens, HEAD_POSITIONS) * shape.vocab * HEAD_BYTES)
+    if not plan.checkpointing:
+        return shape.layers * kept + max(passing, head)
+    inputs = tokens * shape.layers * shape.hidden * (4.0 if base == "float32" else 2.0)
+    return inputs + max(kept + passing, head)
 
 
 QWEN3: dict[str, Shape] = {

@@ -12,6 +12,7 @@ from typing import Any
 
 from clawrl_trl.doctor.finding import Skip
 from clawrl_trl.doctor.memory import GIB, Shape
+from clawrl_trl.policies.targets import list_layers_beside_experts
 
 NOTICEABLE = 0.5
 """Mean change of a log-prob, in nats, that a made-up adapter must cause: far above any rounding."""
@@ -30,6 +31,7 @@ class Reference:
     def __init__(self, model: Any, dtype: str) -> None:
         self.dtype = dtype
         self._model = model.eval()
+        self._targets = list_layers_beside_experts(self._model) or "all-linear"
         self._adapted = False
 
     @classmethod
@@ -85,6 +87,21 @@ class Reference:
         self._model.set_adapter(adapter)
         return nullcontext()
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter from its folder, unless one of this name is there already.
+
+        Args:
+            name: Its name here.
+            folder: What PEFT saved.
+        """
+        from peft import PeftModel
+
+        if not self._adapted:
+            self._model = PeftModel.from_pretrained(self._model, str(folder), adapter_name=name).eval()
+            self._adapted = True
+        elif name not in self._model.peft_config:
+            self._model.load_adapter(str(folder), adapter_name=name)
+
     def make_adapter(
         self, name: str, folder: Path, seed: int, prompt: Sequence[int], completion: Sequence[int]
     ) -> Path:
@@ -109,7 +126,7 @@ class Reference:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             # PEFT's own initialisation leaves B at 0: such an adapter would change nothing.
-            config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+            config = LoraConfig(r=4, lora_alpha=8, target_modules=self._targets, init_lora_weights=False)
             if self._adapted:
                 self._model.add_adapter(name, config)
             else:

@@ -17,6 +17,7 @@ from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.replies import request_chat, request_json
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.launch import model_path
+from clawrl_trl.engines.precision import resolve_dtype
 from clawrl_trl.engines.vllm.server import is_cpu_build
 from clawrl_trl.gateway.capture import Choice
 from clawrl_trl.messages import Json
@@ -45,7 +46,7 @@ class Target:
     @property
     def is_remote(self) -> bool:
         """True if the engine is somebody else's: reached by a URL, not started for the run."""
-        return self.settings.engine.startswith(("http://", "https://"))
+        return self.settings.is_remote
 
     @property
     def run(self) -> RunFolder:
@@ -128,7 +129,7 @@ class Target:
     def is_coarse(self) -> bool:
         """True if the engine computes in bfloat16 (or something unknown), so that log-probs agree to rounding only."""
         if self.settings.engine == "transformers":
-            return self.settings.dtype != "float32"
+            return resolve_dtype(self.settings.dtype) != "float32"
         wide = self.settings.vllm_dtype == "float32" or (self.settings.vllm_dtype == "auto" and is_cpu_build())
         return self.is_remote or not wide
 

@@ -1,6 +1,6 @@
 """Checks that a longer conversation begins with exactly the tokens of the shorter one.
 
-When it does, the turns of a conversation can be trained as one sequence (`--merge_turns`) and the engine's prefix
+When it does, the turns of a conversation share their tokens in training (`--packing trie`) and the engine's prefix
 cache holds. Templates that rewrite what was said before, by dropping an earlier turn's thinking for example, break
 it. Nothing is wrong then: each turn is trained with the prompt it was sampled under. It costs computing.
 """
@@ -18,7 +18,7 @@ from clawrl_trl.messages import Json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-APART = "leave --merge_turns off: turns are trained one by one, each under its own prompt"
+APART = "nothing to do: turns are trained each under its own prompt, and share fewer tokens under --packing trie"
 
 CALL: Json = {
     "id": "call_1",
@@ -179,7 +179,7 @@ def count_common(first: Sequence[int], second: Sequence[int]) -> int:
 def _make_finding(name: str, shared: int, total: int, forms: str) -> Finding:
     if shared == total:
         return Finding(
-            name, "ok", f"all {total} tokens stay when the conversation goes on{forms}: turns can be merged"
+            name, "ok", f"all {total} tokens stay when the conversation goes on{forms}: turns share their tokens"
         )
-    detail = f"{shared} of {total} tokens stay when the conversation goes on{forms}: turns can't be merged"
+    detail = f"{shared} of {total} tokens stay when the conversation goes on{forms}: turns share fewer tokens"
     return Finding(name, "warn", detail, APART)

@@ -1,6 +1,6 @@
 """The judge's calibration: what it counts, and what it says of a bad judge."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from doctor_rig import run_one_check
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import calibration
-from clawrl_trl.doctor.calibration import Case, Tally, find_best_margins
+from clawrl_trl.doctor.calibration import find_best_margins
 from clawrl_trl.doctor.command import ENGINE_CHECKS, run_check
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.judge.exam.record import ExamRecord
@@ -19,13 +19,9 @@ from clawrl_trl.judge.turn import JudgedTurn, Judgement
 CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 
-def _make_judgements(scores: Sequence[float | None]) -> list[Judgement]:
-    return [Judgement("test", score) for score in scores]
-
-
 async def test_the_shipped_rules_pass() -> None:
     (finding,) = await run_one_check(CHECKS["rules judge"], None)
-    assert finding.status == "ok" and "threshold 0.3" in finding.detail
+    assert finding.status == "ok" and "threshold 0.4" in finding.detail
 
 
 async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +44,7 @@ async def test_a_judge_that_never_decides_is_warned_of(monkeypatch: pytest.Monke
 
 async def test_the_llm_judge_is_not_asked_unless_set() -> None:
     (finding,) = await run_one_check(CHECKS["llm judge"], None)
-    assert finding.status == "skipped" and "--judge rules" in finding.detail
+    assert finding.status == "skipped" and "--judge auto" in finding.detail
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(0, "ok"), (20, "warn")])
@@ -64,26 +60,27 @@ async def test_the_stored_exam_is_shown_and_not_sat(tmp_path: Path, wrong: int, 
     assert told in finding.detail and bool(finding.fix) == (status == "warn")
 
 
-async def test_no_exam_is_looked_for_with_another_judge() -> None:
-    (finding,) = await run_one_check(CHECKS["judge's exam"], None)
+async def test_a_model_that_sat_none_is_no_reason_to_warn(tmp_path: Path) -> None:
+    ExamRecord(tmp_path).store(ExamResult.without_exam("k", "the bundled model", "sits no exam"))
+    (finding,) = await run_check(CHECKS["judge's exam"], Target(ServeSettings(run=str(tmp_path))))
+    assert finding.status == "ok"
+    assert finding.detail == "the bundled model sits no exam: not used, the embedded judge alone decides"
+
+
+async def test_no_exam_is_looked_for_with_another_judge(tmp_path: Path) -> None:
+    target = Target(ServeSettings(run=str(tmp_path), judge="rules"))
+    (finding,) = await run_check(CHECKS["judge's exam"], target)
     assert finding.status == "skipped" and "--judge rules" in finding.detail
 
 
-def test_shares() -> None:
-    turn = calibration.load_cases()[0].turn
-    cases = [Case(turn, label) for label in (1, 1, -1, -1)]
-    tally = Tally.of(cases, _make_judgements([1, None, -1, 1]))
-    assert (tally.accuracy, tally.abstained, tally.wrong) == (0.5, 0.25, 0.25)
-
-
 def test_the_best_threshold_lies_between_the_wrong_and_the_right() -> None:
-    turn = calibration.load_cases()[0].turn
+    case = calibration.load_cases()[0]
 
     def make_judgement(gap: float) -> Judgement:
         plus = (1 + gap) / 2
         return Judgement("test", 1, detail={"probabilities": [[1 - plus, 0.0, plus]]})
 
-    cases = [Case(turn, 1), Case(turn, 1), Case(turn, -1)]
+    cases = [replace(case, label=label) for label in (1, 1, -1)]
     low, high = find_best_margins(cases, [make_judgement(0.8), make_judgement(0.6), make_judgement(0.25)])
     assert low == pytest.approx(0.26) and high == pytest.approx(0.6)
 

@@ -1,10 +1,12 @@
 """The arithmetic of memory, held against the models themselves."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fake_step import ARCHITECTURES, measure_pass
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -58,34 +60,27 @@ def test_the_cache_is_what_transformers_keeps() -> None:
     assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == cached_bytes / 10
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_activations_are_within_a_factor_of_two_of_what_is_saved(checkpointing: bool) -> None:
-    """Saved tensors of a forward pass without its head, counted; a layer's inside comes on top with recomputation."""
-    numbers = {"layers": 6, "hidden": 128, "inner": 512, "heads": 4, "tied": True}
-    config = _config(**numbers, num_key_value_heads=2, head_dim=32, vocab_size=256)
-    model = Qwen3ForCausalLM(config).model.train()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    saved: dict[int, int] = {}
+SMALL = [("Qwen3-4B", 4096), ("Qwen3-0.6B", 16384)]
+OTHERS = [(name, tokens) for name in ARCHITECTURES for tokens in (4096, 16384, 32768)]
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    tokens = 64
-    embedded = torch.randn(1, tokens, 128, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = model(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    assert output.requires_grad
-    shape = Shape.decoder(
-        layers=6, hidden=128, intermediate=512, heads=4, kv_heads=2, head_dim=32, vocab=256, tied=True
-    )
-    plan = Plan(trainer="float32", micro_tokens=tokens, checkpointing=checkpointing)
-    inside = shape.inside * tokens * 4 if checkpointing else 0
-    assert 0.5 < estimate_activations(shape, plan) / (sum(saved.values()) + inside) < 2
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "tokens"), [*SMALL, *(pytest.param(*point, marks=pytest.mark.slow) for point in OTHERS)]
+)
+def test_a_pass_at_full_shapes_takes_what_the_arithmetic_says(name: str, tokens: int, dtype: torch.dtype) -> None:
+    shape, kind = QWEN3[name], str(dtype).removeprefix("torch.")
+    need = estimate(shape, Plan(trainer=kind, micro_tokens=tokens)).trainer
+    counted = measure_pass(name, tokens, dtype=dtype)
+    assert counted == pytest.approx(need["activations"] + need["gradients"], rel=0.06)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_without_recomputation_every_layer_keeps_its_inside(dtype: torch.dtype) -> None:
+    shape = replace(QWEN3["Qwen3-4B"], layers=4)
+    plan = Plan(trainer=str(dtype).removeprefix("torch."), micro_tokens=16384, checkpointing=False)
+    counted = measure_pass("Qwen3-4B", 16384, layers=4, dtype=dtype, checkpointing=False)
+    assert counted == pytest.approx(estimate_activations(shape, plan), rel=0.05)
 
 
 def test_four_bits_are_four_and_a_half() -> None:

@@ -1,7 +1,7 @@
 """The configurations in `examples/configs`: each is read by the script, and names what there is."""
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,8 @@ from clawrl_trl.trainers import AsyncGRPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = sorted(EXAMPLES.glob("configs/*.yaml"))
+
+Launch = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +35,35 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(train: ModuleType, *argv: str) -> tuple[Any, Any]:
-    script, config, _, settings = train.parse(list(argv))
-    train.check(script, config, settings)
+    script, config, model, settings = train.parse(list(argv))
+    train.check(script, config, model, settings)
     return script, config
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_it_is_read_and_names_what_there_is(train: ModuleType, path: Path, tmp_path: Path) -> None:
+def test_it_is_read_and_names_what_there_is(
+    train: ModuleType, path: Path, tmp_path: Path, launch_processes: Launch
+) -> None:
+    launch_processes(path)
     script, _ = read(train, "--config", str(path), "--output_dir", str(tmp_path))
     assert script.env is not None
     assert path.stem.split("_")[0] == script.env
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
-def test_the_references_lengths_reach_engine_and_episodes(train: ModuleType, path: Path, tmp_path: Path) -> None:
+def test_the_references_lengths_reach_engine_and_episodes(
+    train: ModuleType, path: Path, tmp_path: Path, launch_processes: Launch
+) -> None:
+    launch_processes(path)
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
     assert settings.max_model_len == 32768 and train.make_practice_options(script, config).max_tokens == 8192
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("configs/*_qwen3_*.yaml")), ids=lambda path: path.stem)
 def test_the_references_process_rewards_reach_judge_and_episodes(
-    train: ModuleType, path: Path, tmp_path: Path
+    train: ModuleType, path: Path, tmp_path: Path, launch_processes: Launch
 ) -> None:
+    launch_processes(path)
     script, config, _, settings = train.parse(["--config", str(path), "--output_dir", str(tmp_path)])
     practice = train.make_practice_options(script, config)
     assert (practice.prm_coef, practice.stepwise) == (1.0, True)
@@ -86,8 +95,9 @@ def test_defaults_go_with_the_model_and_the_work(train: ModuleType, tmp_path: Pa
     assert defaults("--method", "opd") == (2e-3, 0.0, 0.05, 0.0, 0)
     assert defaults(*terminal, "--method", "opd") == (2e-3, 0.0, 1.0, 0.0, 0)
     assert defaults(*terminal, "--method", "combine") == (2e-3, 0.1, 1.0, 0.0, 0)
-    named = defaults("--method", "binary", "--model_name_or_path", str(tmp_path))
-    assert named == read_values(AsyncGRPOConfig(output_dir=str(tmp_path)))
+    named = ("--method", "binary", "--model_name_or_path", str(tmp_path))
+    assert defaults(*named) == (1e-5, 0.01, 1.0, 0.0, 0)
+    assert defaults(*named, "--preset", "none") == read_values(AsyncGRPOConfig(output_dir=str(tmp_path)))
 
 
 def test_a_flag_beats_the_file(train: ModuleType, tmp_path: Path) -> None:

@@ -139,7 +139,11 @@ def test_a_preset_of_the_page_is_read(tmp_path: Path) -> None:
     (preset,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(preset)
     values = load_preset(str(tmp_path / "mine.yaml")).select_values("opd", with_env=True)
-    assert values == {"learning_rate": 1e-5, "opd_top_k": 64, "max_grad_norm": 1.0}
+    assert values == load_preset("named").select_values("opd", with_env=True) | {
+        "learning_rate": 1e-5,
+        "opd_top_k": 64,
+        "max_grad_norm": 1.0,
+    }
 
 
 @pytest.fixture

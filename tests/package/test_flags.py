@@ -83,7 +83,7 @@ def test_a_file_sets_variables_before_they_are_read(
     for name in ("MODEL_PATH", "ENV_TYPE", "MAX_STEPS"):
         monkeypatch.setenv(name, "")
     script, _, model, _ = parse(["--config", str(file), *QUIET])
-    assert os.environ["OF_A_TEST"] == "5" and model.model_name_or_path == "some/model" and script.preset is None
+    assert os.environ["OF_A_TEST"] == "5" and model.model_name_or_path == "some/model" and script.preset == "named"
     assert (script.env, script.env_max_steps) == ("terminal", 6)
     warnings = [record.getMessage() for record in caplog.records if record.name == "clawrl_trl.config.old_flags"]
     assert len(warnings) == (key == "env") and all("env_vars" in warning for warning in warnings)
@@ -142,6 +142,14 @@ def test_what_is_refused_is_a_flag_of_trl_and_none_of_ours() -> None:
     assert len(refused) == len(IDLE_FLAGS) + len(LOSS_FLAGS) and refused <= set(list_flags([AsyncGRPOConfig]))
     ours = {*list_flags([ScriptArguments]), *AsyncGRPOConfig.__annotations__}
     assert refused & ours == {"num_train_epochs"}, "which a source with a length has"
+
+
+def test_no_flag_of_trls_own_vllm_is_accepted(tmp_path: Path) -> None:
+    flags = {name for name in list_flags([AsyncGRPOConfig]) if "vllm" in name}
+    ours = {"vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"}
+    assert ours <= flags and flags - ours <= set(IDLE_FLAGS)
+    with pytest.raises(ValueError, match="a second vLLM"):
+        AsyncGRPOConfig(output_dir=str(tmp_path), use_vllm=True)
 
 
 def test_help_shows_what_has_an_effect_and_the_defaults_that_apply(

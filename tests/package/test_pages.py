@@ -17,7 +17,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 README_LINES = 110
 COMMANDS = (
     *("serve", "doctor", "sessions", "inspect", "explain", "policies", "rollback", "push", "import", "forget"),
-    *("presets", "env-server", "tasks", "judge"),
+    *("presets", "env-server", "tasks", "judge", "compact"),
 )
 
 
@@ -81,9 +81,12 @@ OF_OTHERS = frozenset(
     {
         "--config",  # TRL's parser takes it before it knows of flags
         "--num_processes",  # accelerate launch
+        "--config_file",
+        "--multi_gpu",
         "--compile",  # the bundled model's recipe
         "--seed",
         "--correctness_loss",  # benchmarks/check_run.py
+        "--gpu_memory_gb",  # clawrl doctor, for a plan
         "--max_steps",  # old names, which go on with a warning
         "--num_generations",
     }

@@ -19,25 +19,60 @@ QUIET = ["--output_dir", "runs/x"]
 @pytest.mark.parametrize("env", [None, "swe"])
 def test_each_shipped_preset_fits_each_method(name: str, method: str, env: str | None) -> None:
     flags = ["--preset", name, "--method", method, *(["--env", env] if env else []), *QUIET]
-    script, config, _, _ = parse(flags)
+    script, config, model, settings = parse(flags)
     values = load_preset(name).select_values(method, with_env=env is not None)
     assert script.preset == name and load_preset(name).summary
+    if values.get("dtype") == "auto":
+        values["dtype"] = "bfloat16" if values.get("load_in_4bit") else "float32"
     for flag, value in values.items():
-        assert getattr(config, flag) == value, flag
+        holders = [each for each in (config, model, settings) if hasattr(each, flag)]
+        assert holders and all(getattr(each, flag) == value for each in holders), flag
 
 
-def test_the_bundled_model_has_its_preset_and_others_have_none() -> None:
+def test_the_bundled_model_has_its_preset_and_named_ones_have_theirs() -> None:
     script, config, _, settings = parse(["--method", "combine", *QUIET])
     assert script.preset == "tiny"
-    chosen = config.learning_rate, config.beta, config.baseline_window, config.opd_top_k, config.w_rl
-    assert chosen == (3e-3, 0.1, 16, 64, 0.3)
+    chosen = config.learning_rate, config.beta, config.baseline_window, config.opd_top_k
+    assert chosen == (3e-3, 0.1, 16, 64) and (config.w_rl, config.w_rl_alone) == (0.3, 1.0)
     assert (config.temperature, settings.temperature, config.max_grad_norm) == (0.9, 0.9, 0.05)
     practised = parse(["--method", "combine", "--env", "swe", *QUIET])[1]
     chosen = practised.learning_rate, practised.baseline_window, practised.support_coef, practised.max_grad_norm
     assert chosen == (2e-3, 0, 0.0, 1.0)
-    for flags in (["--model_name_or_path", "some/model"], ["--preset", "none"]):
-        script, config, _, _ = parse(["--method", "combine", *flags, *QUIET])
-        assert script.preset is None and config.learning_rate != 3e-3 and config.baseline_window == 0
+    chats, practice = ([], ["--env", "chat"]), ["--env", "swe"]
+    assert [parse([*flags, *QUIET])[3].judge for flags in (*chats, practice)] == ["auto", "auto", "rules"]
+    assert parse([*practice, "--judge", "auto", *QUIET])[3].judge == "auto"
+    script, config, _, settings = parse(["--method", "combine", "--model_name_or_path", "some/model", *QUIET])
+    assert script.preset == "named"
+    assert (config.learning_rate, config.w_rl, config.baseline_window, config.max_kl) == (1e-5, 0.3, 16, 0.2)
+    assert (config.adam_beta2, config.adam_epsilon, config.gradient_checkpointing) == (0.98, 1e-7, True)
+    assert (settings.temperature, settings.dtype, settings.max_model_len) == (0.6, "float32", None)
+    for flags in ([], ["--model_name_or_path", "some/model"]):
+        script, config, _, _ = parse(["--method", "combine", *flags, "--preset", "none", *QUIET])
+        assert script.preset is None and config.learning_rate == 1e-4 and config.baseline_window == 0
+
+
+def test_a_preset_extends_another_and_each_of_its_values_is_stronger(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "all: {seed: 1, learning_rate: 0.5, beta: 0.5}\nmethods: {opd: {opd_top_k: 5, beta: 0.25}}\n"
+        "practice: {all: {learning_rate: 0.125, max_kl: 0.5}}\n"
+    )
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: base.yaml\nall: {beta: 0.75, max_kl: 0.25}\n")
+    values = load_preset(str(own)).select_values("opd", with_env=False)
+    assert values == {"seed": 1, "learning_rate": 0.5, "beta": 0.75, "opd_top_k": 5, "max_kl": 0.25}
+    values = load_preset(str(own)).select_values("binary", with_env=True)
+    assert values == {"seed": 1, "learning_rate": 0.125, "beta": 0.75, "max_kl": 0.25}
+    own.write_text("extends: named\n")
+    assert load_preset(str(own)).select_values("combine", with_env=True) == load_preset("named").select_values(
+        "combine", with_env=True
+    )
+    (tmp_path / "base.yaml").write_text("extends: own.yaml\n")
+    own.write_text("extends: base.yaml\n")
+    with pytest.raises(UserError, match=r"own\.yaml extends itself"):
+        load_preset(str(own))
+    own.write_text("extends: enormous\n")
+    with pytest.raises(UserError, match=r"'enormous' is unknown"):
+        load_preset(str(own))
 
 
 def test_flags_and_the_config_file_are_stronger_than_a_preset(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.process import StopRequest
 from clawrl_trl.serving.supervisor import Child, Supervisor
 
 SLEEPER = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(600)"
@@ -30,7 +31,7 @@ def _child(code: str, *arguments: str) -> Child:
     return Child("child", [sys.executable, "-c", code, *arguments])
 
 
-def _watch(supervisor: Supervisor, until: threading.Event) -> threading.Thread:
+def _watch(supervisor: Supervisor, until: StopRequest) -> threading.Thread:
     thread = threading.Thread(target=supervisor.watch, args=(until, 0.02))
     thread.start()
     return thread
@@ -40,7 +41,7 @@ def test_a_killed_child_comes_back(supervisor: Supervisor, tmp_path: Path) -> No
     mark = tmp_path / "starts"
     child = supervisor.start(_child(SLEEPER, str(mark)))
     supervisor.wait_until(lambda: mark.exists() and mark.read_text() == "x", child, 20)
-    stop = threading.Event()
+    stop = StopRequest()
     thread = _watch(supervisor, stop)
     assert child.process is not None
     os.kill(child.process.pid, signal.SIGKILL)
@@ -92,7 +93,7 @@ def test_a_child_that_hangs_is_started_again(supervisor: Supervisor, tmp_path: P
     child.probe, child.hang_timeout = probe, 2.0
     supervisor.start(child)
     supervisor.wait_until(probe, child, 60)
-    stop = threading.Event()
+    stop = StopRequest()
     thread = _watch(supervisor, stop)
     waiter = threading.Event()
     while child.answered_at is None:
@@ -111,7 +112,7 @@ def test_a_long_log_is_moved_aside(supervisor: Supervisor, tmp_path: Path, monke
     monkeypatch.setattr("clawrl_trl.serving.supervisor.LOG_PERIOD", 0.0, raising=False)
     code = "import time\nwhile True:\n    print('x' * 100, flush=True)\n    time.sleep(0.01)"
     supervisor.start(_child(code))
-    stop = threading.Event()
+    stop = StopRequest()
     thread = _watch(supervisor, stop)
     waiter = threading.Event()
     old = tmp_path / "child.log.1"
@@ -130,7 +131,7 @@ def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> Non
     with pytest.raises(UserError, match=r"^no such model: name another$"):
         supervisor.wait_until(lambda: False, child, 20)
     with pytest.raises(UserError, match="no such model"):
-        supervisor.watch(threading.Event(), 0.02)
+        supervisor.watch(StopRequest(), 0.02)
 
 
 @pytest.mark.parametrize("before", ["killed", "long up"])
@@ -157,7 +158,7 @@ def test_what_worked_before_is_started_again_whatever_it_says(
         monkeypatch.setattr("clawrl_trl.serving.supervisor.STABLE_AFTER", 0.0)
     mark = tmp_path / "starts"
     child = supervisor.start(_child(code, str(mark), before))
-    stop = threading.Event()
+    stop = StopRequest()
     thread = _watch(supervisor, stop)
     waiter = threading.Event()
     while thread.is_alive() and not (mark.exists() and mark.read_text() == "xxx"):
@@ -181,13 +182,14 @@ def test_stopping_ends_stubborn_children(tmp_path: Path, monkeypatch: pytest.Mon
 def test_children_follow_a_killed_supervisor(tmp_path: Path) -> None:
     code = textwrap.dedent(
         """
-        import sys, threading
+        import sys
         from pathlib import Path
+        from clawrl_trl.process import StopRequest
         from clawrl_trl.serving.supervisor import Child, Supervisor
         supervisor = Supervisor(Path(sys.argv[1]))
         child = supervisor.start(Child("child", [sys.executable, "-c", "import time; time.sleep(600)"]))
         print(child.process.pid, flush=True)
-        supervisor.watch(threading.Event())
+        supervisor.watch(StopRequest())
         """
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -4,6 +4,8 @@ Training scripts and `clawrl presets` use `load_preset` and `preset_names`. A pr
 and than flags. Its keys:
 
 - `summary`: what it is for, one line; `measured`: the page with its results.
+- `extends`: the preset that it starts from, by name or by a path relative to this file. Each of its own values is
+  stronger than any of that preset's.
 - `all`: values of flags, by name; `methods`: more of them for `binary`, `opd` or `combine`.
 - `practice`: the same two keys, for what differs with `--env`.
 """
@@ -20,10 +22,12 @@ from clawrl_trl.errors import UserError
 FOLDER = Path(__file__).parent
 BUNDLED = "tiny"
 """The preset of the bundled model."""
+NAMED = "named"
+"""The preset of a model that is named."""
 NONE = "none"
 """Value of `--preset` for no preset."""
 
-_KEYS = frozenset({"summary", "measured", "all", "methods", "practice"})
+_KEYS = frozenset({"summary", "measured", "extends", "all", "methods", "practice"})
 Values = Mapping[str, Any]
 
 
@@ -38,6 +42,7 @@ class Preset:
         shared (`Mapping`): Values of flags for every method.
         methods (`Mapping`): Values of flags for a method, by its name.
         practice (`Mapping`): The keys `all` and `methods`, for what differs with `--env`.
+        base (`Preset`, *optional*): The preset that it extends.
     """
 
     name: str
@@ -46,10 +51,12 @@ class Preset:
     shared: Values = field(default_factory=dict)
     methods: Mapping[str, Values] = field(default_factory=dict)
     practice: Mapping[str, Any] = field(default_factory=dict)
+    base: "Preset | None" = None
 
     def select_values(self, method: str, *, with_env: bool) -> dict[str, Any]:
         """Return the values of flags for a method, in an environment or with chats."""
-        values = {**self.shared, **self.methods.get(method, {})}
+        values = self.base.select_values(method, with_env=with_env) if self.base else {}
+        values |= {**self.shared, **self.methods.get(method, {})}
         if with_env:
             values |= {**self.practice.get("all", {}), **self.practice.get("methods", {}).get(method, {})}
         return values
@@ -66,16 +73,24 @@ def load_preset(spec: str) -> Preset:
     Raises:
         UserError: If there is none, or its file is wrong.
     """
+    return _load(spec, Path(), ())
+
+
+def _load(spec: str, folder: Path, extending: tuple[Path, ...]) -> Preset:
+    """Load a preset; `extending` are the files that extend it, directly or not."""
     is_file = spec.endswith((".yaml", ".yml"))
     # Only an ending makes it a path: a folder of that name beside the script must not hide a preset.
     if not is_file and spec not in list_presets():
         raise UserError(f"--preset {spec!r} is unknown: use {', '.join(list_presets())}, none, or a YAML file.")
-    path = Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
+    path = folder / Path(spec).expanduser() if is_file else FOLDER / f"{spec}.yaml"
+    if path.resolve() in extending:
+        raise UserError(f"--preset {spec} extends itself: leave its extends out.")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"--preset {spec} can't be read: {error}.") from None
     _check(spec, content)
+    base = content.get("extends")
     return Preset(
         name=spec,
         summary=str(content.get("summary") or ""),
@@ -83,6 +98,7 @@ def load_preset(spec: str) -> Preset:
         shared=content.get("all") or {},
         methods=content.get("methods") or {},
         practice=content.get("practice") or {},
+        base=_load(str(base), path.parent, (*extending, path.resolve())) if base else None,
     )
 
 

@@ -1,0 +1,133 @@
+"""Memory of a run on its card and room on its disk, from the flags of the training script."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
+from clawrl_trl.doctor.card import LEAST_PASS, CardPlan
+from clawrl_trl.doctor.finding import Finding
+from clawrl_trl.doctor.machine import describe_growth, nearest_folder
+from clawrl_trl.doctor.memory import ENGINE_OVERHEAD, GIB, GRAPHS, QWEN3, Plan, Shape, estimate
+from clawrl_trl.engines.context import read_own_context
+from clawrl_trl.engines.launch import model_path
+from clawrl_trl.engines.vllm.server import OWN_MEMORY, SHARED_MEMORY
+from clawrl_trl.errors import UserError
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from clawrl_trl.trainers import AsyncGRPOConfig
+
+
+def find_shape(settings: ServeSettings) -> Shape:
+    """The shape of the model that is served and trained.
+
+    Raises:
+        UserError: If its config can't be read.
+    """
+    name = settings.model_name_or_path or ""
+    if known := _find_known(name):
+        return known
+    try:
+        return Shape.of(model_path(settings))
+    except (OSError, ValueError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise UserError(f"The memory of {name} can't be reckoned: its config can't be read ({reason}).") from None
+
+
+def _find_known(name: str) -> Shape | None:
+    """The shape of a model that is known without its config; all of these take our longest context."""
+    return QWEN3.get(name.removeprefix("Qwen/")) if name.startswith("Qwen/") else None
+
+
+def find_context(settings: ServeSettings) -> int:
+    """Tokens of the longest conversation that is served."""
+    if settings.max_model_len is not None:
+        return settings.max_model_len
+    own = None if _find_known(settings.model_name_or_path or "") else read_own_context(model_path(settings))
+    return min(DEFAULT_CONTEXT, own or DEFAULT_CONTEXT)
+
+
+def plan_on_card(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeSettings, card: float) -> CardPlan:
+    """Plan the run on a card of so many bytes, or on two where the engine has one of its own.
+
+    Args:
+        config: The trainer's configuration.
+        model: What is trained.
+        settings: How it is served.
+        card: Bytes of a card.
+
+    Raises:
+        UserError: If the model's config can't be read.
+    """
+    shape, context = find_shape(settings), find_context(settings)
+    quantised = model.load_in_4bit and "bitsandbytes" in (settings.vllm_args or "")
+    wide = "float32" if settings.dtype == "float32" else "bfloat16"
+    plan = Plan(
+        method="lora" if model.use_peft else "full",
+        engine="4bit" if quantised else wide,
+        trainer="4bit" if model.load_in_4bit else wide,
+        rank=model.lora_r,
+        slots=max(settings.max_staleness, settings.keep_policies) + 2 if model.use_peft else 0,
+        # A sample that is longer than a pass has a pass of its own.
+        micro_tokens=max(config.max_pass_tokens, config.max_sample_tokens or context),
+        checkpointing=config.gradient_checkpointing,
+        engine_overhead=ENGINE_OVERHEAD - GRAPHS * ("--enforce-eager" in (settings.vllm_args or "")),
+    )
+    apart = settings.rollout_gpus > 0 or settings.is_remote
+    share = settings.vllm_gpu_memory_utilization or (OWN_MEMORY if apart else SHARED_MEMORY)
+    if settings.engine == "transformers":
+        need = estimate(shape, plan)
+        share = (sum(need.engine.values()) + context * need.cached_token) / card
+    return CardPlan(
+        shape=shape,
+        plan=plan,
+        card=card,
+        share=share,
+        context=context,
+        least_cache=settings.max_model_len or LEAST_PASS,
+        apart=apart,
+        split=settings.vllm_tensor_parallel_size,
+    )
+
+
+def check_card(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeSettings) -> list[Finding]:
+    """Check the run against the card that this process trains on; without one there is nothing to find.
+
+    Returns:
+        `list[Finding]`: What does not fit and yet lets the run go on.
+
+    Raises:
+        UserError: If the trainer could not make a step, or the engine could not start.
+    """
+    import torch
+
+    # One process asks: to ask makes a context on the card, and the others train on other ones.
+    if not torch.cuda.is_available() or os.environ.get("LOCAL_RANK", "0") != "0":
+        return []
+    card = plan_on_card(config, model, settings, torch.cuda.get_device_properties(0).total_memory)
+    findings = [finding for finding in card.judge() if finding.status != "ok"]
+    findings = [finding for finding in findings if not (settings.is_remote and finding.name.startswith("engine"))]
+    # Weights that are divided among processes take less than this arithmetic knows of.
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        for finding in findings:
+            if finding.status == "fail":
+                raise UserError(
+                    f"This can't fit on {card.card / GIB:.0f} GiB ({finding.name}: {finding.detail}): {finding.fix}."
+                )
+    return findings
+
+
+def check_disk(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeSettings) -> Finding:
+    """Compare what the run will keep on its disk with the room there.
+
+    Raises:
+        UserError: If the model's config can't be read.
+    """
+    shape = find_shape(settings)
+    # Both are trained, and saved, in float32.
+    weights = 4.0 * (shape.adapter(model.lora_r) if model.use_peft else shape.parameters)
+    free = shutil.disk_usage(nearest_folder(Path(settings.run))).free
+    return describe_growth(weights, free, versions=config.keep_versions, states=config.keep_training_states)
