@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from clawrl_trl.config.flags import read_mapping, read_number
 from clawrl_trl.envs.catalogue import get_environment
 from clawrl_trl.envs.runs.options import MeasuredArguments, RunOptions
+from clawrl_trl.envs.runs.wave import LEAD, Wave
 from clawrl_trl.errors import UserError
 
 
@@ -53,6 +54,16 @@ class PracticeArguments(MeasuredArguments):
         default=None, metadata={"help": "Own reward of an episode, 'file.py:name', called as reward(episode)."}
     )
 
+    def make_wave(self, actions: int) -> Wave:
+        """Return the episodes under way at a time, of at most so many actions."""
+        groups = -(-self.parallel_envs // self.group_size)
+        return Wave(groups * self.group_size, actions, self.group_size)
+
+    @property
+    def requests_at_once(self) -> int:
+        """Requests that the environments have under way at a time."""
+        return self.parallel_envs
+
 
 @dataclass(kw_only=True)
 class PracticeOptions(RunOptions, PracticeArguments):
@@ -64,8 +75,8 @@ class PracticeOptions(RunOptions, PracticeArguments):
         hints (`tuple[str, ...]`): What the trainer needs of a sample (`score`, `teacher`), where the environment's
             words become hints for a teacher; empty for no hints.
         update_samples (`int`): Samples that the trainer takes for a policy version.
-        lead (`int`): Versions' worth of samples that are played before the policy must have moved on.
-        lead_s (`float`): Longest that is waited for a version, in seconds.
+        lead (`int`): Versions' worth of samples that may wait when a group of episodes begins.
+        lead_s (`float`): Longest that is waited for a trainer that is waiting itself, in seconds.
 
     Raises:
         UserError: If the weight of the process scores is no weight.
@@ -77,7 +88,7 @@ class PracticeOptions(RunOptions, PracticeArguments):
     tasks: str
     hints: tuple[str, ...] = ()
     update_samples: int = 8
-    lead: int = 2
+    lead: int = LEAD
     lead_s: float = 20.0
 
     def __post_init__(self) -> None:

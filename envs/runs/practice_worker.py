@@ -9,8 +9,7 @@ import itertools
 import logging
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,23 +18,21 @@ from clawrl_trl.config.api_keys import read_client_key
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.envs.base.actor import GatewayPolicy
-from clawrl_trl.envs.rollout.episode import Group
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.rollout.screenshots import Screenshots
 from clawrl_trl.envs.rollout.signals import StepJudge
 from clawrl_trl.envs.runs.interactions import Interactions
+from clawrl_trl.envs.runs.pace import Pace, count_waiting
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.worker import find_gateway, read_served_model, start_worker
 from clawrl_trl.errors import run_main
-from clawrl_trl.ledger import Ledger, samples, turns
+from clawrl_trl.ledger import Ledger
 from clawrl_trl.messages import Json
-from clawrl_trl.policy_names import parse_policy_name
 from clawrl_trl.run import RunFolder
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "episodes.jsonl"
-POLL_SECONDS = 0.2
 GATEWAY_PATIENCE = 60.0
 """Longest wait for the run's gateway, in seconds."""
 
@@ -45,67 +42,6 @@ def order_tasks(count: int, seed: int) -> Iterator[int]:
     rng = random.Random(f"practice-{seed}")
     while True:
         yield from rng.sample(range(count), count)
-
-
-class Pace:
-    """Holds the rollout back while the policy has not taken in what was played.
-
-    Args:
-        run (`Path`): The run folder.
-        update_samples (`int`): Samples that a new version has taken in.
-        lead (`int`): Versions' worth of samples to be ahead.
-        lead_s (`float`): Longest wait for a version, in seconds: samples may have been dropped, or it was refused.
-        backlog (`Callable[[], int]`, *optional*): How many samples wait to be trained. Default: estimated by what was
-            played and published; with a teacher, which turns make samples is known only later.
-    """
-
-    def __init__(
-        self,
-        run: Path,
-        update_samples: int,
-        lead: int,
-        lead_s: float,
-        backlog: Callable[[], int] | None = None,
-    ) -> None:
-        self._run, self._update_samples, self._lead_s = run, update_samples, lead_s
-        self._backlog = backlog
-        self._largest_lead = update_samples * lead
-        self._version = find_newest_version(run)
-        self.ahead = 0
-
-    def count_group(self, group: Group) -> None:
-        """Count the samples of a group."""
-        self.ahead += group.settled.get("samples", 0)
-
-    def wait(self) -> None:
-        """Wait; return when another group may begin."""
-        deadline = time.monotonic() + self._lead_s
-        while True:
-            version = find_newest_version(self._run)
-            if version > self._version:
-                self.ahead = max(0, self.ahead - self._update_samples * (version - self._version))
-                self._version, deadline = version, time.monotonic() + self._lead_s
-            if self._backlog is not None:
-                self.ahead = self._backlog()
-            if self.ahead < self._largest_lead:
-                return
-            if time.monotonic() > deadline:
-                self.ahead = 0  # samples may have been dropped or refused: waiting on would wait for ever
-                return
-            time.sleep(POLL_SECONDS)
-
-
-def find_newest_version(run: Path) -> int:
-    """The newest policy version in the run's folder of policies; 0 for the base."""
-    versions = [parse_policy_name(path.name) for path in RunFolder(run).policies.glob("*")]
-    return max((version for version in versions if version is not None), default=0)
-
-
-def count_backlog(ledger: Ledger, needs: Sequence[str]) -> int:
-    """Number of samples of a run that wait to be trained, those included that still wait for their teacher."""
-    with ledger.reader() as tx:
-        waiting = turns.counts(tx).get("judging", 0) + samples.counts(tx).get("leased", 0)
-        return waiting + samples.ready(tx, needs)
 
 
 def is_untrainable(row: Json) -> bool:
@@ -129,19 +65,23 @@ def play_episodes(
         options ([`PracticeOptions`]): What is practised.
         policy ([`GatewayPolicy`]): Who acts.
         judge ([`StepJudge`], *optional*): Who gives the process scores. Default: the environments.
-        ledger (`Ledger`, *optional*): The run's ledger, where the samples that wait are counted; see [`Pace`].
+        ledger (`Ledger`, *optional*): The run's ledger, where the samples that wait are counted; see [`Pace`]. Without
+            it nothing holds the rollout back.
     """
     make_env, count = options.load_environments("train")
     record = Interactions(run / FILE_NAME)
-    backlog = partial(count_backlog, ledger, options.hints) if ledger is not None else None
-    pace = Pace(run, options.update_samples, options.lead, options.lead_s, backlog)
+    pace = None
+    if ledger is not None:
+        waiting = partial(count_waiting, ledger, options.hints)
+        pace = Pace(run, waiting, room=options.update_samples * options.lead, idle_s=options.lead_s)
     numbers = itertools.count(len(record.rows))
     reward = options.reward_function_path
 
     def paced_tasks() -> Iterator[int]:
         # The order is the seed's, so a run that goes on skips the tasks of the groups on record.
         for position in itertools.islice(order_tasks(count, options.seed), len(record.rows), options.groups):
-            pace.wait()
+            if pace is not None:
+                pace.wait()
             yield position
 
     rollout = Rollout(
@@ -158,7 +98,6 @@ def play_episodes(
         hints=bool(options.hints),
     )
     for group in rollout.play(paced_tasks()):
-        pace.count_group(group)
         row = {
             "index": next(numbers),
             "group": group.id,
@@ -182,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = start_worker(argv, "clawrl_trl.envs.runs.practice_worker", "Episodes on a live run.")
     options = PracticeOptions.load(run)
     settings = ServeSettings.load(run)
-    # Without a teacher the samples of a group are known as soon as it is played.
-    ledger = Ledger.open(settings.ledger_url or RunFolder(run).ledger) if options.hints else None
+    ledger = Ledger.open(settings.ledger_url or RunFolder(run).ledger)
     judge = StepJudge.of_run(run) if options.prm_coef else None
     policy = GatewayPolicy(
         find_gateway(run, GATEWAY_PATIENCE),

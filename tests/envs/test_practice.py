@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -18,7 +17,7 @@ from clawrl_trl.envs.rollout.episode import Episode, Group
 from clawrl_trl.envs.rollout.rollout import Rollout
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
-from clawrl_trl.envs.runs.practice_worker import FILE_NAME, Pace, find_newest_version, order_tasks, play_episodes
+from clawrl_trl.envs.runs.practice_worker import FILE_NAME, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
@@ -45,7 +44,7 @@ def make_obliging_script() -> Callable[[list[dict[str, Any]] | None, int], Any]:
 
 def make_options(**options: Any) -> PracticeOptions:
     fixed = {"env": "toolcall", "tasks": str(SHIPPED / "toolcall"), "difficulty": 1, "group_size": 2}
-    return PracticeOptions(**{**fixed, "parallel_envs": 2, "lead_s": 0.01, **options})
+    return PracticeOptions(**{**fixed, "parallel_envs": 2, **options})
 
 
 def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Path) -> None:
@@ -96,42 +95,6 @@ def test_the_order_of_tasks_is_the_seed_s() -> None:
     first = list(itertools.islice(order_tasks(5, 1), 15))
     assert first == list(itertools.islice(order_tasks(5, 1), 15)) != list(itertools.islice(order_tasks(5, 2), 15))
     assert all(sorted(first[start : start + 5]) == list(range(5)) for start in (0, 5, 10))
-
-
-def test_the_rollout_waits_for_the_policy_but_not_for_ever(tmp_path: Path) -> None:
-    (tmp_path / "policies").mkdir()
-    pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=0.01)
-    pace.count_group(Group("g", [], {"samples": 0, "constant": 8}))
-    pace.count_group(Group("g", [], {"samples": 7}))
-    pace.wait()
-    assert pace.ahead == 7, "there is room for another group"
-    pace.count_group(Group("g", [], {"samples": 4}))
-    pace.wait()
-    assert pace.ahead == 0, "it has waited long enough"
-    patient = Pace(tmp_path, update_samples=4, lead=2, lead_s=60.0)
-    patient.count_group(Group("g", [], {"samples": 11}))
-    (tmp_path / "policies" / "policy-v1").mkdir()
-    patient.wait()
-    assert find_newest_version(tmp_path) == 1 and patient.ahead == 7
-    (tmp_path / "policies" / "policy-v12").mkdir()
-    patient.wait()
-    assert find_newest_version(tmp_path) == 12 and patient.ahead == 0
-
-
-def test_a_slow_trainer_is_waited_for_as_long_as_versions_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = itertools.count()
-    now = [0.0]
-    monkeypatch.setattr(
-        "clawrl_trl.envs.runs.practice_worker.time",
-        SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, float(next(clock)))),
-    )
-    monkeypatch.setattr("clawrl_trl.envs.runs.practice_worker.find_newest_version", lambda run: int(now[0] // 8))
-    pace = Pace(tmp_path, update_samples=4, lead=2, lead_s=10.0)
-    pace.count_group(Group("g", [], {"samples": 16}))
-    pace.wait()
-    assert pace.ahead == 4 and now[0] == 24.0, "three versions, of which the last came long after ten seconds"
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN_ENVIRONMENTS))

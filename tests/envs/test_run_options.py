@@ -110,7 +110,7 @@ def test_a_practice_option_stands_in_at_most_three_places() -> None:
     that a callee happens to call the same (of `Rollout`, say) is the callee's own. None of these counts.
     """
     modules = {path: list_spelled_names(path) for path in find_practice_modules()}
-    assert {"script.py", "train.py", "practice_run.py", "practice_worker.py"} <= {path.name for path in modules}
+    assert {"parse.py", "train.py", "practice_run.py", "practice_worker.py"} <= {path.name for path in modules}
     for option in fields(PracticeArguments):
         places = sorted(path.name for path, spelled in modules.items() if option.name in spelled)
         assert 1 <= len(places) <= MOST_PLACES, f"{option.name}: {places}"
