@@ -1,4 +1,4 @@
-"""Trainer and engine on one device: tokens a second, time of a step, time of a swap, peak memory.
+"""Trainer and engine on one device: tokens a second, time to the first token, time of a step and of a swap, memory.
 
     python benchmarks/gpu_colocate.py --out benchmarks/results
 
@@ -48,19 +48,21 @@ SHAPE = {
     "head_dim": 128,
     "vocab_size": 151_936,
     "tie_word_embeddings": True,
-    "max_position_embeddings": 8192,
+    "max_position_embeddings": 40_960,
 }
 """Qwen3-4B's."""
 COLUMNS = {"cpu": "bundled model, processor", "gpu": "Qwen3-4B's shape, one GPU"}
 ROWS = (
-    "date", "machine", "engine", "clients", "tokens/s, engine alone", "tokens/s, training beside it", "updates",
+    "date", "machine", "engine", "clients", "tokens/s, engine alone", "tokens/s, training beside it",
+    *(f"time to first token, {kind}, {part} ms" for kind in ("alone", "training") for part in ("median", "p95")),
+    "updates",
     "tokens of a step", "time of a step, median s", "time of a swap, median s", "time of a swap, largest s",
     "peak memory, engine GiB", "peak memory, trainer GiB", "failed requests",
 )  # fmt: skip
 ANSWER = "Could you say that in plain sentences, please?"
 
 
-def write_random_model(folder: Path, device: str = "cuda") -> None:
+def write_random_model(folder: Path, device: str = "cuda", layers: int = 36) -> None:
     """Write a model of `SHAPE`: random weights in bfloat16, the bundled tokenizer with its vocabulary filled up."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -78,7 +80,8 @@ def write_random_model(folder: Path, device: str = "cuda") -> None:
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(device):
-        model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, eos_token_id=2, pad_token_id=0, bos_token_id=None))
+        shape = {**SHAPE, "num_hidden_layers": layers}
+        model = Qwen3ForCausalLM(Qwen3Config(**shape, eos_token_id=2, pad_token_id=0, bos_token_id=None))
     torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder)
     del model
@@ -187,6 +190,7 @@ def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: 
         "clients": options.streams,
         "tokens/s, engine alone": load.rate("alone"),
         "tokens/s, training beside it": load.rate("training"),
+        **_summarise_waits(load),
         "updates": len(swaps),
         "tokens of a step": sum(tokens) / max(1, len(trained)),
         "time of a step, median s": statistics.median(steps[1:]),
@@ -195,6 +199,16 @@ def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: 
         "peak memory, engine GiB": memory["engine"],
         "peak memory, trainer GiB": memory["trainer"],
         "failed requests": sum(reply.error is not None for reply in load.replies),
+    }
+
+
+def _summarise_waits(load: Load) -> Row:
+    cuts = {kind: statistics.quantiles(load.waits(kind), n=20) for kind in ("alone", "training")}
+    parts = {"median": 9, "p95": 18}
+    return {
+        f"time to first token, {kind}, {part} ms": 1000 * waits[position]
+        for kind, waits in cuts.items()
+        for part, position in parts.items()
     }
 
 
@@ -230,9 +244,10 @@ def measure(options: argparse.Namespace, place: str) -> Row:
     flags += ["--custom_rm_path", f"{CONTROLS}:random_sign", "--hints", "false"]
     trainer: list[str] = []
     if options.gpu:
-        model = Path(place) / "model"
-        model.mkdir()
-        write_random_model(model)
+        model: Path = options.model or Path(place) / "model"
+        if not (model / "config.json").exists():
+            model.mkdir(exist_ok=True)
+            write_random_model(model)
         flags += ["--model_name_or_path", str(model), "--max_model_len", "4096"]
         trainer = ["--model_name_or_path", str(model), "--dtype", "bfloat16", "--gradient_checkpointing", "true"]
     with serve(folder, *flags, "--max_running", str(options.streams), timeout=900) as base_url:
@@ -251,6 +266,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8 if gpu else 4)
     parser.add_argument("--seconds", type=float, default=30.0, help="time of load without training")
     parser.add_argument("--patience", type=float, default=900.0, help="longest time for all steps")
+    parser.add_argument("--model", type=Path, help="folder of a random model that an earlier call wrote, for a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.gpu = gpu

@@ -117,6 +117,14 @@ class Load:
             if self._within(kind, later)
         ]
 
+    def waits(self, kind: str) -> list[float]:
+        """Seconds until the first token of each reply that was asked for in a stretch of this kind."""
+        return [
+            reply.arrivals[0] - reply.sent
+            for reply in self.replies
+            if reply.arrivals and self._within(kind, reply.sent)
+        ]
+
     def rate(self, kind: str) -> float:
         """Tokens a second that arrived in stretches of this kind."""
         count = sum(self._within(kind, at) for reply in self.replies for at in reply.arrivals)
