@@ -30,8 +30,9 @@ CLOCK_SECONDS = 5.0
 _FOLDERS = ("logs", "policies", "screenshots", "runs", "checkpoint-*")
 _FILES = (
     *("ledger.db*", "*.lock", "settings.json", "metrics.json", "evaluation_*.json", "judge_exam.json", "*.jsonl"),
-    *("practice.json", "persona.json"),
+    *("practice.json", "persona.json", "engine_memory.json", "judge_engine_memory.json"),
     *("engine.json", "gateway.json", "judge.json", "judge_engine.json", "trainer.json", "training_args.bin"),
+    "trainer.heartbeat",
 )
 """What a run makes: all that is changed in a folder that holds other things too."""
 
@@ -60,6 +61,11 @@ class RunFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def heartbeat(self) -> Path:
+        """The trainer's sign of life, see `clawrl_trl.heartbeat`."""
+        return self.path / "trainer.heartbeat"
 
     def find_screenshots(self, session: str) -> Path:
         """Return the folder of an episode's screenshots, whether or not it exists."""

@@ -114,6 +114,8 @@ def stage_weights(
 def _check_publishable(policy: Policy | None, version: int | None) -> Policy:
     if policy is None:
         raise UserError(f"There is no policy version {version}: see 'clawrl policies'.")
+    if policy.state == "pruned":
+        raise UserError(f"Version {policy.version} was pruned, its weights are gone: choose another version.")
     if policy.path is None:
         raise UserError("Version 0 is the base model, there is nothing to publish: train first, or choose another.")
     if policy.state == "rejected":

@@ -28,8 +28,8 @@ HYPER_PARAMETERS = (
     "adam_epsilon", "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size",
     "num_train_epochs", "max_steps", "seed", "bf16", "fp16", "loss_type", "beta", "epsilon", "epsilon_high",
     "num_iterations", "temperature", "importance_sampling", "importance_sampling_cap", "max_staleness",
-    "baseline_window", "merge_turns", "kl_estimator", "support_coef", "support_slack", "publish_steps",
-    "batch_timeout", "max_kl", "opd_clip", "opd_top_k", "opd_accepted_prefix", "w_rl", "w_opd",
+    "baseline_window", "packing", "kl_estimator", "support_coef", "support_slack", "publish_steps",
+    "batch_timeout", "max_kl", "opd_clip", "opd_top_k", "opd_accepted_prefix", "w_rl", "w_rl_alone", "w_opd",
 )  # fmt: skip
 """Fields of the trainers' configurations that a receipt tells."""
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -119,3 +120,31 @@ def test_a_lesson_with_own_callables_is_measured(free_folder: Path) -> None:
     assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
     assert (free_folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert (free_folder / "adapter_config.json").exists()
+
+
+def test_two_processes_teach_one_lesson(free_folder: Path) -> None:
+    # accelerate starts several processes where it is told of several GPUs, whether there are any or not.
+    command = [
+        str(ACCELERATE),
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--main_process_port",
+        "0",
+        str(SCRIPT),
+    ]
+    flags = ["--persona", "student", "--interactions", "4", "--eval_problems", "6", "--think_time", "0"]
+    own = ["--output_dir", str(free_folder), "--port", "0", "--method", "binary", "--batch_timeout", "1"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *flags, *own], env=environment, capture_output=True, text=True, timeout=580, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads((free_folder / "metrics.json").read_text())
+    assert metrics["interactions"] == 4 and metrics["failed_requests"] == 0
+    assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
+    assert (free_folder / "adapter_config.json").exists()
+    # Each process has random states of its own, so two took part.
+    assert len(list((free_folder / "policies").glob("policy-v1/training_state/rng_state_*.pth"))) == 2
+    assert done.stdout.count("Policy version ") == 1
