@@ -86,8 +86,18 @@ def start(program: str, url: str, *arguments: str) -> "subprocess.Popen[str]":
 def kill(process: "subprocess.Popen[str]") -> list[list[str]]:
     """SIGKILL; returns what the process had said and nobody had read yet."""
     process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate()
-    return [line.split() for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    return rest(process)
+
+
+def rest(process: "subprocess.Popen[str]") -> list[list[str]]:
+    """The whole lines that nobody has read yet, once the process has ended.
+
+    From the stream itself: `communicate` reads the pipe behind the stream's buffer, and what `read` left in the buffer
+    would be lost, in the middle of a line.
+    """
+    assert process.stdout is not None
+    with process:
+        return [line.split() for line in process.stdout if line.endswith("\n")]
 
 
 def read(process: "subprocess.Popen[str]", lines: int) -> list[list[str]]:
@@ -160,8 +170,7 @@ def test_trainers_that_are_killed_train_each_sample_once(ledger: Ledger) -> None
         said_trained += [words[1] for words in said if words[0] == "trained"]
         trained_once(ledger)
     process = start(TRAINER, url)
-    rest, _ = process.communicate()
-    assert process.returncode == 0 and rest.endswith("done\n")
+    assert rest(process)[-1] == ["done"] and process.returncode == 0
     assert trained_once(ledger) == total
     assert len(said_trained) == len(set(said_trained))
 
