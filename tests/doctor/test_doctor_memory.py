@@ -60,14 +60,17 @@ def test_the_cache_is_what_transformers_keeps() -> None:
     assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == cached_bytes / 10
 
 
-SMALL = [("Qwen3-4B", 4096), ("Qwen3-0.6B", 16384)]
-OTHERS = [(name, tokens) for name in ARCHITECTURES for tokens in (4096, 16384, 32768)]
+FEW = [("Qwen3-4B", 4096), ("Qwen3-0.6B", 16384)]
+BOTH = [(name, tokens, dtype) for name, tokens in FEW for dtype in (torch.bfloat16, torch.float32)]
+OTHERS = [
+    pytest.param(name, tokens, torch.bfloat16, marks=pytest.mark.slow)
+    for name in ARCHITECTURES
+    for tokens in (4096, 16384, 32768)
+    if (name, tokens) not in FEW
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(
-    ("name", "tokens"), [*SMALL, *(pytest.param(*point, marks=pytest.mark.slow) for point in OTHERS)]
-)
+@pytest.mark.parametrize(("name", "tokens", "dtype"), [*BOTH, *OTHERS])
 def test_a_pass_at_full_shapes_takes_what_the_arithmetic_says(name: str, tokens: int, dtype: torch.dtype) -> None:
     shape, kind = QWEN3[name], str(dtype).removeprefix("torch.")
     need = estimate(shape, Plan(trainer=kind, micro_tokens=tokens)).trainer

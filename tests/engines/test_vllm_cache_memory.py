@@ -16,6 +16,7 @@ from clawrl_trl.engines.vllm import cache_memory, compat
 from clawrl_trl.engines.vllm import server as vllm
 from clawrl_trl.engines.vllm.cache_memory import CacheMemory, ask_cache_bytes, digest_setting, make_memory_route
 from clawrl_trl.run import RunFolder
+from clawrl_trl.tiny import MODEL_PATH
 
 BYTES = 9_876_543_210
 
@@ -33,7 +34,7 @@ def options(command: list[str]) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    ServeSettings(run=str(tmp_path), engine="vllm", model_name_or_path="org/model").save()
+    ServeSettings(run=str(tmp_path), engine="vllm", model_name_or_path=str(MODEL_PATH)).save()
     return RunFolder(tmp_path)
 
 

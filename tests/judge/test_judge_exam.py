@@ -156,7 +156,7 @@ async def test_one_that_is_wrong_in_german_is_used_for_the_rest(script: Scripted
 
 
 async def test_feedback_and_tool_results_do_not_wait_for_the_exam(script: Scripted, tmp_path: Path) -> None:
-    script.votes = lambda body, number: 60.0  # type: ignore[assignment, return-value]
+    script.votes = lambda body, number: 3.0  # type: ignore[assignment, return-value]
     async with auto(script, tmp_path) as judge:
         thumbs = await judge.judge(judged_turn(GERMAN, feedback=[FeedbackItem("thumbs", 1.0, None)]))
         failed = [("tool", {"role": "tool", "content": '{"exit_code": 1, "output": "boom"}'})]
@@ -256,7 +256,7 @@ async def test_a_model_that_is_too_slow_is_left_out_until_the_next_start(
 ) -> None:
     monkeypatch.setattr(auto_judge, "FIRST_DELAY_S", 0.001)
     script.names = ["base"]
-    script.votes = lambda body, number: 60.0
+    script.votes = lambda body, number: 3.0
     async with auto(script, tmp_path, judge_timeout=0.05, judge_workers=2) as judge:
         assert judge._exam is not None
         await judge._exam

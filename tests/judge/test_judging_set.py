@@ -103,3 +103,9 @@ def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
     pairs = [pair for name in PASSES for pair in judged(name) if pair[0].form == "words"]
     others = summarise(pair for pair in pairs if pair[0].language not in ("en", "mixed"))
     assert others.cases > 200 and others.wrong_sign.value is not None and others.wrong_sign.value <= 0.03
+
+
+def test_english_words_within_another_language_deceive_nobody() -> None:
+    pairs = judged("languages")
+    assert len({case.language for case, _ in pairs}) == 12 and len(pairs) == 144
+    assert summarise(pairs).wrong_sign.count == 0 and not any(outcome.has_hint for _, outcome in pairs)

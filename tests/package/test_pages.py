@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# One worker, for the commands' help takes a minute.
+pytestmark = pytest.mark.xdist_group("pages")
+
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]

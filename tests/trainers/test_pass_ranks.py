@@ -18,7 +18,7 @@ from clawrl_trl.credit import TrainingSample
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Sample
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("pass ranks")]
 
 VERSIONS = (1, 2)
 POISONED = 3

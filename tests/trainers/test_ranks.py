@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from clawrl_trl.ledger import Ledger, policies
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+# One worker, for the runs that several tests look at take minutes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("ranks")]
 
 ZERO = [pytest.param(name, marks=pytest.mark.deepspeed) for name in ("zero2", "zero3")]
 BACKENDS = ["ddp", "fsdp", *ZERO]
