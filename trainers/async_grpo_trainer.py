@@ -49,7 +49,8 @@ from clawrl_trl.trainers.passes.grouping import ALIKE, PADDED, SHARED, Layout
 from clawrl_trl.trainers.passes.runner import PassRunner
 from clawrl_trl.trainers.passes.step_rate import StepRate
 from clawrl_trl.trainers.policy_line import PolicyLine
-from clawrl_trl.trainers.terms.custom_loss import ROW_MEAN_LOSSES, CustomLoss, apply_custom_loss
+from clawrl_trl.trainers.terms.bonuses import share_bonuses, weigh_loss
+from clawrl_trl.trainers.terms.custom_loss import CustomLoss, apply_custom_loss
 from clawrl_trl.trainers.terms.divergence import GateBase, compute_kl_to_base
 from clawrl_trl.trainers.terms.kl import BasePull
 from clawrl_trl.trainers.versioned_trainer import VersionedGRPOTrainer
@@ -266,19 +267,21 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
     def credit_batch(self, batch: SampleBatch) -> CreditedBatch:
         """A batch as it is trained: its credited samples without those that train nothing."""
         credited = self.credit(batch.samples)
-        excess = {
-            row.sample.sample_id: reason
-            for row in credited
-            if (reason := find_excess(row.tokens, self.args.max_sample_tokens))
-        }
-        dropped = batch.dropped.get("too long", 0) + len(excess)
+        excess = [find_excess(row.tokens, self.args.max_sample_tokens) for row in credited]
+        dropped = batch.dropped.get("too long", 0) + sum(reason is not None for reason in excess)
         if dropped:
             self.note("dropped/too_long", dropped)
-        rows = [row for row in credited if row.trained_tokens and row.sample.sample_id not in excess]
-        left_out = {row.sample.sample_id: "nothing to train" for row in credited if not row.trained_tokens}
+        reasons = [
+            reason or ("" if row.trained_tokens else "nothing to train")
+            for row, reason in zip(credited, excess, strict=True)
+        ]
+        # Row by row: samples of a list may have no ids, and none is left out for another's reason.
+        rows = [row for row, reason in zip(credited, reasons, strict=True) if not reason]
+        ids = [row.sample.sample_id for row in credited]
+        left_out = {name: reason for name, reason in zip(ids, reasons, strict=True) if name and reason}
         for name, value in measure_rows(rows, self.policy_version).items():
             self.note(name, value)
-        return CreditedBatch(batch, rows, left_out | excess)
+        return CreditedBatch(batch, rows, left_out)
 
     def _can_be_shown(self, sample: TrainingSample) -> bool:
         if not sample.images:
@@ -341,7 +344,9 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         trl_loss = partial(super()._compute_loss, model, inputs)
         self._unweighed = inputs if self.input_builder.needs_current(inputs) else None
         try:
-            return trl_loss() if self._pull is None else self._pull.add_to(trl_loss, inputs)
+            # A user's loss may have chosen other rows or tokens than those of the micro-batch.
+            with self.at_temperatures(inputs):
+                return trl_loss() if self._pull is None else self._pull.add_to(trl_loss, inputs)
         finally:
             self._unweighed = None
 
@@ -360,13 +365,10 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
             self.heartbeat.begin_pass()
         # Where nobody else waits for its forward passes, a user's function is not asked about an empty micro-batch.
         idle = not inputs["row_share"] and self.accelerator.num_processes == 1
-        with self.at_temperatures(inputs):
+        with self.at_temperatures(inputs), share_bonuses(self, inputs):
             if self.custom_loss_function is not None and not idle:
                 return apply_custom_loss(self.custom_loss_function, self, model, inputs)
-            loss = self.default_loss(model, inputs)
-        if self.loss_type == "bnpo":
-            return loss * inputs["token_share"]
-        return loss * inputs["row_share"] if self.loss_type in ROW_MEAN_LOSSES else loss
+            return self.default_loss(model, inputs) * weigh_loss(self.loss_type, inputs)
 
     # ---- Policy versions ----
 
@@ -375,7 +377,7 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         micro = self._micro
         if micro is None or not micro.is_last or self.line is None:
             return
-        rows = self.passes.limit(self.division.select_gate_rows(micro.batch), micro.batch.left_out)
+        rows = self.passes.select_fullest(self.division.select_gate_rows(micro.batch))
         prepared = [part.inputs for part in micro.passes if part.inputs is not None and part.rows == rows]
         kl = compute_kl_to_base(self, prepared[0] if prepared else self.input_builder.collate(rows))
         if kl is not None:

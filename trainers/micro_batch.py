@@ -127,11 +127,11 @@ class Division:
                     yield micro if remaining else replace(micro, is_last=True)
 
     def select_gate_rows(self, batch: CreditedBatch) -> list[CreditedSample]:
-        """The rows of the last micro-batch in which this process has any, for the gate; else none."""
+        """The rows of the last micro-batch of which this process has trained any, for the gate; else none."""
         for start in reversed(range(0, len(batch.rows), self.step_size)):
-            step = self._divide_step(batch, batch.rows[start : start + self.step_size])
-            if filled := [micro.rows for micro in step if micro.rows]:
-                return filled[-1]
+            for micro in reversed(self._divide_step(batch, batch.rows[start : start + self.step_size])):
+                if trained := [row for row in micro.rows if row.sample.sample_id not in batch.left_out]:
+                    return trained
         return []
 
     def _divide_step(self, batch: CreditedBatch, rows: list[CreditedSample]) -> list[MicroBatch]:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TypeVar, cast
 
+import torch
 from accelerate import PartialState
 from torch import distributed
 
@@ -42,6 +43,20 @@ def share(value: Value) -> Value:
     with explain_ended_process():
         distributed.broadcast_object_list(message, src=0, group=_get_group())
     return cast(Value, message[0])
+
+
+def broadcast_tensor(tensor: torch.Tensor) -> None:
+    """Give a tensor of every process the main process's values; in place.
+
+    Before training the weights may still be on the CPU, where NCCL takes none.
+
+    Raises:
+        UserError: If another process has ended.
+    """
+    if PartialState().num_processes == 1:
+        return
+    with explain_ended_process():
+        distributed.broadcast(tensor, src=0, group=_get_group() if tensor.device.type == "cpu" else None)
 
 
 def wait_for_all() -> None:

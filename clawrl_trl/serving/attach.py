@@ -22,6 +22,7 @@ from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.ledger.database_url import share_password, strip_password
 from clawrl_trl.process import StopRequest, end_with_parent
 from clawrl_trl.run import PRIVATE_FILE, RunFolder, open_private
+from clawrl_trl.serving.serve import refuse_other_model
 from clawrl_trl.serving.supervisor import read_last_lines
 
 START_TIMEOUT = 2000.0
@@ -46,12 +47,13 @@ def attach_or_serve(
         `dict`: What the gateway announced: `base_url` and `pid`.
 
     Raises:
-        UserError: If serving does not start, or serves without room for the trainer's adapters.
+        UserError: If serving does not start, serves another model, or has no room for the trainer's adapters.
     """
     folder = RunFolder(settings.run)
     share_password(settings.ledger_url)  # by the environment: command lines are open to other users
     gateway = folder.read_announced("gateway")
     if gateway is not None:
+        refuse_other_model(settings)
         _check_adapter_room(settings, ServeSettings.load(folder.path))
         yield gateway
         return

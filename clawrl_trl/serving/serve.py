@@ -8,22 +8,25 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 
 from filelock import FileLock, Timeout
 from rich.console import Console
+from sqlalchemy import select
 
 from clawrl_trl.config.api_keys import read_api_key
 from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.database_url import share_password
+from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.process import StopRequest
 from clawrl_trl.run import PRIVATE_FILE, RunFolder
 from clawrl_trl.serving.connection import describe_connection
 from clawrl_trl.serving.startup import PARTS, Startup
 from clawrl_trl.serving.supervisor import GRACE, Supervisor
+from clawrl_trl.tiny import MODEL_PATH
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,7 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
         signal.signal(number, lambda *_: stop.set())
     console = Console(stderr=True, quiet=quiet)
     with _acquire_lock(folder):
-        # A ledger that can't be opened is told here, and not by a gateway that is started again and again.
-        Ledger.open(settings.ledger_url or folder.ledger).close()
+        refuse_other_model(settings, has_turns=_has_turns(settings, folder))
         supervisor = Supervisor(folder.logs)
         try:
             settings = Startup(supervisor, folder, console, stop).start_all(settings)
@@ -98,6 +100,43 @@ def check_bind(settings: ServeSettings) -> None:
         raise UserError(
             f"--host {settings.host} would let anybody on the network in: set a key first, for example "
             "export CLAWRL_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe(24))')."
+        )
+
+
+def _has_turns(settings: ServeSettings, folder: RunFolder) -> bool:
+    # A ledger that can't be opened is told here, and not by a gateway that is started again and again.
+    ledger = Ledger.open(settings.ledger_url or folder.ledger)
+    try:
+        with ledger.reader() as tx:
+            return tx.scalar(select(Turn.seq).limit(1)) is not None
+    finally:
+        ledger.close()
+
+
+def refuse_other_model(settings: ServeSettings, *, has_turns: bool = True) -> None:
+    """Refuse to go on with a run whose chats and policies another model made: its tokens mean something else.
+
+    A model is known by the last part of its name, so that its folder may be moved.
+
+    Raises:
+        UserError: If the run has turns, and its settings name another model.
+    """
+    before = None
+    with suppress(UserError):  # settings that can't be read are written anew
+        before = ServeSettings.find(settings.run)
+    # An engine that runs elsewhere need not be told which model it has.
+    if (
+        before is None
+        or not has_turns
+        or any(each.is_remote and not each.model_name_or_path for each in (before, settings))
+    ):
+        return
+    names = [PurePath(each.model_name_or_path or MODEL_PATH).name for each in (before, settings)]
+    if names[0] != names[1]:
+        made_by, asked = (each.model_name_or_path or "the bundled model" for each in (before, settings))
+        raise UserError(
+            f"{settings.run} belongs to {made_by}: neither its chats nor its policies are of use to {asked}. Choose "
+            "another folder (--output_dir, or --run of 'clawrl serve')."
         )
 
 

@@ -1,6 +1,7 @@
 """Weights collected and given back in one process, and errors of processes that wait for others."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.trainers import process_group
 from clawrl_trl.trainers.checkpoint import FACTS, find_other_backend
 from clawrl_trl.trainers.parallel.weights import gather_weights, name_saved_weights, scatter_weights
-from clawrl_trl.trainers.process_group import explain_ended_process, run_on_main, share
+from clawrl_trl.trainers.process_group import broadcast_tensor, explain_ended_process, run_on_main, share
 
 
 def load_model(tiny: Path) -> Qwen3ForCausalLM:
@@ -106,3 +108,14 @@ def test_states_of_this_backend_and_of_earlier_releases_are_read(tmp_path: Path,
 def test_a_state_of_another_backend_is_named(tmp_path: Path) -> None:
     (tmp_path / FACTS).write_text('{"backend": "zero2, 2 processes"}')
     assert find_other_backend(tmp_path, "ddp") == "it was written under zero2, 2 processes, this is ddp"
+
+
+def test_weights_on_the_cpu_are_sent_by_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before training they are there whatever the devices, and NCCL takes those of GPUs alone."""
+    sent: list[object] = []
+    monkeypatch.setattr(process_group, "PartialState", lambda: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(process_group, "_get_group", lambda: "gloo")
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src, group: sent.append(group))
+    broadcast_tensor(torch.zeros(1))
+    broadcast_tensor(torch.zeros(1, device="meta"))
+    assert sent == ["gloo", None]

@@ -1,6 +1,7 @@
 """A step in several passes equals the step in one, and a lack of memory costs a sample and not the run."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 from made_up import fill, make_samples
 from peft import LoraConfig
 
-from clawrl_trl.credit import CreditedSample, LedgerSource, TrainingSample
+from clawrl_trl.credit import CreditedSample, LedgerSource, SampleBatch, TrainingSample
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Sample
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
+from clawrl_trl.trainers.micro_batch import CreditedBatch, Division
 from clawrl_trl.trainers.passes.grouping import (
     ALIKE,
     LARGEST_PADDING,
@@ -24,6 +26,7 @@ from clawrl_trl.trainers.passes.grouping import (
     count_padded,
     group_rows,
 )
+from clawrl_trl.trainers.passes.runner import PassRunner
 
 LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
@@ -108,11 +111,14 @@ def test_rows_that_differ_in_length_are_apart(lengths: list[tuple[int, int]]) ->
 def test_passes_make_the_step_of_one(tiny: Path, tmp_path: Path, loss_type: str) -> None:
     updates, logs = [], []
     for budget in (0, 12):
-        trainer = build(tiny, tmp_path, make_samples(6), loss_type=loss_type, max_pass_tokens=budget, beta=0.1)
+        options: dict[str, Any] = {"loss_type": loss_type, "max_pass_tokens": budget, "beta": 0.1}
+        trainer = build(tiny, tmp_path, make_samples(6), entropy_coef=0.3, **options)
         updates.append(train(trainer))
         logs.append(trainer.state.log_history[0])
     assert logs[0]["passes"] == 1 and logs[1]["passes"] > 2
     assert (updates[0] - updates[1]).norm() <= 5e-5 * updates[0].norm()
+    without = train(build(tiny, tmp_path / "plain", make_samples(6), **options))
+    assert (updates[1] - without).norm() > 1e-2 * without.norm(), "the entropy bonus counts"
     for name in ("kl", "entropy", "loss"):
         assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-4, abs=1e-7), name
 
@@ -163,3 +169,63 @@ def test_a_long_sample_of_a_list_is_left_out(tiny: Path, tmp_path: Path) -> None
     trainer = build(tiny, tmp_path, rows, max_sample_tokens=30)
     trainer.train()
     assert trainer.state.log_history[0]["dropped/too_long"] == 1
+
+
+def test_a_long_sample_takes_no_other_without_an_id_along(tiny: Path, tmp_path: Path) -> None:
+    rows = [*make_samples(2), *make_samples(1, 9, prompt_ids=list(range(2, 42)))]
+    rows = [replace(row, sample_id="") for row in rows]
+    trainer = build(tiny, tmp_path, rows, max_sample_tokens=30)
+    assert train(trainer).norm() > 0
+    log = trainer.state.log_history[0]
+    assert log["dropped/too_long"] == 1 and log["samples"] == 2
+
+
+def test_what_is_given_up_is_not_trained_in_a_further_iteration(tiny: Path, ledger: Ledger, tmp_path: Path) -> None:
+    (sample_id,) = fill(ledger, make_samples(1))
+    calls: list[int] = []
+
+    def fail_once(trainer: Any, model: Any, inputs: Any, default: Any) -> torch.Tensor:
+        calls.append(len(inputs["prompt_ids"]))
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return default(model, inputs)
+
+    source = LedgerSource(ledger, poll_s=0.01, timeout_s=0.0)
+    trainer = build(tiny, tmp_path, source, fail_once, max_steps=2, num_iterations=2, per_device_train_batch_size=1)
+    assert train(trainer).norm() == 0 and calls
+    with ledger.reader() as tx:
+        row = tx.get(Sample, sample_id)
+        assert row is not None and (row.state, row.reason) == ("dropped", "out of memory")
+
+
+def test_the_gate_looks_at_the_pass_that_trains_most_and_at_nothing_that_was_given_up(
+    tiny: Path, tmp_path: Path
+) -> None:
+    lengths = [(20, 40), (20, 38), (20, 30), (20, 1)]
+    rows = [
+        replace(row, sample=replace(row.sample, sample_id=str(number))) for number, row in enumerate(credited(lengths))
+    ]
+    runner = PassRunner(build(tiny, tmp_path, make_samples(1)), budget=130, layout=ALIKE)
+    assert [row.trained_tokens for row in runner.select_fullest(rows)] == [38, 30]
+    batch = CreditedBatch(SampleBatch([row.sample for row in rows]), rows, {"3": "out of memory"})
+    division = Division(step_size=4, num_iterations=1, accumulation_steps=4)
+    assert [row.sample.sample_id for row in division.select_gate_rows(batch)] == ["2"]
+
+
+def test_a_loss_may_choose_some_of_the_rows(tiny: Path, tmp_path: Path) -> None:
+    """Their log-probabilities are those of the rows that it gives, whether samples share tokens or not."""
+
+    def first_two(trainer: Any, model: Any, inputs: Any, default: Any) -> torch.Tensor:
+        size = len(inputs["prompt_ids"])
+        chosen = {
+            name: value[:2] if isinstance(value, torch.Tensor) and value.dim() and len(value) == size else value
+            for name, value in inputs.items()
+        }
+        return default(model, chosen)
+
+    updates = [
+        train(build(tiny, tmp_path / packing, make_samples(4), first_two, packing=packing, loss_type="grpo"))
+        for packing in ("trie", "none")
+    ]
+    assert updates[1].norm() > 0
+    assert (updates[0] - updates[1]).norm() <= 5e-5 * updates[1].norm()

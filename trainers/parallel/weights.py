@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import torch
 from accelerate.utils import is_peft_model
 from peft import get_peft_model_state_dict
-from torch import distributed
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from clawrl_trl.trainers.parallel.zero import gather_partitioned, is_partitioned
+from clawrl_trl.trainers.process_group import broadcast_tensor
 
 Weights = dict[str, torch.Tensor]
 
@@ -69,8 +69,8 @@ def scatter_weights(model: PreTrainedModel, read: Callable[[str], torch.Tensor] 
             if value is not None:
                 parameter.copy_(value)
             # DeepSpeed hands out the main process's values when the block ends.
-            if distributed.is_initialized() and not is_partitioned(parameter):
-                distributed.broadcast(parameter.data, src=0)
+            if not is_partitioned(parameter):
+                broadcast_tensor(parameter.data)
 
 
 def _iterate_trained(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -6,7 +6,7 @@ models gather weights in each pass; there all processes make equally many, and a
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clawrl_trl.credit import CreditedSample
 from clawrl_trl.trainers.compat import collect_metrics
 from clawrl_trl.trainers.micro_batch import MicroBatch
+from clawrl_trl.trainers.parallel.backend import divides_weights
 from clawrl_trl.trainers.parallel.uneven_rows import gather_uneven_rows
 from clawrl_trl.trainers.passes.gradients import Gradients
 from clawrl_trl.trainers.passes.grouping import PADDED, Layout, group_rows
@@ -64,7 +65,9 @@ class PassRunner:
         processes: int = accelerator.num_processes
         replicated = isinstance(model, DistributedDataParallel)
         inner = accelerator.unwrap_model(model) if replicated else model
-        repairable = not self._whole and (replicated or processes == 1)
+        # Where weights are divided even one process has gradients that can't be set aside.
+        divided = divides_weights(self._trainer)
+        repairable = not self._whole and not divided and (replicated or processes == 1)
         if not micro.passes:
             micro.passes.extend(self._plan(micro, processes))
         with (gather_uneven_rows if self._whole else keep_local)(accelerator):
@@ -74,10 +77,10 @@ class PassRunner:
         self._report(micro, metrics, lost, processes)
         return torch.stack(losses).sum() if losses else torch.zeros((), device=accelerator.device)
 
-    def limit(self, rows: list[CreditedSample], dropped: Mapping[str, str]) -> list[CreditedSample]:
-        """The rows of one pass of these, without those that were given up."""
-        rows = [row for row in rows if row.sample.sample_id not in dropped]
-        return min(group_rows(rows, self._budget, self._layout), key=self._layout.cost)
+    def select_fullest(self, rows: list[CreditedSample]) -> list[CreditedSample]:
+        """Of the passes that these rows make, the rows of the one that trains most tokens."""
+        passes = group_rows(rows, self._budget, self._layout)
+        return max(passes, key=lambda part: sum(row.trained_tokens for row in part))
 
     def _plan(self, micro: MicroBatch, processes: int) -> list[MicroBatch]:
         groups = [micro.rows] if self._whole else group_rows(micro.rows, self._budget, self._layout)
@@ -85,7 +88,8 @@ class PassRunner:
         if processes > 1:
             count = max(gather_object([count]))
         groups += [[] for _ in range(count - len(groups))]
-        return [micro] if count == 1 else [micro.select(group) for group in groups]
+        # A micro-batch that were its own pass would hold its tensors until Python looks for cycles.
+        return [micro.select(group) for group in groups]
 
     def _train_all(
         self, model: torch.nn.Module, micro: MicroBatch, train: Train, repairable: bool
@@ -111,7 +115,8 @@ class PassRunner:
             middle = len(part.rows) // 2
             ordered = [part.rows[index] for index in self._layout.order(part.rows)]
             waiting += [part.select(ordered[:middle]), part.select(ordered[middle:])]
-        micro.passes[:] = done
+        # Never none: in a further iteration this process would plan anew, and wait for the others.
+        micro.passes[:] = done or [micro.select([])]
         return losses, metrics, lost
 
     def _attempt(
@@ -151,7 +156,7 @@ class PassRunner:
             self._trainer.note(name, value)
         self._trainer.note("passes", count)
         if ids:
-            micro.batch.left_out.update(dict.fromkeys(ids, OUT_OF_MEMORY))
+            micro.batch.left_out.update(dict.fromkeys(filter(None, ids), OUT_OF_MEMORY))
             self._trainer.note("dropped/out_of_memory", len(ids))
             logger.warning(
                 "out of memory: %d samples are dropped; lower --max_sample_tokens to drop the like earlier", len(ids)

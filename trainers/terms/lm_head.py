@@ -97,7 +97,9 @@ class ForwardPasses:
         if self._look is not None:
             head = self._model.get_output_embeddings()
             bias = None if head.bias is None else _gather(head.bias)
-            self._look(output.last_hidden_state, LMHead(_gather(head.weight), bias))
+            # Collected once for all chunks: the processes have different numbers of them.
+            with maybe_gather_lm_head_ctx(head.weight, head.bias):
+                self._look(output.last_hidden_state, LMHead(_gather(head.weight), bias))
 
 
 def _gather(weight: torch.Tensor) -> torch.Tensor:
