@@ -15,8 +15,11 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from clawrl_trl.errors import EXIT_USER_ERROR, UserError
 from clawrl_trl.process import StopRequest, end_with_parent
@@ -70,6 +73,19 @@ def read_last_lines(path: Path, count: int = 1) -> str:
     except OSError:
         return ""
     return "\n".join(lines[-count:])
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all that it has started, in whatever process group, and wait for the child's end."""
+    if process.poll() is not None:
+        return
+    # Listed before: who has lost its parent is found no more.
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for each in started:
+        with suppress(psutil.Error):  # it has ended; psutil kills no other process of the same number
+            each.kill()
+    process.wait()
 
 
 class Supervisor:
@@ -137,8 +153,7 @@ class Supervisor:
                 process.wait(GRACE)
             except subprocess.TimeoutExpired:
                 logger.warning("%s did not stop within %.0f s and was killed", child.name, GRACE)
-                process.kill()
-                process.wait()
+                _kill(process)
 
     def _revive(self, child: Child) -> None:
         now = time.monotonic()
@@ -175,8 +190,7 @@ class Supervisor:
         if child.answered_at is not None and now - child.answered_at > child.hang_timeout:
             logger.warning("%s has not answered for %.0f s and is killed", child.name, child.hang_timeout)
             child.answered_at = None
-            child.process.kill()  # not terminate: what hangs hears no signal
-            child.process.wait()
+            _kill(child.process)  # not terminate: what hangs hears no signal
 
     def _bound_logs(self) -> None:
         if time.monotonic() - self._logs_checked_at < LOG_PERIOD:

@@ -52,3 +52,8 @@ def test_only_what_the_cache_does_not_hold_is_refused() -> None:
     linear = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(layer_types=["linear_attention"]))
     with pytest.raises(UserError, match="linear_attention"):
         choose_context(SimpleNamespace(config=linear), 2048)
+    shared = SimpleNamespace(
+        get_text_config=lambda decoder: SimpleNamespace(layer_types=["full_attention"], num_kv_shared_layers=2)
+    )
+    with pytest.raises(UserError, match=r"share their keys and values: use --engine vllm"):
+        choose_context(SimpleNamespace(config=shared), 2048)

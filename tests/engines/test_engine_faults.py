@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.protocol import SamplingBody
 from clawrl_trl.engines.embedded.scheduler import Scheduler
+from clawrl_trl.errors import UserError
 
 PATIENCE_S = 60
 
@@ -126,3 +128,21 @@ def test_a_cancelled_row_beside_one_that_goes_on(engine: Engine, monkeypatch: py
     monkeypatch.setattr(DecodeBatch, "step", stepped)
     monkeypatch.setattr(DecodeBatch, "keep", once(DecodeBatch.keep))
     assert scheduled(engine, [9, 9], [9, 9], asked=OneLeaves) == [["x", "error"], ["x", "length"]]
+
+
+@pytest.mark.parametrize("max_waiting", [0, 8])
+def test_a_warm_up_ends_well_or_says_why_not(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, max_waiting: int
+) -> None:
+    async def main() -> None:
+        fresh = replace(engine, scheduler=Scheduler(1, max_waiting))
+        fresh.scheduler.start(asyncio.get_running_loop())
+        try:
+            await fresh.warm_up()
+            monkeypatch.setattr(scheduling, "Prefill", once(Prefill))
+            with pytest.raises(UserError, match="can't be served: RuntimeError: out of memory"):
+                await fresh.warm_up()
+        finally:
+            await asyncio.to_thread(fresh.scheduler.close)
+
+    asyncio.run(main())

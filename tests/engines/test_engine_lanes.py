@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.embedded import lanes as lanes_module
+from clawrl_trl.engines.embedded.batch import Prefill
 from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.generation import Generation, Update
 from clawrl_trl.engines.embedded.lanes import CHUNKS_IN_TURN, Lanes
 from clawrl_trl.engines.embedded.protocol import SamplingBody
-from clawrl_trl.engines.embedded.scheduler import Scheduler
+from clawrl_trl.engines.embedded.scheduler import QueueFull, Scheduler
 
 PATIENCE_S = 60
 
@@ -102,6 +103,41 @@ def test_a_prompt_that_is_scored_and_continued_is_a_chat(engine: Engine) -> None
     finish, lanes = Finish(engine), Lanes()
     assert lanes.of(finish.make("both", scored=True, length=4, tokens=2)) is lanes.chats
     assert lanes.of(finish.make("one", scored=True, length=4, tokens=1)) is lanes.scoring
+
+
+def count_accepted(scheduler: Scheduler, generations: list[Generation]) -> int:
+    """How many of these requests may join the queue, one after the other, before one is refused."""
+    for number, generation in enumerate(generations):
+        try:
+            scheduler.submit([generation])
+        except QueueFull:
+            return number
+    return len(generations)
+
+
+@pytest.mark.parametrize("max_waiting", [0, 3])
+def test_requests_that_find_a_place_are_not_counted_as_waiting(engine: Engine, max_waiting: int) -> None:
+    finish = Finish(engine)
+    chats = [finish.make("chat", scored=False, length=4) for _ in range(8)]
+    assert count_accepted(Scheduler(2, max_waiting), chats) == 2 + max_waiting
+
+
+def test_the_places_that_are_taken_are_not_free(engine: Engine) -> None:
+    finish, scheduler = Finish(engine), Scheduler(3, 1)
+    scheduler._lanes.chats.prefill = Prefill([finish.make("taken", scored=False, length=4, n=2)], 4)
+    assert count_accepted(scheduler, [finish.make("chat", scored=False, length=4) for _ in range(4)]) == 2
+
+
+@pytest.mark.parametrize(("max_waiting", "most"), [(0, 1), (3, 3)])
+def test_neither_chats_nor_scoring_calls_keep_the_other_out(engine: Engine, max_waiting: int, most: int) -> None:
+    finish, scheduler = Finish(engine), Scheduler(2, max_waiting)
+    assert count_accepted(scheduler, [finish.make("scored", scored=True, length=4) for _ in range(8)]) == most
+    assert (
+        count_accepted(scheduler, [finish.make("chat", scored=False, length=4) for _ in range(8)]) == 2 + max_waiting
+    )
+    other = Scheduler(2, max_waiting)
+    assert count_accepted(other, [finish.make("chat", scored=False, length=4) for _ in range(8)]) == 2 + max_waiting
+    assert count_accepted(other, [finish.make("scored", scored=True, length=4) for _ in range(8)]) == most
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))

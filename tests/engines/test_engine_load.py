@@ -1,6 +1,7 @@
 """More requests than places, clients that leave, and mistakes at the start."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from engine_server import Server, start_engine
+from safetensors.torch import load_file, save_file
 
 from clawrl_trl.config.serving import ServeSettings
 
@@ -89,3 +91,17 @@ def test_a_model_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "nowhere" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+def test_a_model_that_can_not_go_on_never_serves(model_folder: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(model_folder / "base", tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"].fill_(float("nan"))
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    ServeSettings(run=str(tmp_path), model_name_or_path=str(broken)).save()
+    command = [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"error: {broken} can't be served") and "not numbers" in last
+    assert not (tmp_path / "engine.json").exists()

@@ -71,6 +71,7 @@ def test_the_first_start_takes_a_share_and_a_restart_its_bytes(folder: RunFolder
         {"vllm_gpu_memory_utilization": 0.6},
         {"max_model_len": 8192},
         {"max_running": 3},
+        {"keep_policies": 9},
         {"model_name_or_path": "org/larger"},
         {"vllm_args": "--quantization fp8"},
     ],
@@ -101,6 +102,28 @@ def test_other_cards_are_another_start(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0" / "information").write_text("Model: H200\n")
     assert digest_setting("model") != before
+
+
+IDLE = "Model: \t\t H200\nIRQ:   \t\t 0\nGPU UUID: \t GPU-????\nBus Location: \t 0000:01:00.0\nGPU Firmware: N/A\n"
+OPENED = "Model: \t\t H200\nIRQ:   \t\t 48\nGPU UUID: \t GPU-1f\nBus Location: \t 0000:01:00.0\nGPU Firmware: 570\n"
+
+
+def test_an_opened_card_is_the_same_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_memory, "CARDS", tmp_path)
+    information = tmp_path / "0000:01:00.0" / "information"
+    information.parent.mkdir()
+    digests = []
+    for text in (IDLE, OPENED, IDLE.replace("H200", "H100"), IDLE.replace(" 0000:01", " 0000:02")):
+        information.write_text(text)
+        digests.append(digest_setting("model"))
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
+def test_a_card_that_can_not_be_read_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_memory, "CARDS", tmp_path)
+    before = digest_setting("model")
+    (tmp_path / "0000:01:00.0" / "information").mkdir(parents=True)  # reading a folder is an OSError
+    assert digest_setting("model") == before
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"cache_bytes": "x", "fit_memory": false, "setting": "s"}'])

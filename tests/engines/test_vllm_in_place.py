@@ -67,6 +67,8 @@ class FakeEngine:
     async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
         assert mode == "keep" and clear_cache
         self.told.append("pause")
+        if "pause" in self.broken:
+            raise RuntimeError("the cache could not be cleared")
 
     async def resume_generation(self) -> None:
         self.told.append("resume")
@@ -125,6 +127,17 @@ async def test_what_fails_half_way_is_undone(engine: FakeEngine, tmp_path: Path)
     with pytest.raises(Refusal, match="a tensor does not fit"):
         await holder.load("policy-v2", model_folder(tmp_path / "two"))
     assert engine.told[3:] == ["pause", "two", "one", "resume"] and holder.name == "policy-v1"
+
+
+async def test_a_pause_that_fails_freezes_nothing(engine: FakeEngine, tmp_path: Path) -> None:
+    holder, folder = holder_of(engine), model_folder(tmp_path / "one")
+    engine.broken = {"pause"}
+    with pytest.raises(RuntimeError, match="the cache could not be cleared"):
+        await holder.load("policy-v1", folder)
+    assert engine.told == ["pause", "resume"] and holder.name == "base"
+    engine.broken = set()
+    await holder.load("policy-v1", folder)
+    assert engine.told[2:] == ["pause", "one", "resume"] and holder.name == "policy-v1"
 
 
 async def test_what_cannot_be_undone_ends_the_server(

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clawrl_trl.engines.errors import EngineError
 from clawrl_trl.engines.scores import SCORES_PATH, make_packed_call, read_packed
 from clawrl_trl.engines.vllm import compat
 from clawrl_trl.engines.vllm.compat import ApiServer, VLLMVersionError, divert_prompt_logprobs
@@ -41,6 +43,7 @@ class FakeVLLM:
         self.asked: list[dict[str, Any]] = []
         self.objects = 0
         self.dropped = 0
+        self.exchange: Any = None
 
     def pause_generation(self) -> None: ...
     def resume_generation(self) -> None: ...
@@ -71,6 +74,9 @@ class FakeVLLM:
             chunk = (ids[begin : begin + CHUNK], logprobs[begin : begin + CHUNK], None, None)
             for state in self.output_processor.request_states.values():
                 state.logprobs_processor._update_prompt_logprobs(chunk)
+        if self.exchange is not None:
+            self.exchange()
+        self.output_processor.request_states.clear()
         yield 1
 
 
@@ -84,13 +90,18 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVLLM:
 
 
 @pytest.fixture
-def http(vllm: FakeVLLM) -> TestClient:
+def server(vllm: FakeVLLM) -> ApiServer:
     models = SimpleNamespace(
         base_model_paths=[SimpleNamespace(name="base"), SimpleNamespace(name="policy")],
         lora_requests={"policy-v9": "the adapter"},
     )
+    return ApiServer(SimpleNamespace(engine_client=vllm, openai_serving_models=models))
+
+
+@pytest.fixture
+def http(server: ApiServer) -> TestClient:
     app = FastAPI()
-    add_scoring_route(app, ApiServer(SimpleNamespace(engine_client=vllm, openai_serving_models=models)))
+    add_scoring_route(app, server)
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -131,6 +142,18 @@ def test_what_can_not_be_scored_is_refused(http: TestClient, vllm: FakeVLLM, cha
 def test_rows_that_are_missing_are_a_fault(http: TestClient, vllm: FakeVLLM) -> None:
     vllm.dropped = CHUNK
     assert http.post(SCORES_PATH, json={"model": "base", "prompt": PROMPT, "start": 3}).status_code == 500
+
+
+def test_a_call_into_which_an_exchange_falls_is_to_be_sent_again(
+    http: TestClient, vllm: FakeVLLM, server: ApiServer
+) -> None:
+    vllm.exchange = lambda: server.rename_model(["policy-v2", "policy"], Path("two"))
+    call = {"model": "policy", "prompt": PROMPT, "start": 3}
+    reply = http.post(SCORES_PATH, json=call)
+    refused = EngineError(reply.status_code, reply.json()["error"]["message"])
+    assert refused.status == 503 and refused.retryable and refused.away
+    vllm.exchange = None
+    assert http.post(SCORES_PATH, json=call).status_code == 200
 
 
 def test_a_request_without_the_names_says_so() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,32 @@ def test_a_child_that_hangs_is_started_again(supervisor: Supervisor, tmp_path: P
     stop.set()
     thread.join()
     assert mark.read_text() == "xx"
+
+
+STARTS_ANOTHER = """
+import subprocess, sys, time
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+other = subprocess.Popen([sys.executable, "-c", stubborn], process_group=0, stdout=subprocess.PIPE)
+other.stdout.readline()
+with open(sys.argv[1], "w") as mark:
+    mark.write(str(other.pid))
+time.sleep(600)
+"""
+
+
+def test_what_a_hung_child_has_started_is_killed_with_it(supervisor: Supervisor, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    child = supervisor.start(_child(STARTS_ANOTHER, str(mark)))
+    supervisor.wait_until(lambda: mark.exists() and mark.read_text() != "", child, 20)
+    other = psutil.Process(int(mark.read_text()))
+    child.probe, child.hang_timeout = lambda: False, 1.0
+    child.answered_at = time.monotonic() - 2.0
+    supervisor._end_hung(child)
+    _, alive = psutil.wait_procs([other], timeout=20)
+    for process in alive:
+        process.kill()
+    assert child.process is not None and child.process.returncode == -signal.SIGKILL
+    assert not alive
 
 
 def test_a_long_log_is_moved_aside(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

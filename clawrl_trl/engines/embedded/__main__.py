@@ -46,7 +46,7 @@ async def serve(run: str) -> None:
     """Load the model, announce the address, serve.
 
     Raises:
-        UserError: If the run folder or the model can't be read.
+        UserError: If the run folder or the model can't be read, or the model can't continue a prompt.
     """
     settings = ServeSettings.load(run)
     path = model_path(settings)  # before the slow imports: a wrong path is told at once
@@ -68,7 +68,8 @@ async def serve(run: str) -> None:
     loaded_at = time.time()
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     port = listener.getsockname()[1]
-    config = BoundedConfig(create_app(engine, key), log_level="warning", timeout_graceful_shutdown=5)
+    app = create_app(engine, key)
+    config = BoundedConfig(app, log_level="warning", timeout_graceful_shutdown=5)
 
     def announce() -> None:
         RunFolder(run).announce("engine", f"http://127.0.0.1:{port}", key=key)
@@ -77,7 +78,11 @@ async def serve(run: str) -> None:
         logger.info("ready: start and imports %.2f s, model %.2f s, warm-up %.2f s", *stages)
 
     server = BoundedServer(config, announce)
-    await server.serve(sockets=[listener])
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if app.state.refusal is not None:
+            raise app.state.refusal  # in place of uvicorn's own exit
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from clawrl_trl.engines.embedded.protocol import (
 from clawrl_trl.engines.embedded.replies import ChatWriter, CompletionWriter
 from clawrl_trl.engines.embedded.request_body import body_reader
 from clawrl_trl.engines.embedded.responses import encode_json, respond
+from clawrl_trl.errors import UserError
 from clawrl_trl.http.body import run_beside
 from clawrl_trl.messages import Json
 
@@ -39,7 +40,7 @@ MAX_CONTEXTS = 4
 
 
 def create_app(engine: Engine, key: str | None) -> FastAPI:
-    """The application; decoding starts with it and ends with it.
+    """The application; decoding starts with it and ends with it. Its `state.refusal` says why it did not start.
 
     Args:
         engine (`Engine`): Loaded, not started.
@@ -49,13 +50,19 @@ def create_app(engine: Engine, key: str | None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.scheduler.start(asyncio.get_running_loop())
-        await engine.warm_up()
-        yield
-        await asyncio.to_thread(engine.scheduler.close)
+        try:
+            await engine.warm_up()
+            yield
+        except UserError as error:
+            app.state.refusal = error  # of what fails here uvicorn reports no more than that it did
+            raise
+        finally:
+            await asyncio.to_thread(engine.scheduler.close)
 
     app = FastAPI(title="clawrl-trl embedded engine", lifespan=lifespan, openapi_url=None)
     app.state.engine = engine
     app.state.key = key
+    app.state.refusal = None
     app.include_router(router, dependencies=[Depends(_check_key)])
     app.add_api_route("/health", _report_health)
     errors.register(app)

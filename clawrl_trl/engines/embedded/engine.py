@@ -222,7 +222,11 @@ class Engine:
             raise RequestError(str(error), status=error.status, param="lora_name") from error
 
     async def warm_up(self) -> None:
-        """Run one short request, so that the first real one doesn't pay for lazy initialisation."""
+        """Run one short request, so that the first real one doesn't pay for lazy initialisation.
+
+        Raises:
+            UserError: If the model can't continue it.
+        """
         queue = UpdateQueue(eager=False)
         generation = self.make_generation(
             self.policies.base,
@@ -234,7 +238,9 @@ class Engine:
             chat=False,
         )
         self.scheduler.submit([generation])
-        await queue.take()
+        for update in await queue.take():
+            if update.error is not None:
+                raise UserError(f"{self.policies.base.path} can't be served: {update.error.rstrip('.')}.")
 
 
 def _is_id(token: int, policy: LoadedPolicy) -> bool:
@@ -245,11 +251,14 @@ def choose_context(model: PreTrainedModel, requested: int | None) -> int:
     """Choose the longest context to serve, in tokens.
 
     Raises:
-        UserError: If the model has layers whose state the engine's cache does not hold.
+        UserError: If the model has layers that the engine's cache is not made for.
     """
     config = model.config.get_text_config(decoder=True)
     if unserved := set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
         raise UserError(f"The embedded engine can't serve layers of type {unserved.pop()}: use --engine vllm.")
+    # Layers that read another one's keys and values have none of their own to keep or to move.
+    if getattr(config, "num_kv_shared_layers", None):
+        raise UserError("The embedded engine can't serve layers that share their keys and values: use --engine vllm.")
     free = torch.cuda.mem_get_info()[0] if model.device.type == "cuda" else psutil.virtual_memory().available
     context = choose_embedded_context(config, requested, itemsize=model.dtype.itemsize, free=free)
     if requested is None:

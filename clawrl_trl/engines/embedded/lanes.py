@@ -35,7 +35,8 @@ class Lane:
     @property
     def starting(self) -> int:
         """Choices of the requests whose prompts are being read."""
-        return sum(generation.choices for generation in self.prefill.generations) if self.prefill else 0
+        prefill = self.prefill  # the decoding thread may end it meanwhile
+        return sum(generation.choices for generation in prefill.generations) if prefill else 0
 
     def drop_cancelled(self) -> None:
         """Forget what nobody waits for any more; the caller holds the lock on what waits."""

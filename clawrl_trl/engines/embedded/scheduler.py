@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class QueueFull(Exception):
-    """As many requests wait as the engine lets wait."""
+    """As many requests of a kind wait as the engine lets wait."""
 
 
 class Scheduler:
@@ -33,7 +33,8 @@ class Scheduler:
 
     Args:
         max_running (`int`): Rows decoded at once, over all policies.
-        max_waiting (`int`): Requests that may wait; one more is refused.
+        max_waiting (`int`): Chats that may wait beside those that find a place; one more is refused. As many scoring
+            calls may wait, and one at least.
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
@@ -62,14 +63,21 @@ class Scheduler:
         """Queue generations in order.
 
         Raises:
-            QueueFull: If too many wait already; none of these was queued.
+            QueueFull: If too many of their kind wait already; none of these was queued.
         """
         with self._wake:
-            if self.waiting >= self._max_waiting:
-                raise QueueFull(f"{self.waiting} requests are waiting already, try again later.")
+            for lane in {self._lanes.of(generation) for generation in generations}:
+                if len(lane.waiting) >= self._room(lane):
+                    raise QueueFull("As many requests wait as the engine lets wait, try again later.")
             for generation in generations:
                 self._lanes.of(generation).waiting.append(generation)
             self._wake.notify()
+
+    def _room(self, lane: Lane) -> int:
+        """How many requests of a lane may be queued; those that find a free place do not wait for long."""
+        if lane is self._lanes.scoring:
+            return max(1, self._max_waiting)  # without a queue no call would ever be taken
+        return self._max_waiting + max(0, self._max_running - self._places)
 
     @property
     def alive(self) -> bool:

@@ -8,6 +8,7 @@ written to the run folder, and a later start with the same settings asks for the
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ MEMORY_PATH = "/v1/cache_memory"
 
 CARDS = Path("/proc/driver/nvidia/gpus")
 """Where Linux describes the cards; asking CUDA would take memory of them."""
+
+CARD_LINES = ("Model:", "Bus Location:")
+"""Beginnings of the lines there that tell one card from another."""
 
 TIMEOUT_S = 10.0
 
@@ -69,8 +73,17 @@ def _path(folder: RunFolder, name: str) -> Path:
 
 def digest_setting(*values: object) -> str:
     """Digest the settings of a server and the cards of this machine."""
-    cards = sorted(path.read_text() for path in CARDS.glob("*/information"))
-    return hashlib.sha256(json.dumps([*values, cards], sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([*values, _list_cards()], sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _list_cards() -> list[str]:
+    cards = []
+    for path in CARDS.glob("*/information"):
+        with suppress(OSError):
+            # Other lines, such as the interrupt and the firmware, are filled in when a program opens the card.
+            lines = (line for line in path.read_text().splitlines() if line.startswith(CARD_LINES))
+            cards.append("\n".join(lines))
+    return sorted(cards)
 
 
 def ask_cache_bytes(base_url: str, key: str) -> int:

@@ -136,6 +136,9 @@ class ApiServer:
     Args:
         state: The `app.state` of vLLM's FastAPI application.
 
+    Attributes:
+        exchanges (`int`): How often the model was exchanged for another one.
+
     Raises:
         VLLMVersionError: If it lacks what is used here.
     """
@@ -148,6 +151,7 @@ class ApiServer:
         require(self._engine, *ENGINE_NAMES)
         require(self._models, *MODELS_NAMES)
         self._initial_paths = list(self._models.base_model_paths)
+        self.exchanges = 0
 
     @staticmethod
     def is_ready(state: object) -> bool:
@@ -232,6 +236,7 @@ class ApiServer:
 
     def rename_model(self, names: Iterable[str], folder: Path) -> None:
         """Answer to these names besides the first one, and forget the adapters."""
+        self.exchanges += 1
         self._models.lora_requests.clear()  # they were made for other weights, or are asked for anew
         path_type = type(self._initial_paths[0])
         added = [path_type(name=name, model_path=str(folder)) for name in names]

@@ -109,7 +109,12 @@ class ModelHolder:
             await self._exchange(name, version, target)
 
     async def _exchange(self, name: str, version: int, folder: Path) -> None:
-        await self._server.pause()
+        try:
+            await self._server.pause()
+        except BaseException:
+            # It may have failed when the scheduler stood still already, and nobody else would let that go on.
+            await self._server.resume()
+            raise
         try:
             await self._load(folder)
             await self._wait_until_counted()

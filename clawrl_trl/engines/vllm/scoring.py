@@ -95,6 +95,7 @@ class PromptScorer:
         count = len(body.prompt) - body.start
         if count < 1:
             return _refuse(f"start is {body.start}, the prompt has {len(body.prompt)} tokens", 400, "start")
+        exchanges = self._server.exchanges
         try:
             adapter = self._server.find_adapter(body.model)
         except LookupError:
@@ -105,6 +106,9 @@ class PromptScorer:
             await self._server.read_prompt(request_id, body.prompt, body.top_k, adapter, PRIORITY)
         finally:
             del self._running[request_id]
+        if self._server.exchanges != exchanges:
+            # A part of the prompt, or all of it, was read by another model than the one that was named.
+            return _refuse("The model was exchanged during the call: try again.", 503, "model")
         return JSONResponse(rows.pack(count))
 
 

@@ -126,7 +126,8 @@ class Server:
     def setting(self) -> str:
         """Digest of what the size of its cache depends on."""
         values = {name: value for name, value in asdict(self.settings).items() if name.startswith(("vllm_", "max_"))}
-        counts = (self.settings.rollout_gpus, os.environ.get("VLLM_CPU_KVCACHE_SPACE"))
+        # `keep_policies` is room for adapters, which is taken from the cache's.
+        counts = (self.settings.rollout_gpus, self.settings.keep_policies, os.environ.get("VLLM_CPU_KVCACHE_SPACE"))
         return digest_setting(self.model, self.served_name, self.devices or os.environ.get(VISIBLE), values, counts)
 
     def environment(self, key: str) -> dict[str, str]:
