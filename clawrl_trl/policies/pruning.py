@@ -72,6 +72,7 @@ def pin_version(ledger: Ledger, version: int, pinned: bool) -> None:
 
 def _choose_excess(tx: Session, keep: int, current: int, max_staleness: int) -> list[Policy]:
     """Choose the versions with files whose files may go."""
+    policies.lock(tx)
     serving = policies.serving(tx).version
     ancestors = set(tx.scalars(policies.lineage(serving, keep)))
     fresh = {version for end in (serving, current) for version in tx.scalars(policies.lineage(end, max_staleness))}

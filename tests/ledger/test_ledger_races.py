@@ -7,15 +7,20 @@ up and tries again after the first one's commit, as one that waits would.
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ledger_rows import session, turn
 from sqlalchemy import event, func, make_url, select, text, update
 
-from clawrl_trl.ledger import Ledger, episodes, history, turns
+from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger, episodes, history, policies, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
-from clawrl_trl.ledger.schema import Piece, Turn
+from clawrl_trl.ledger.schema import Piece, Policy, Turn
+from clawrl_trl.policies import PolicyStore, pin_version, prune_versions, rollback
+from clawrl_trl.policies.gate import Candidate, GateReport
+from clawrl_trl.policies.publish import Publisher
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
@@ -190,3 +195,115 @@ def test_no_statement_locks_a_row_and_puts_its_conversation_together(ledger: Led
         claimed = turns.claim_judging(tx, 4, 9.0, 60.0)
         assert [one.id for one in claimed] == [row.id] and claimed[0].messages == LONG["messages"]
     assert not [one for one in statements if "FOR UPDATE" in one and "FROM pieces" in one]
+
+
+# ---- Versions of the policy ----
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PolicyStore:
+    return PolicyStore(tmp_path / "policies")
+
+
+def add_version(ledger: Ledger, store: PolicyStore, version: int, parent: int) -> Path:
+    (store.begin(version) / "adapter_model.safetensors").write_bytes(bytes(64))
+    folder = store.finish(version)
+    with ledger.transaction() as tx:
+        path = f"{store.root.name}/{folder.name}"
+        policies.add(tx, Policy(version=version, parent=parent, path=path, sha256=store.sha256(version)))
+    return folder
+
+
+def extend(ledger: Ledger, store: PolicyStore, count: int) -> int:
+    """Let so many further versions serve, one after the other; returns the last."""
+    with ledger.reader() as tx:
+        parent = policies.serving(tx).version
+        first = policies.next_version(tx)
+    for version in range(first, first + count):
+        add_version(ledger, store, version, parent)
+        with ledger.transaction() as tx:
+            policies.promote(tx, version)
+        parent = version
+    return parent
+
+
+def check_serving(ledger: Ledger, store: PolicyStore) -> Policy:
+    with ledger.reader() as tx:
+        serving = policies.serving(tx)
+    assert serving.path is not None and store.folder(serving.version).is_dir()
+    return serving
+
+
+def back(ledger: Ledger, store: PolicyStore, to: int) -> None:
+    """Roll back, unless the version was pruned before."""
+    try:
+        rollback(ledger, to, store=store)
+    except UserError as error:
+        if isinstance(error, LedgerWriteError):
+            raise
+        assert "was pruned" in str(error)
+
+
+@pytest.mark.parametrize("first", ["prune", "rollback"])
+def test_pruning_beside_a_rollback_keeps_what_serves(
+    ledger: Ledger, rival: Ledger, store: PolicyStore, first: str
+) -> None:
+    for moment in itertools.count():
+        newest = extend(ledger, store, 4)
+
+        def prune(at: Ledger, current: int = newest) -> None:
+            prune_versions(at, store, keep=2, current=current, max_staleness=0)
+
+        acts = [prune, lambda at, to=newest - 2: back(at, store, to)]
+        one, other = acts if first == "prune" else reversed(acts)
+        happened = interfere(ledger, moment, lambda: one(ledger), lambda: other(rival))  # noqa: B023
+        check_serving(ledger, store)
+        if not happened:
+            break
+
+
+def test_a_version_pinned_beside_a_pruning_keeps_its_files(ledger: Ledger, rival: Ledger, store: PolicyStore) -> None:
+    for moment in itertools.count():
+        newest = extend(ledger, store, 4)
+        pinned: list[int] = []
+
+        def pin(version: int = newest - 2, pinned: list[int] = pinned) -> None:
+            try:
+                pin_version(rival, version, True)
+            except UserError as error:
+                if isinstance(error, LedgerWriteError):
+                    raise
+            else:
+                pinned.append(version)
+
+        happened = interfere(
+            ledger,
+            moment,
+            lambda current=newest: prune_versions(ledger, store, keep=2, current=current, max_staleness=0),  # type: ignore[misc]
+            pin,
+        )
+        assert all(store.folder(version).is_dir() for version in pinned)
+        if not happened:
+            break
+
+
+class Open:
+    def check(self, candidate: Candidate) -> GateReport:
+        return GateReport(True, metrics={"kl_to_base": 0.0})
+
+
+def test_publishing_beside_a_rollback_does_not_undo_it(ledger: Ledger, rival: Ledger, store: PolicyStore) -> None:
+    publisher = Publisher(ledger, store, gate=Open())
+    extend(ledger, store, 2)
+    for moment in itertools.count():
+        newest = extend(ledger, store, 1)
+        folder = add_version(ledger, store, newest + 1, newest)
+        happened = interfere(
+            ledger,
+            moment,
+            lambda version=newest + 1, at=folder: publisher.publish(Candidate(version, at)),  # type: ignore[misc]
+            lambda: rollback(rival, 1, store=store),
+        )
+        assert check_serving(ledger, store).version == (1 if happened else newest + 1)
+        if not happened:
+            break
