@@ -78,7 +78,8 @@ class LedgerSource(Source):
         self._choices: dict[str, Any] = {name: value for name, value in choices.items() if value is not None}
         self.options = replace(SourceOptions(batch_size=ALONE_BATCH_SIZE), **self._choices)
         """What counts: the constructor's arguments, and a trainer's options where those were left open."""
-        self._own_ids: set[str] = set()  # leased here; what else is leased was left behind by a trainer that died
+        # Leased here, or counted before; what else is leased was left behind by a trainer that died.
+        self._known_ids: set[str] = set()
         self._dropped: Counter[str] = Counter()
 
     def bind(self, options: SourceOptions) -> None:
@@ -133,7 +134,7 @@ class LedgerSource(Source):
             return None
         leasable = batches.leasable(options.needs, options.max_staleness, self.version)
         with self.ledger.transaction() as tx:
-            batches.settle_interrupted(tx, self._own_ids)
+            self._known_ids = batches.settle_interrupted(tx, self._known_ids)
             try:
                 batch = batches.lease(
                     tx,
@@ -149,7 +150,7 @@ class LedgerSource(Source):
                 return None
             if batch is None:
                 return None
-            self._own_ids.add(batch.id)
+            self._known_ids.add(batch.id)
             leased = batches.samples_of(tx, batch)
             faults = {
                 sample.id: fault for sample, turn in leased if (fault := _fault(turn, options.max_sample_tokens))

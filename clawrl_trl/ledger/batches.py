@@ -203,20 +203,27 @@ def release(tx: Session, batch_id: str, reason: str) -> None:
     tx.flush()
 
 
-def settle_interrupted(tx: Session, own_ids: Collection[str]) -> None:
+def settle_interrupted(tx: Session, known_ids: Collection[str]) -> set[str]:
     """Count an interruption of each leased batch that its trainer left behind, and divide or give up what repeats it.
 
     Args:
         tx: The open transaction.
-        own_ids: Ids of the batches that the caller leased itself, or has settled before.
+        known_ids: Ids of the batches that the caller leased itself, or has settled before.
+
+    Returns:
+        Ids of all batches that were leased: those that the caller knows from now on.
     """
-    for batch in tx.scalars(select(Batch).where(Batch.state == "leased", Batch.id.not_in(own_ids))).all():
+    leased = tx.scalars(select(Batch).where(Batch.state == "leased")).all()
+    for batch in leased:
+        if batch.id in known_ids:
+            continue
         times = interruptions.record(tx, batch)
         if len(batch.sample_ids) > 1 and times >= interruptions.ALONE_AFTER:
             release(tx, batch.id, f"interrupted {times} times: its samples are trained one by one")
         elif len(batch.sample_ids) == 1 and times > interruptions.ALONE_AFTER:
             release(tx, batch.id, f"interrupted {times} times")
             samples.drop(tx, batch.sample_ids[0], f"interrupted training {times} times")
+    return {batch.id for batch in leased}
 
 
 def _lock(tx: Session, batch_id: str) -> Batch:

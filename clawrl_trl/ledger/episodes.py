@@ -205,8 +205,8 @@ def _list_waiting(tx: Transaction, session_id: str) -> list[Turn]:
     """The main turns of a rollout that have no verdict yet, in order."""
     # The turns of a long rollout may have expired meanwhile; the outcome is theirs all the same.
     states = ("awaiting_next_state", "expired")
-    waiting = select(Turn).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
-    return list(tx.scalars(waiting.order_by(Turn.seq).with_for_update()))
+    waiting = select(Turn.id).where(Turn.session_id == session_id, Turn.kind == "main", Turn.state.in_(states))
+    return turns.read_locked(tx, tx.scalars(waiting.order_by(Turn.seq).with_for_update()).all())
 
 
 def _check_turns(tx: Transaction, session: Session, episode: EpisodeOutcome) -> None:

@@ -21,7 +21,7 @@ from clawrl_trl.ledger.pieces import (
     read_reference,
     split_ids,
 )
-from clawrl_trl.ledger.schema import Piece, Turn
+from clawrl_trl.ledger.schema import Piece, Session, Turn
 from clawrl_trl.ledger.store import Ledger
 from clawrl_trl.messages import Json
 
@@ -39,6 +39,8 @@ def share(tx: Transaction, turn: Turn) -> dict[str, ChainedList | ChainedIds]:
         `dict`: The values to set in the turn, by the names of their columns; short ones are left out, as they are
             stored best in the row itself.
     """
+    # Nobody may sweep meanwhile what is found here.
+    tx.scalar(select(Session.id).where(Session.id == turn.session_id).with_for_update())
     values: dict[str, ChainedList | ChainedIds] = {}
     rows: dict[str, dict[str, object]] = {}
     for name, elements in (("messages", turn.messages), ("tools", turn.tools)):
@@ -110,11 +112,16 @@ def compact(ledger: Ledger) -> int:
     whole = func.length(type_coerce(Turn.messages, LargeBinary)) != 25
     while True:
         with ledger.transaction() as tx:
-            portion = list(tx.scalars(select(Turn).where(Turn.seq > last, whole).order_by(Turn.seq).limit(PORTION)))
+            found = select(Turn.seq, Turn.session_id).where(Turn.seq > last, whole).order_by(Turn.seq).limit(PORTION)
+            homes = dict(tx.execute(found).tuples().all())
+            # Always in one order, and before the turns are read: until then they may be deleted.
+            locked = select(Session.id).where(Session.id.in_(set(homes.values()))).order_by(Session.id)
+            tx.scalars(locked.with_for_update()).all()
+            portion = list(tx.scalars(select(Turn).where(Turn.seq.in_(homes), whole).order_by(Turn.seq)))
             for turn in portion:
                 # By a statement: the row's own attributes would be equal before and after, and not written.
                 if values := share(tx, turn):
                     tx.execute(update(Turn.__table__).where(Turn.__table__.c.seq == turn.seq).values(values))  # type: ignore[arg-type]
-        if not portion:
+        if not homes:
             return count
-        count, last = count + len(portion), portion[-1].seq
+        count, last = count + len(portion), max(homes)

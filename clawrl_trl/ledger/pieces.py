@@ -3,8 +3,9 @@
 Each turn of a conversation repeats what was said before it, as messages and as token ids. Such a sequence is a chain
 of pieces: a piece holds one message (or one chunk of ids) and the key of the piece before it, and its key is a digest
 of both, so that turns which begin alike share pieces without being compared. The column holds the key of the last
-piece. Its whole value is put together by the database when the column is selected, with the rest of the row and in
-the same snapshot; a value written before there were pieces is read as it is.
+piece. Its whole value is put together by the database when the column is selected; a value written before there were
+pieces is read as it is. Row and pieces are of one snapshot, but not in a statement that locks: PostgreSQL reads a row
+that it waited for anew, and the pieces as they were before. So a row is locked first, and read by the next statement.
 """
 
 import hashlib

@@ -13,6 +13,15 @@ from clawrl_trl.ledger import events, states
 from clawrl_trl.ledger.schema import Policy
 
 
+def lock(tx: Session) -> None:
+    """Let nobody else change the state of a version, or pin one, until the transaction ends.
+
+    To be called before the rows are read that a decision rests on.
+    """
+    # One row that is always there stands for all of them, so that nobody waits for another in a circle.
+    tx.scalar(select(Policy.version).where(Policy.version == 0).with_for_update())
+
+
 def serving(tx: Session) -> Policy:
     """The version that answers new requests."""
     return tx.scalars(select(Policy).where(Policy.state == "serving")).one()
@@ -83,7 +92,7 @@ def promote(tx: Session, version: int) -> Policy:
         IllegalTransition: If the version was rejected.
     """
     policy = _lock(tx, version)
-    before = tx.scalars(select(Policy).where(Policy.state == "serving").with_for_update()).one()
+    before = _lock(tx, serving(tx).version)
     if policy is before:
         return policy
     states.check(states.POLICY, policy.state, "serving")
@@ -135,7 +144,9 @@ def _name(policy: Policy) -> str | None:
 
 
 def _lock(tx: Session, version: int) -> Policy:
-    policy = tx.get(Policy, version, with_for_update=True)
+    lock(tx)
+    # The caller may have read the row before somebody else changed it.
+    policy = tx.get(Policy, version, populate_existing=True)
     if policy is None:
         raise KeyError(f"there is no policy version {version}")
     return policy

@@ -7,7 +7,7 @@ a judge works on it (new feedback, a deleted session); then its verdict is refus
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session as Transaction
@@ -41,6 +41,7 @@ __all__ = [
     "get_or_create_session",
     "inspect",
     "of_session",
+    "read_locked",
     "recent_main",
     "record_verdict",
     "renew_claims",
@@ -160,13 +161,13 @@ def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> li
     """
     # Rows that another judge claims at this moment are skipped: neither waits for the other.
     due = (
-        select(Turn)
+        select(Turn.id)
         .where(Turn.state == "judging", Turn.judge_after <= now)
         .order_by(Turn.seq)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    claimed = list(tx.scalars(due))
+    claimed = read_locked(tx, tx.scalars(due).all())
     for turn in claimed:
         turn.judge_after = now + lease_s
         turn.judge_attempts += 1
@@ -285,14 +286,15 @@ def delete_turn(tx: Transaction, turn_id: str) -> bool:
 
     Later turns of the session keep what their requests repeated of it.
     """
-    turn = get(tx, turn_id)
-    if turn is None:
+    # By columns and statements: a turn whose conversation is damaged can't be read, but it can be erased.
+    session_id = tx.scalar(select(Turn.session_id).where(Turn.id == turn_id))
+    if session_id is None:
         return False
     # Nobody may add a turn meanwhile that shares what is swept.
-    tx.execute(select(Session.id).where(Session.id == turn.session_id).with_for_update())
-    tx.delete(turn)
-    tx.flush()
-    history.sweep(tx, turn.session_id)
+    tx.scalar(select(Session.id).where(Session.id == session_id).with_for_update())
+    if tx.scalar(delete(Turn).where(Turn.id == turn_id).returning(Turn.id)) is None:
+        return False
+    history.sweep(tx, session_id)
     events.log(tx, "turn_deleted", turn_id)
     return True
 
@@ -328,5 +330,15 @@ def counts(tx: Transaction) -> dict[str, int]:
     return dict.fromkeys(states.names(states.TURN), 0) | dict(rows.tuples().all())
 
 
+def read_locked(tx: Transaction, turn_ids: Sequence[str]) -> list[Turn]:
+    """Read turns that this transaction has locked, by a statement before this one, in the order they were added.
+
+    In one statement PostgreSQL would take a turn that it waited for as it is now, and the pieces of its conversation
+    as they were before the wait.
+    """
+    return list(tx.scalars(select(Turn).where(Turn.id.in_(turn_ids)).order_by(Turn.seq)))
+
+
 def _lock(tx: Transaction, turn_id: str) -> Turn | None:
-    return tx.scalars(select(Turn).where(Turn.id == turn_id).with_for_update()).one_or_none()
+    locked = tx.scalars(select(Turn.id).where(Turn.id == turn_id).with_for_update()).all()
+    return next(iter(read_locked(tx, locked)), None)

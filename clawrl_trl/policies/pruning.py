@@ -2,7 +2,8 @@
 
 The row of a version stays, in the state `pruned`. The order is mark, delete, mark: the state first, so that nobody
 asks for a version whose files are about to go; then its folder; then its path in the ledger is emptied. A crash in
-between leaves a pruned row with a path, and the next call deletes what is left of its folder.
+between leaves a pruned row with a path, and the next call deletes what is left of its folder. So does a folder that
+can't be removed.
 """
 
 import logging
@@ -72,6 +73,7 @@ def pin_version(ledger: Ledger, version: int, pinned: bool) -> None:
 
 def _choose_excess(tx: Session, keep: int, current: int, max_staleness: int) -> list[Policy]:
     """Choose the versions with files whose files may go."""
+    policies.lock(tx)
     serving = policies.serving(tx).version
     ancestors = set(tx.scalars(policies.lineage(serving, keep)))
     fresh = {version for end in (serving, current) for version in tx.scalars(policies.lineage(end, max_staleness))}
@@ -86,13 +88,20 @@ def _choose_excess(tx: Session, keep: int, current: int, max_staleness: int) -> 
 
 
 def _remove(ledger: Ledger, store: PolicyStore, versions: list[int]) -> None:
-    if not versions:
-        return
+    removed = []
     for version in versions:
-        store.remove(version)
+        try:
+            store.remove(version)
+        except OSError as error:
+            # No reason to end training: the path stays in the ledger, and the next call tries again.
+            logger.warning("the files of policy version %d can't be removed: %s", version, error)
+        else:
+            removed.append(version)
+    if not removed:
+        return
     with ledger.transaction() as tx:
-        for version in versions:
+        for version in removed:
             policy = policies.get(tx, version)
             if policy is not None:
                 policy.path = None
-    logger.info("pruned the weights of %d policy versions, up to %d", len(versions), versions[-1])
+    logger.info("pruned the weights of %d policy versions, up to %d", len(removed), removed[-1])

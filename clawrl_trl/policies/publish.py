@@ -100,6 +100,7 @@ class Publisher:
         """
         report = self._check(candidate)
         with self.ledger.transaction() as tx:
+            policies.lock(tx)
             policy = _existing(tx, candidate.version)
             # A rollback rejects the candidates that wait.
             if policy.state != "candidate":
@@ -113,6 +114,7 @@ class Publisher:
         if not self._load(candidate):
             return self._state(candidate.version)
         with self.ledger.transaction() as tx:
+            policies.lock(tx)
             # A rollback may have come while the engine was loading.
             if _existing(tx, candidate.version).state == "candidate":
                 _supersede(tx, candidate.version)
@@ -184,6 +186,8 @@ def rollback(ledger: Ledger, to: int | None = None, *, store: PolicyStore | None
     with ledger.reader() as tx:  # the files are read outside the write lock, and their digests known from then on
         _rollback_target(tx, policies.serving(tx), to, store)
     with ledger.transaction() as tx:
+        # What may serve is asked again: it may have been pruned meanwhile.
+        policies.lock(tx)
         now = policies.serving(tx)
         target = _rollback_target(tx, now, to, store)
         for policy in policies.all(tx):

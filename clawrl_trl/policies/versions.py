@@ -113,11 +113,19 @@ class PolicyStore:
         return [path.name for path in remains]
 
     def remove(self, version: int) -> None:
-        """Remove a version's folder; nothing happens when there is none."""
+        """Remove a version's folder, or the link in its place; nothing happens when there is none.
+
+        Raises:
+            OSError: If it can't be removed.
+        """
         folder = self.folder(version)
-        if folder.is_dir():
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.is_dir():
             shutil.rmtree(folder)
-            _sync(self.root)
+        else:
+            return
+        _sync(self.root)
 
     def prune(self, keep: Iterable[int]) -> list[int]:
         """Remove the training state of every version but `keep`; the weights stay, for rollback.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledger_rows import judged
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from clawrl_trl.credit import LedgerSource, SampleBatch
 from clawrl_trl.ledger import Ledger, batches, events, interruptions, policies, samples
@@ -66,7 +66,40 @@ def test_a_batch_that_comes_again_in_one_process_was_not_interrupted(ledger: Led
     source = start(ledger)
     assert {take(source).batch_id for _ in range(6)} == {take(source).batch_id}
     with ledger.reader() as tx:
-        assert not [event for event in events.recent(tx) if event.kind == interruptions.KIND]
+        assert not [row for row in events.recent(tx) if row.kind == interruptions.KIND]
+
+
+def test_an_interruption_of_several_batches_counts_once_for_each(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        judged(tx, 4)
+        held: list[str] = []
+        for _ in range(2):
+            batch = batches.lease(tx, size=2, needs=("score",), max_staleness=0, current_version=0, held_ids=held)
+            assert batch is not None
+            held.append(batch.id)
+    source = start(ledger)
+    for _ in range(3):
+        assert take(source).batch_id == held[0]
+    with ledger.reader() as tx:
+        ids = list(tx.scalars(select(Sample.id)))
+        assert interruptions.count(tx, ids) == dict.fromkeys(ids, 1)
+
+
+def test_statements_do_not_grow_with_what_was_trained(ledger: Ledger) -> None:
+    source = start(ledger, max_staleness=100)
+    sizes: list[int] = []
+
+    @event.listens_for(ledger.writer_engine, "before_cursor_execute")
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *others: Any) -> None:
+        if "FROM batches" in statement:
+            sizes[-1] = max(sizes[-1], len(parameters))
+
+    for _ in range(4):
+        with ledger.transaction() as tx:
+            judged(tx, 3)
+        sizes.append(0)
+        train(ledger, take(source))
+    assert len(set(sizes)) == 1
 
 
 def test_a_stop_on_purpose_counts_nothing(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -141,6 +142,35 @@ def test_pruning_goes_on_after_a_crash(tmp_path: Path, store: PolicyStore, momen
     with ledger.reader() as tx:
         assert [policy.version for policy in policies.all(tx) if policy.path] == [4, 5]
     ledger.close()
+
+
+def test_what_can_not_be_removed_is_left_and_tried_again(
+    ledger: Ledger, store: PolicyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    line(ledger, store, 5)
+    rmtree = shutil.rmtree
+
+    def refuse(path: Path) -> None:
+        if path == store.folder(2):
+            raise PermissionError(13, "Permission denied", str(path))
+        rmtree(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        assert prune(ledger, store, 2, 5) == [1, 2, 3]
+    assert list_folders(store) == [2, 4, 5] and "version 2" in caplog.text
+    with ledger.reader() as tx:
+        assert [policy.version for policy in policies.all(tx) if policy.path] == [2, 4, 5]
+    remove_pruned(ledger, store)
+    assert list_folders(store) == [4, 5]
+
+
+def test_of_a_link_only_the_link_is_removed(ledger: Ledger, store: PolicyStore, tmp_path: Path) -> None:
+    line(ledger, store, 3)
+    elsewhere = store.folder(1).rename(tmp_path / "elsewhere")
+    store.folder(1).symlink_to(elsewhere)
+    assert prune(ledger, store, 2, 3) == [1]
+    assert list_folders(store) == [2, 3] and (elsewhere / "adapter_model.safetensors").is_file()
 
 
 STEPS = st.lists(st.sampled_from(["train", "train", "train", "reject", "rollback", "pin", "prune"]), max_size=20)
