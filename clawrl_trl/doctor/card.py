@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from clawrl_trl.doctor.finding import Finding
-from clawrl_trl.doctor.memory import GIB, LEAST_CACHE, USABLE, Estimate, Plan, Shape, estimate
+from clawrl_trl.doctor.memory import GIB, LEAST_CACHE, USABLE, Estimate, Plan, estimate
+from clawrl_trl.doctor.shape import Shape
 
 LEAST_PASS = 2048
 """Tokens of a pass below which a run on a card is refused: hardly a chat with a system prompt is shorter."""

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from clawrl_trl.config.api_keys import read_api_key
 from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
+from clawrl_trl.doctor.memory import GIB, Estimate, Plan, estimate, plan_for_cpu
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.precision import resolve_dtype
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY

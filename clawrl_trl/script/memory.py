@@ -9,7 +9,8 @@ from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.doctor.card import LEAST_PASS, CardPlan
 from clawrl_trl.doctor.finding import Finding
 from clawrl_trl.doctor.machine import describe_growth, nearest_folder
-from clawrl_trl.doctor.memory import ENGINE_OVERHEAD, GIB, GRAPHS, QWEN3, Plan, Shape, estimate
+from clawrl_trl.doctor.memory import ENGINE_OVERHEAD, GIB, GRAPHS, QWEN3, Plan, estimate
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.engines.context import read_own_context
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.engines.vllm.server import OWN_MEMORY, SHARED_MEMORY
@@ -21,20 +22,31 @@ if TYPE_CHECKING:
     from clawrl_trl.trainers import AsyncGRPOConfig
 
 
-def find_shape(settings: ServeSettings) -> Shape:
+class UnknownShapeError(UserError):
+    """A model whose memory can't be reckoned: there is one, of an architecture that nothing here can count."""
+
+
+def find_shape(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeSettings) -> Shape:
     """The shape of the model that is served and trained.
 
     Raises:
-        UserError: If its config can't be read.
+        UserError: If there is no such model.
+        UnknownShapeError: If its shape can't be counted.
     """
     name = settings.model_name_or_path or ""
     if known := _find_known(name):
         return known
+    revision = (config.model_init_kwargs or {}).get("revision", model.model_revision)
     try:
-        return Shape.of(model_path(settings))
-    except (OSError, ValueError, AttributeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise UserError(f"The memory of {name} can't be reckoned: its config can't be read ({reason}).") from None
+        return Shape.of(model_path(settings), revision=revision, trust_remote_code=config.trust_remote_code)
+    except OSError as error:
+        raise UserError(f"The model {name} can't be read ({_first_line(error)}).") from None
+    except ValueError as error:
+        raise UnknownShapeError(f"The memory of {name} can't be reckoned ({_first_line(error)}).") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
 def _find_known(name: str) -> Shape | None:
@@ -60,9 +72,9 @@ def plan_on_card(config: "AsyncGRPOConfig", model: "ModelConfig", settings: Serv
         card: Bytes of a card.
 
     Raises:
-        UserError: If the model's config can't be read.
+        UserError: If the model's shape can't be found.
     """
-    shape, context = find_shape(settings), find_context(settings)
+    shape, context = find_shape(config, model, settings), find_context(settings)
     quantised = model.load_in_4bit and "bitsandbytes" in (settings.vllm_args or "")
     wide = "float32" if settings.dtype == "float32" else "bfloat16"
     plan = Plan(
@@ -124,9 +136,9 @@ def check_disk(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeS
     """Compare what the run will keep on its disk with the room there.
 
     Raises:
-        UserError: If the model's config can't be read.
+        UserError: If the model's shape can't be found.
     """
-    shape = find_shape(settings)
+    shape = find_shape(config, model, settings)
     # Both are trained, and saved, in float32.
     weights = 4.0 * (shape.adapter(model.lora_r) if model.use_peft else shape.parameters)
     free = shutil.disk_usage(nearest_folder(Path(settings.run))).free

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clawrl_trl.doctor.machine import describe_growth
-from clawrl_trl.doctor.memory import Shape
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.script import parse
 from clawrl_trl.script.memory import check_disk
 from clawrl_trl.tiny import MODEL_PATH

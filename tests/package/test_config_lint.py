@@ -83,7 +83,7 @@ def test_the_engine_of_a_configuration_holds_its_context(
 ) -> None:
     launch_processes(path)
     # Of a model that sees, the language model; its vision tower takes 1.2 GiB more.
-    monkeypatch.setattr(memory, "find_shape", lambda settings: QWEN3[SIZE.sub(r"\1\2", settings.model_name_or_path)])
+    monkeypatch.setattr(memory, "find_shape", lambda *args: QWEN3[SIZE.sub(r"\1\2", args[-1].model_name_or_path)])
     card = plan(["--config", str(path)], CONFIG_CARDS[path.stem])
     assert card.cache_tokens >= card.context + 16_384
 
