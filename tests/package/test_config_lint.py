@@ -100,3 +100,12 @@ def test_each_value_of_a_preset_has_its_reason(name: str) -> None:
             assert has_reason or above.strip().partition(":")[0] in explained, line
             explained.add(flag)
     assert yaml.safe_load("\n".join(lines))["summary"].endswith(".")
+
+
+def test_a_preset_of_several_gpus_says_how_many_processes_it_is_launched_with() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    for name in PRESETS:
+        preset = load_preset(name)
+        if count := preset.select_values("binary", with_env=False).get("actor_gpus"):
+            assert f"--num_processes {count}" in preset.summary
+            assert f"--num_processes {count} examples/train.py --preset {name}" in page
