@@ -43,6 +43,7 @@ class Plan:
         rank: Rank of the adapter.
         slots: Adapters the engine has room for at once.
         micro_tokens: Tokens of one forward and backward pass.
+        reference: Whether a reference model lies beside all weights that are trained, as with `--beta` above 0.
         checkpointing: Whether a layer's inside is computed again in the backward pass.
         engine_overhead: Bytes of context and workspace of the engine, beside weights and cache.
         trainer_overhead: The same of the trainer.
@@ -54,6 +55,7 @@ class Plan:
     rank: int = 16
     slots: int = 6
     micro_tokens: int = 4096
+    reference: bool = False
     checkpointing: bool = True
     engine_overhead: float = ENGINE_OVERHEAD
     trainer_overhead: float = 1.0 * GIB
@@ -101,6 +103,7 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
     trained = shape.adapter(plan.rank) if lora else shape.parameters
     trainer = {
         "base": shape.weights(plan.trainer) if lora else 0.0,
+        "reference": 4.0 * shape.parameters if plan.reference else 0.0,
         "trained weights": 4.0 * trained,
         "gradients": 4.0 * trained,
         "optimizer": 8.0 * trained,
