@@ -36,7 +36,8 @@ from reporting import Row
 from trainer import COMMON, ByOurs, ByTRL, Method, Workload, save_model
 
 from clawrl_trl.credit import TrainingSample
-from clawrl_trl.doctor.memory import GIB, Plan, Shape, estimate
+from clawrl_trl.doctor.memory import GIB, Plan, estimate
+from clawrl_trl.doctor.shape import Shape
 
 LENGTHS = {"cuda": (4096, 16_384, 32_768), "cpu": (512, 1024, 2048)}
 REPLY = {"cuda": 512, "cpu": 64}

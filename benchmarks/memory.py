@@ -31,7 +31,8 @@ from fake_step import ARCHITECTURES, count_pass, fill, make_config, make_model, 
 from footprint import measure_rise
 from reporting import RESULTS, describe_setting, write_results
 
-from clawrl_trl.doctor.memory import BYTES, GIB, QWEN3, USABLE, Plan, estimate
+from clawrl_trl.doctor.memory import GIB, QWEN3, USABLE, Plan, estimate
+from clawrl_trl.doctor.shape import BYTES
 
 LENGTHS = (4096, 16384, 32768)
 DEPTHS = (2, 4)

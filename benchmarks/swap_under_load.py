@@ -32,8 +32,8 @@ from reporting import RESULTS, Row, describe_setting, write_results
 from sqlalchemy import select
 
 from clawrl_trl.config.serving import ServeSettings
-from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.engines.sync_client import SyncEngineClient
 from clawrl_trl.envs.chat.problems import draw_problems
 from clawrl_trl.ledger import Ledger, batches, policies

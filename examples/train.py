@@ -33,7 +33,7 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.judge.custom import load_reward
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
-from clawrl_trl.script.memory import check_card, check_disk
+from clawrl_trl.script.memory import UnknownShapeError, check_card, check_disk
 from clawrl_trl.script.outcome import check_versions, read_last_version
 from clawrl_trl.script.precision import require_bitsandbytes
 from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
@@ -97,8 +97,12 @@ def report_room(config: Any, model: Any, settings: ServeSettings) -> None:
     """Say where memory or disk are short, before anything is started, and what a named model will keep on the disk."""
     if os.environ.get("RANK", "0") != "0":
         return
-    disk = check_disk(config, model, settings)
-    findings = check_card(config, model, settings)
+    try:
+        disk = check_disk(config, model, settings)
+        findings = check_card(config, model, settings)
+    except UnknownShapeError as error:
+        print(f"{error} The run starts without a look at its room.", file=sys.stderr, flush=True)
+        return
     for finding in [*findings, *([disk] if disk.status != "ok" or model.model_name_or_path else [])]:
         remedy = f": {finding.fix}" if finding.fix else ""
         print(f"{finding.name}: {finding.detail}{remedy}.", file=sys.stderr, flush=True)

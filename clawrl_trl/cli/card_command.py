@@ -5,6 +5,7 @@ Needs no card, no engine and no weights. The exit code is 0 where the run fits, 
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -15,6 +16,7 @@ from clawrl_trl.doctor.card import CardPlan
 from clawrl_trl.doctor.finding import exit_code
 from clawrl_trl.doctor.memory import GIB
 from clawrl_trl.doctor.report import ReportPage
+from clawrl_trl.errors import UserError
 
 FLAG = "--gpu_memory_gb"
 
@@ -29,6 +31,8 @@ def run_card_command(argv: Sequence[str]) -> int:
     parser.add_argument(FLAG, type=float, required=True)
     parser.add_argument("--json", action="store_true")
     own, rest = parser.parse_known_args(argv)
+    if not 0 < own.gpu_memory_gb < math.inf:
+        raise UserError(f"{FLAG} {own.gpu_memory_gb:g} is no size of a card: give the GB that it has, such as 24.")
 
     from clawrl_trl.script import parse
     from clawrl_trl.script.memory import plan_on_card

@@ -107,9 +107,9 @@ def _env_server(argv: Sequence[str]) -> int:
 
 
 def _doctor(argv: Sequence[str]) -> int:
-    if any(word.split("=")[0] == "--gpu_memory_gb" for word in argv):
-        from clawrl_trl.cli.card_command import run_card_command
+    from clawrl_trl.cli.card_command import FLAG, run_card_command
 
+    if any(word.split("=")[0] == FLAG for word in argv):
         return run_card_command(argv)
 
     from clawrl_trl.doctor.command import run_doctor

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from clawrl_trl.config.api_keys import read_api_key
 from clawrl_trl.config.serving import LOOPBACK_HOSTS
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.memory import GIB, Estimate, Plan, Shape, estimate, plan_for_cpu
+from clawrl_trl.doctor.memory import GIB, Estimate, Plan, estimate, plan_for_cpu
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.precision import resolve_dtype
 from clawrl_trl.engines.vllm.server import SHARED_MEMORY
@@ -91,8 +92,8 @@ async def check_memory(target: Target) -> Finding:
     if required > 0.9 * free:
         return Finding(name, "warn" if required <= total else "fail", detail, SMALLER)
     # vLLM takes its whole share when it starts, however small the model is.
-    share = target.settings.vllm_gpu_memory_utilization or SHARED_MEMORY
-    if card and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
+    share, is_ours = target.settings.vllm_gpu_memory_utilization or SHARED_MEMORY, target.settings.engine == "vllm"
+    if card and is_ours and not apart and not running and not engine <= share * total <= 0.95 * total - trainer:
         fits = f"--vllm_gpu_memory_utilization {0.95 - trainer / total:.2f}"
         return Finding(name, "warn", f"{detail}; vLLM would take {share:.0%} of the card", f"set {fits}")
     return Finding(name, "ok", detail)
@@ -125,7 +126,9 @@ async def check_disk(target: Target) -> Finding:
     return describe_growth(weights, shutil.disk_usage(nearest_folder(target.run.path)).free)
 
 
-def describe_growth(weights: float, free: float, *, versions: int = KEPT, states: int = STATES) -> Finding:
+def describe_growth(
+    weights: float, free: float, *, versions: int = KEPT, states: int = STATES, folder: str = "--run"
+) -> Finding:
     """Compare what a run keeps on the disk with the room there.
 
     Args:
@@ -133,6 +136,7 @@ def describe_growth(weights: float, free: float, *, versions: int = KEPT, states
         free: Free bytes.
         versions: Policy versions that are kept; 0 for all, of which as many as usual are reckoned.
         states: Versions of which the optimizer's state is kept too.
+        folder: The flag that chooses the run's folder.
     """
     # A training state holds two moments for each weight, beside the adapter itself.
     optimizers = 3 * states * weights
@@ -144,7 +148,7 @@ def describe_growth(weights: float, free: float, *, versions: int = KEPT, states
     )
     if free < kept + RESERVE:
         room = int((free - optimizers - RESERVE) // weights)
-        smaller = f"train with --keep_versions {room}" if room >= LEAST else "choose another --run"
+        smaller = f"train with --keep_versions {room}" if room >= LEAST else f"choose another {folder}"
         fix = f"free some space, or {smaller}; training all weights needs far more"
         return Finding("disk", "fail" if free < kept else "warn", detail, fix)
     return Finding("disk", "ok", detail)

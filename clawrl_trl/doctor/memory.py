@@ -13,15 +13,10 @@ part were counted on tensors without content; `benchmarks/memory.py` holds them 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
+from clawrl_trl.doctor.shape import Shape
 
 GIB = 2**30
-BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "4bit": 0.5 + 4 / 64}
-"""Bytes a parameter of a linear layer takes."""
 USABLE = 0.95
 """Share of a card that programs get: drivers and fragments take the rest."""
 LEAST_CACHE = 16_384
@@ -38,133 +33,6 @@ HEAD_BYTES = 25
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The numbers of a model's architecture that decide its memory.
-
-    Args:
-        linear: Parameters of the linear layers that an adapter goes to and that 4 bits can hold.
-        other: All other parameters: embeddings, an untied head, norms.
-        adapter_width: Sum of inputs and outputs over these linear layers; times the rank, an adapter's parameters.
-        layers: Number of layers.
-        hidden: Width of the residual stream.
-        kept: Bytes that one layer keeps of a token for the backward pass, by the type of the base.
-        passing: Bytes a token takes beside them while the layer's backward pass runs.
-        vocab: Size of the vocabulary.
-        kv_width: Numbers a token has in one layer's key cache; as many in its value cache.
-    """
-
-    linear: int
-    other: int
-    adapter_width: int
-    layers: int
-    hidden: int
-    kept: Mapping[str, int]
-    passing: Mapping[str, int]
-    vocab: int
-    kv_width: int
-
-    @property
-    def parameters(self) -> int:
-        """All parameters."""
-        return self.linear + self.other
-
-    @classmethod
-    def decoder(
-        cls,
-        *,
-        layers: int,
-        hidden: int,
-        intermediate: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int = 128,
-        vocab: int = 151_936,
-        tied: bool = False,
-    ) -> "Shape":
-        """A dense decoder of Qwen3's kind: gated MLP, grouped queries, normed queries and keys, no biases."""
-        queries, keys = heads * head_dim, kv_heads * head_dim
-        kept, passing = _count_layer_bytes(hidden, intermediate, queries + keys)
-        matrices = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
-        matrices += [(hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
-        # Two norms a layer, those of its queries and keys (Qwen3's own), and one at the end.
-        norms = layers * (2 * hidden + 2 * head_dim) + hidden
-        return cls(
-            linear=layers * sum(a * b for a, b in matrices),
-            other=vocab * hidden * (1 if tied else 2) + norms,
-            adapter_width=layers * sum(a + b for a, b in matrices),
-            layers=layers,
-            hidden=hidden,
-            kept=kept,
-            passing=passing,
-            vocab=vocab,
-            kv_width=keys,
-        )
-
-    @classmethod
-    def of(cls, model: str | Path) -> "Shape":
-        """The shape of any model that transformers knows, from its config alone; no weights are read.
-
-        Raises:
-            OSError: If there is no such model.
-            ValueError: If transformers does not know its architecture.
-        """
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        config = AutoConfig.from_pretrained(str(model))
-        # On the device "meta", tensors have a shape and take no memory.
-        with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config)
-        head = empty.get_output_embeddings()
-        # Neither PEFT's "all-linear" nor 4-bit loading touches the head.
-        linear = [module for module in empty.modules() if isinstance(module, torch.nn.Linear) and module is not head]
-        parameters = sum(parameter.numel() for parameter in empty.parameters())
-        return cls._count(config.get_text_config(), linear, parameters)
-
-    @classmethod
-    def _count(cls, config: Any, linear: "list[torch.nn.Linear]", parameters: int) -> "Shape":
-        # The configs of many architectures name only what differs from the usual.
-        heads = config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        keys = (getattr(config, "num_key_value_heads", None) or heads) * head_dim
-        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        kept, passing = _count_layer_bytes(config.hidden_size, inner, heads * head_dim + keys)
-        weights = sum(module.weight.numel() for module in linear)
-        return cls(
-            linear=weights,
-            other=parameters - weights,
-            adapter_width=sum(module.in_features + module.out_features for module in linear),
-            layers=config.num_hidden_layers,
-            hidden=config.hidden_size,
-            kept=kept,
-            passing=passing,
-            vocab=config.vocab_size,
-            kv_width=keys,
-        )
-
-    def weights(self, kind: str) -> float:
-        """Bytes of the weights; embeddings, head and norms stay bfloat16 beside 4-bit layers."""
-        return self.linear * BYTES[kind] + self.other * max(BYTES[kind], 2.0)
-
-    def adapter(self, rank: int) -> int:
-        """Parameters of a LoRA adapter on all linear layers."""
-        return rank * self.adapter_width
-
-
-def _count_layer_bytes(hidden: int, intermediate: int, attention: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes a token takes in one layer, by the type of the base: what is kept, and what passes through it."""
-    # Norms, rotations, projections and a gated MLP; norms and rotations are float32 whatever the base is, so half the
-    # width isn't half the bytes. Counted at three shapes of Qwen3, with LoRA on every linear layer.
-    kept, passing = 12 * hidden + 8 * attention + 8 * intermediate, 6 * hidden + 4 * intermediate
-    wide_kept, wide_passing = 16 * hidden + 12 * attention + 16 * intermediate, 4 * hidden + 8 * intermediate
-    narrow = ("bfloat16", "float16", "4bit")
-    return {"float32": wide_kept, **dict.fromkeys(narrow, kept)}, {
-        "float32": wide_passing,
-        **dict.fromkeys(narrow, passing),
-    }
-
-
-@dataclass(frozen=True)
 class Plan:
     """A plan of serving and training a model.
 
@@ -175,6 +43,7 @@ class Plan:
         rank: Rank of the adapter.
         slots: Adapters the engine has room for at once.
         micro_tokens: Tokens of one forward and backward pass.
+        reference: Whether a reference model lies beside all weights that are trained, as with `--beta` above 0.
         checkpointing: Whether a layer's inside is computed again in the backward pass.
         engine_overhead: Bytes of context and workspace of the engine, beside weights and cache.
         trainer_overhead: The same of the trainer.
@@ -186,6 +55,7 @@ class Plan:
     rank: int = 16
     slots: int = 6
     micro_tokens: int = 4096
+    reference: bool = False
     checkpointing: bool = True
     engine_overhead: float = ENGINE_OVERHEAD
     trainer_overhead: float = 1.0 * GIB
@@ -233,6 +103,7 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
     trained = shape.adapter(plan.rank) if lora else shape.parameters
     trainer = {
         "base": shape.weights(plan.trainer) if lora else 0.0,
+        "reference": 4.0 * shape.parameters if plan.reference else 0.0,
         "trained weights": 4.0 * trained,
         "gradients": 4.0 * trained,
         "optimizer": 8.0 * trained,

@@ -11,7 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from clawrl_trl.doctor.finding import Skip
-from clawrl_trl.doctor.memory import GIB, Shape
+from clawrl_trl.doctor.memory import GIB
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.policies.targets import list_layers_beside_experts
 
 NOTICEABLE = 0.5

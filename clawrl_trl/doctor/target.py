@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.doctor.finding import Finding, Skip
-from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
 from clawrl_trl.doctor.replies import request_chat, request_json
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.engines.client import EngineClient, EngineError
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.engines.precision import resolve_dtype

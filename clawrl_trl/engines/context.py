@@ -61,7 +61,18 @@ def choose_embedded_context(config: Any, requested: int | None, *, itemsize: int
     length = min(limit for limit in (requested or DEFAULT_CONTEXT, own) if limit)
     if requested is not None:
         return length
-    capacity = int(CACHE_SHARE * free / (count_cached_numbers(config) * itemsize))
+    return cut_context(length, count_cached_numbers(config) * itemsize, free)
+
+
+def cut_context(length: int, token: float, free: float) -> int:
+    """Cut a context to what the memory beside the weights holds, in tokens.
+
+    Args:
+        length (`int`): The context, uncut.
+        token (`float`): Bytes of a token's keys and values.
+        free (`float`): Bytes of memory that are free beside the weights.
+    """
+    capacity = int(CACHE_SHARE * free / token)
     return length if capacity >= length else max(STEP, capacity // STEP * STEP)
 
 

@@ -44,11 +44,12 @@ def parse(
     """Parse command line and YAML file into script, trainer and model arguments, and the serving settings.
 
     The command line is read once. A flag wins over the file, the file over the preset, and all of them over the
-    defaults of the dataclasses, some of which are environment variables. The process is left the devices that train.
+    defaults of the dataclasses, some of which are environment variables. The process is left the devices that train,
+    unless it only plans.
 
     Args:
         argv: The command line without its first word.
-        on_card: Whether to choose types as on a GPU, whatever this machine has.
+        on_card: Whether to plan for a card that need not be there: types are those of a GPU, and no devices are dealt.
 
     Raises:
         UserError: For a mistake in one of them.
@@ -84,7 +85,8 @@ def parse(
         raise UserError(f"--{others[0]} has no effect here: it is not for --method {selection.method}.")
     refuse_idle(values, IDLE_FLAGS, kinds)
     # Before the trainer's configuration, which asks CUDA for its devices: later none could be taken away.
-    narrow_trainer(build_arguments([ServingArguments], values)[0])
+    if not on_card:
+        narrow_trainer(build_arguments([ServingArguments], values)[0])
     script, config, model, serving = build_arguments(kinds, values)
     losses = {name: f"it is for --loss_type {loss}" for name, loss in LOSS_FLAGS.items() if loss != config.loss_type}
     refuse_idle(values, losses, kinds)

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import pytest
 from doctor_rig import start_engine
 
-from clawrl_trl.doctor.memory import Shape
 from clawrl_trl.doctor.reference import Reference
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.tiny import MODEL_PATH
 
 

@@ -1,11 +1,12 @@
 """The disk's finding: what a run keeps against the room there."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clawrl_trl.doctor.machine import describe_growth
-from clawrl_trl.doctor.memory import Shape
+from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.script import parse
 from clawrl_trl.script.memory import check_disk
 from clawrl_trl.tiny import MODEL_PATH
@@ -19,7 +20,7 @@ MIB, GIB = 2**20, 2**30
         (100 * GIB, "ok", None),
         (7.6 * GIB, "warn", "--keep_versions 48"),
         (4 * GIB, "fail", "--keep_versions 19"),
-        (1 * GIB, "fail", "another --run"),
+        (1 * GIB, "fail", "another --run;"),
     ],
 )
 def test_the_kept_versions_need_room(free: float, status: str, fix: str | None) -> None:
@@ -37,6 +38,13 @@ def test_a_run_is_told_what_it_will_keep(tmp_path: Path) -> None:
     weights = Shape.of(MODEL_PATH).adapter(model.lora_r) * 4
     assert f"7 policy versions of {weights / MIB:.1f} MiB, 2 of them" in finding.detail
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_room_is_told_the_flag_of_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, config, model, settings = parse(["--output_dir", str(tmp_path / "run")])
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=MIB))
+    finding = check_disk(config, model, settings)
+    assert finding.status == "fail" and "choose another --output_dir;" in (finding.fix or "")
 
 
 def test_of_all_versions_the_usual_number_is_reckoned() -> None:

@@ -12,9 +12,11 @@ import pytest
 from doctor_rig import run_one_check
 
 from clawrl_trl.config.api_keys import KEY_ENVIRONMENT
+from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import machine
 from clawrl_trl.doctor.command import MACHINE_CHECKS
 from clawrl_trl.doctor.finding import Finding
+from clawrl_trl.doctor.target import Target
 
 CHECKS = {check.name: check for check in MACHINE_CHECKS}
 Usage = namedtuple("Usage", "total used free")
@@ -39,6 +41,15 @@ async def test_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: in
     monkeypatch.setattr(machine, "_find_gpu", lambda: None)
     finding = await _run_machine_check("memory", run=str(tmp_path))
     assert finding.status == status and "training" in finding.detail
+
+
+@pytest.mark.parametrize(("engine", "status"), [("vllm", "warn"), ("transformers", "ok")])
+async def test_only_vllm_takes_a_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, status: str
+) -> None:
+    monkeypatch.setattr(machine, "_find_gpu", lambda: (24 * 2**30, 24 * 2**30, "a card"))
+    settings = ServeSettings(run=str(tmp_path), engine=engine, vllm_gpu_memory_utilization=0.95)
+    assert (await machine.check_memory(Target(settings))).status == status
 
 
 async def test_a_busy_port(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from fake_step import ARCHITECTURES, measure_pass
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from clawrl_trl.doctor.memory import BYTES, GIB, PLANS, QWEN3, Plan, Shape, estimate, estimate_activations, make_tables
+from clawrl_trl.doctor.memory import GIB, PLANS, QWEN3, Plan, estimate, estimate_activations, make_tables
+from clawrl_trl.doctor.shape import BYTES, Shape
 from clawrl_trl.tiny import MODEL_PATH
 
 NUMBERS: dict[str, dict[str, Any]] = {

@@ -83,7 +83,7 @@ def test_the_engine_of_a_configuration_holds_its_context(
 ) -> None:
     launch_processes(path)
     # Of a model that sees, the language model; its vision tower takes 1.2 GiB more.
-    monkeypatch.setattr(memory, "find_shape", lambda settings: QWEN3[SIZE.sub(r"\1\2", settings.model_name_or_path)])
+    monkeypatch.setattr(memory, "find_shape", lambda *args: QWEN3[SIZE.sub(r"\1\2", args[-1].model_name_or_path)])
     card = plan(["--config", str(path)], CONFIG_CARDS[path.stem])
     assert card.cache_tokens >= card.context + 16_384
 
@@ -100,3 +100,12 @@ def test_each_value_of_a_preset_has_its_reason(name: str) -> None:
             assert has_reason or above.strip().partition(":")[0] in explained, line
             explained.add(flag)
     assert yaml.safe_load("\n".join(lines))["summary"].endswith(".")
+
+
+def test_a_preset_of_several_gpus_says_how_many_processes_it_is_launched_with() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    for name in PRESETS:
+        preset = load_preset(name)
+        if count := preset.select_values("binary", with_env=False).get("actor_gpus"):
+            assert f"--num_processes {count}" in preset.summary
+            assert f"--num_processes {count} examples/train.py --preset {name}" in page

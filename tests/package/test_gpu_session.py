@@ -85,7 +85,7 @@ def test_the_operations_of_a_pass_are_counted(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from device_step import count_operations
 
-    from clawrl_trl.doctor.memory import Shape
+    from clawrl_trl.doctor.shape import Shape
 
     shape = Shape(linear=8, other=0, adapter_width=0, layers=1, hidden=2, kept={}, passing={}, vocab=5, kv_width=2)
     # Linear: 4 products a weight and token; head: 4 for 2 x 5 weights and each token of the reply; attention: scores
