@@ -156,8 +156,6 @@ def answer(tx: Any, turn_id: str) -> object:
 def test_a_turn_is_read_whole_after_a_wait_for_its_conversion(
     ledger: Ledger, act: Callable[[Any, str], object]
 ) -> None:
-    if ledger.path is not None:
-        pytest.skip("who waits on SQLite has read nothing yet")
     with ledger.transaction() as tx:
         home = session(tx, "rollout")
         home.group = "g"
@@ -181,6 +179,8 @@ def test_a_turn_is_read_whole_after_a_wait_for_its_conversion(
 
 
 def _somebody_waits(ledger: Ledger) -> bool:
+    if ledger.path is not None:  # who waits on SQLite has read nothing yet, so it is all one when
+        return True
     with ledger.reader() as tx:
         return bool(tx.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
 

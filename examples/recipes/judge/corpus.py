@@ -1,8 +1,8 @@
 """The hand-written texts that examples are made of, as read from `data`.
 
 `scenes_*.txt` hold a request, the reply and what its owner may say next; `generic.txt` messages that may follow any
-reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. Those in `more`
-wait for the next training: the shipped weights are those of the files that are read.
+reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. Scenes in
+`more` wait for the next training: the shipped weights are those of the files that are read.
 """
 
 from collections.abc import Iterator
