@@ -1,4 +1,6 @@
-"""One real vLLM server for all tests of this folder, started by our own launcher.
+"""One real vLLM server for the tests of its dialect, started by our own launcher.
+
+Files that share a server are of one group, for a start takes a minute; the others have servers of their own.
 
 Without vLLM the tests skip; the continuous integration, where it is installed, takes a skip for a failure.
 """

@@ -12,7 +12,7 @@ from engine_server import Server
 
 from clawrl_trl.doctor.finding import Finding
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.xdist_group("vllm server")]
 
 ALWAYS = {
     "answers",

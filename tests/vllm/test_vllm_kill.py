@@ -17,13 +17,13 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.ledger import Ledger, turns
 from clawrl_trl.ledger.schema import Turn
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("vllm kill")]
 
 PLACES = 4
 """Requests that vLLM answers at once; the others wait, so that they have seen nothing when it dies."""
 CLIENTS = 16
-LENGTH = {True: 2000, False: 400}
-"""Tokens of a reply, streamed or whole. A stream is long enough that it can't end before its server is dead."""
+LENGTH = {True: 600, False: 100}
+"""Tokens of a reply, streamed or whole. A stream lasts for seconds, and its server is killed at its first word."""
 QUESTION = "Tom has {} apples. He buys {} more apples. How many apples does Tom have now?"
 
 

@@ -22,7 +22,7 @@ from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Verdict
 from clawrl_trl.tiny import MODEL_PATH
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("vllm live")]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 

@@ -25,7 +25,7 @@ from clawrl_trl.ledger import Ledger, turns  # noqa: E402
 from clawrl_trl.ledger.schema import Turn  # noqa: E402
 from clawrl_trl.tiny import MODEL_PATH  # noqa: E402
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.xdist_group("vllm teacher")]
 
 VERSION, K = 1, 4
 

@@ -27,7 +27,7 @@ from clawrl_trl.ledger import Ledger, events, policies, schema
 from clawrl_trl.policies import Candidate, FirstGate, PolicyStore, Publisher
 from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("vllm updates")]
 
 VERSIONS = 4
 CHAT = "/v1/chat/completions"
