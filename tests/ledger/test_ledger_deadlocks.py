@@ -23,8 +23,9 @@ def home(ledger: Ledger) -> str:
 
 
 def test_conversion_goes_on_after_a_deadlock(ledger: Ledger, home: str) -> None:
-    if ledger.path is not None:
-        pytest.skip("SQLite has one writer at a time")
+    if ledger.path is not None:  # SQLite has one writer at a time: there is no circle to be in
+        assert history.compact(ledger) == 1
+        return
     waiters: list[Future[Any]] = []
     with ThreadPoolExecutor(1) as pool, ledger.transaction() as gateway:
         # The other one is to find the circle, and to be the one that is ended.
