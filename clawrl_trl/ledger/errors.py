@@ -64,6 +64,14 @@ _POSTGRESQL = {
     "42501": "may not be written by this user: grant it the rights on the database",
 }
 
+_REPEATABLE = frozenset({"40001", "40P01"})
+"""PostgreSQL ended a transaction for the sake of another one: the same again may succeed."""
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """Return whether a transaction that raised this may succeed when it is repeated at once, as after a deadlock."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _REPEATABLE
+
 
 def explain(error: BaseException, where: str) -> str | None:
     """One line with the remedy when the machine, not the program, is at fault; else `None`.

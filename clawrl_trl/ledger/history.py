@@ -11,7 +11,9 @@ import numpy as np
 from sqlalchemy import LargeBinary, delete, func, select, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session as Transaction
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
+from clawrl_trl.ledger.errors import is_repeatable
 from clawrl_trl.ledger.pieces import (
     CHUNK,
     ChainedIds,
@@ -27,6 +29,8 @@ from clawrl_trl.messages import Json
 
 PORTION = 16
 """Turns converted in one transaction."""
+TRIES = 5
+"""Tries to convert them, while another process's transactions come in between."""
 MOST_KEYS = 5_000
 """Keys in one statement; databases bound them."""
 SHARED = (Turn.messages, Turn.tools, Turn.prompt_ids)
@@ -108,20 +112,28 @@ def compact(ledger: Ledger) -> int:
     May be interrupted and repeated, and the run may be served meanwhile. SQLite fills the room that it frees before
     its file grows again.
     """
+    # A run that is served takes its locks in its own order, so that PostgreSQL may end this transaction for it.
+    retrying = Retrying(stop=stop_after_attempt(TRIES), retry=retry_if_exception(is_repeatable), reraise=True)
     count, last = 0, 0
-    whole = func.length(type_coerce(Turn.messages, LargeBinary)) != 25
     while True:
-        with ledger.transaction() as tx:
-            found = select(Turn.seq, Turn.session_id).where(Turn.seq > last, whole).order_by(Turn.seq).limit(PORTION)
-            homes = dict(tx.execute(found).tuples().all())
-            # Always in one order, and before the turns are read: until then they may be deleted.
-            locked = select(Session.id).where(Session.id.in_(set(homes.values()))).order_by(Session.id)
-            tx.scalars(locked.with_for_update()).all()
-            portion = list(tx.scalars(select(Turn).where(Turn.seq.in_(homes), whole).order_by(Turn.seq)))
-            for turn in portion:
-                # By a statement: the row's own attributes would be equal before and after, and not written.
-                if values := share(tx, turn):
-                    tx.execute(update(Turn.__table__).where(Turn.__table__.c.seq == turn.seq).values(values))  # type: ignore[arg-type]
-        if not homes:
+        converted, end = retrying(_convert_portion, ledger, last)
+        if end is None:
             return count
-        count, last = count + len(portion), max(homes)
+        count, last = count + converted, end
+
+
+def _convert_portion(ledger: Ledger, last: int) -> tuple[int, int | None]:
+    """Convert a few turns after that one: how many, and the last that was looked at; `None` when none is left."""
+    whole = func.length(type_coerce(Turn.messages, LargeBinary)) != 25
+    with ledger.transaction() as tx:
+        found = select(Turn.seq, Turn.session_id).where(Turn.seq > last, whole).order_by(Turn.seq).limit(PORTION)
+        homes = dict(tx.execute(found).tuples().all())
+        # Always in one order, and before the turns are read: until then they may be deleted.
+        locked = select(Session.id).where(Session.id.in_(set(homes.values()))).order_by(Session.id)
+        tx.scalars(locked.with_for_update()).all()
+        portion = list(tx.scalars(select(Turn).where(Turn.seq.in_(homes), whole).order_by(Turn.seq)))
+        for turn in portion:
+            # By a statement: the row's own attributes would be equal before and after, and not written.
+            if values := share(tx, turn):
+                tx.execute(update(Turn.__table__).where(Turn.__table__.c.seq == turn.seq).values(values))  # type: ignore[arg-type]
+    return len(portion), max(homes, default=None)

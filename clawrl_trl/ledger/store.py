@@ -119,7 +119,8 @@ class Ledger:
                 yield tx
         except DBAPIError as error:
             self._check_file(LedgerError)
-            raise self._translate(error, LedgerError) from error
+            self._raise_explained(error, LedgerError)
+            raise
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -129,7 +130,8 @@ class Ledger:
             yield
         except DBAPIError as error:
             self._check_file(LedgerWriteError)
-            raise self._translate(error, LedgerWriteError) from error
+            self._raise_explained(error, LedgerWriteError)
+            raise
 
     def _remember_file(self) -> None:
         """Remember which file this is, and close it and its log to other users."""
@@ -197,9 +199,11 @@ class Ledger:
         self.writer_engine.dispose()
         self.reader_engine.dispose()
 
-    def _translate(self, error: DBAPIError, kind: type[LedgerError]) -> Exception:
+    def _raise_explained(self, error: DBAPIError, kind: type[LedgerError]) -> None:
+        """Raise the error of that kind in a user's words, if there are any for it."""
         line = explain(error, self.where)
-        return kind(line) if line else error
+        if line is not None:
+            raise kind(line) from error
 
     def _bring_up_to_date(self, untouched: bool) -> None:
         try:
@@ -213,7 +217,8 @@ class Ledger:
 
                 upgrade(self)
         except DBAPIError as error:
-            raise self._translate(error, LedgerError) from error
+            self._raise_explained(error, LedgerError)
+            raise
         except OSError as error:
             raise UserError(
                 f"The ledger {self.where} can't be written ({error.strerror}): check its folder and its disk."

@@ -2,6 +2,8 @@
 
 import logging
 
+from sqlalchemy.orm import Session
+
 from clawrl_trl.ledger import Ledger, events, policies
 from clawrl_trl.ledger.schema import Policy
 from clawrl_trl.policies.checksums import find_damage
@@ -22,20 +24,28 @@ def reject_damaged(ledger: Ledger, store: PolicyStore, version: int, damage: str
     Raises:
         LedgerWriteError: If the ledger takes no writes.
     """
-    # Outside the write lock: the digests of whole models take a while.
+    # The digests of whole models take a while: they are known from here on, before the write lock.
     with ledger.reader() as tx:
-        target = _nearest_whole({policy.version: policy for policy in policies.all(tx)}, store, version)
+        _nearest_whole(_read_rows(tx), store, version)
     with ledger.transaction() as tx:
-        policy = policies.get(tx, version)
-        if policy is None or policy.state in ("rejected", "pruned"):
+        # Asked again: the version may have been promoted meanwhile, and the one to serve in its place pruned.
+        policies.lock(tx)
+        rows = _read_rows(tx)
+        policy = rows[version]
+        if policy.state in ("rejected", "pruned"):
             return
         if policy.state == "serving":
+            target = _nearest_whole(rows, store, version)
             events.log(tx, "rollback", str(target), before=version, damage=damage)
             policies.promote(tx, target)
             logger.warning("policy version %d is damaged (%s): version %d serves again", version, damage, target)
         else:
             logger.warning("policy version %d is damaged (%s) and not used any more", version, damage)
         policies.reject(tx, version, f"damaged: {damage}")
+
+
+def _read_rows(tx: Session) -> dict[int, Policy]:
+    return {policy.version: policy for policy in policies.all(tx)}
 
 
 def _nearest_whole(rows: dict[int, Policy], store: PolicyStore, version: int) -> int:

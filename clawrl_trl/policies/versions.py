@@ -7,6 +7,7 @@ holds what only the trainer needs; without it the folder is a plain PEFT adapter
 model) that any engine loads.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.policies.checksums import TRAINING_STATE, compute_digest, list_weight_files, write_checksums
 from clawrl_trl.policy_names import name_policy, parse_policy_name
 from clawrl_trl.run import make_private, take_from_others
+
+logger = logging.getLogger(__name__)
 
 
 class PolicyStore:
@@ -130,6 +133,8 @@ class PolicyStore:
     def prune(self, keep: Iterable[int]) -> list[int]:
         """Remove the training state of every version but `keep`; the weights stay, for rollback.
 
+        One that can't be removed stays, with a warning, and is tried again at the next call.
+
         Returns:
             The versions that were pruned.
         """
@@ -137,8 +142,14 @@ class PolicyStore:
         pruned = []
         for path in sorted(self.root.glob(f"*/{TRAINING_STATE}")):
             version = parse_policy_name(path.parent.name)
-            if version is not None and version not in spared:
+            if version is None or version in spared:
+                continue
+            try:
                 shutil.rmtree(path)
+            except OSError as error:
+                # No reason to end training: what is left is found again by the next call.
+                logger.warning("the training state of policy version %d can't be removed: %s", version, error)
+            else:
                 pruned.append(version)
         return pruned
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from ledger_rows import session, turn
-from sqlalchemy import event
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, LedgerWriteError, policies, turns
@@ -132,6 +133,14 @@ def test_an_error_in_a_transaction_undoes_it(ledger: Ledger) -> None:
         _ = 1 / 0
     with ledger.reader() as tx:
         assert turns.sessions(tx) == []
+
+
+def test_an_error_of_the_program_passes_as_it_is(ledger: Ledger) -> None:
+    for enter in (ledger.reader, ledger.transaction):
+        with pytest.raises(DBAPIError) as caught, enter() as tx:
+            tx.execute(text("SELECT no_such_column FROM turns"))
+        # An error that is its own cause has whoever looks for the first cause look for ever.
+        assert caught.value.__cause__ is caught.value.orig
 
 
 def test_a_ledger_of_a_newer_version_is_refused(ledger: Ledger) -> None:

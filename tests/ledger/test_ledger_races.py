@@ -18,7 +18,7 @@ from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, episodes, history, policies, turns
 from clawrl_trl.ledger.errors import LedgerWriteError
 from clawrl_trl.ledger.schema import Piece, Policy, Turn
-from clawrl_trl.policies import PolicyStore, pin_version, prune_versions, rollback
+from clawrl_trl.policies import PolicyStore, pin_version, prune_versions, reject_damaged, rollback
 from clawrl_trl.policies.gate import Candidate, GateReport
 from clawrl_trl.policies.publish import Publisher
 
@@ -305,5 +305,31 @@ def test_publishing_beside_a_rollback_does_not_undo_it(ledger: Ledger, rival: Le
             lambda: rollback(rival, 1, store=store),
         )
         assert check_serving(ledger, store).version == (1 if happened else newest + 1)
+        if not happened:
+            break
+
+
+@pytest.mark.parametrize("rivalry", ["rollback", "prune", "publish"])
+def test_a_rejection_beside_another_change_of_versions(
+    ledger: Ledger, rival: Ledger, store: PolicyStore, rivalry: str
+) -> None:
+    for moment in itertools.count():
+        damaged = extend(ledger, store, 2 if rivalry == "publish" else 3)
+        if rivalry == "publish":
+            damaged += 1
+            add_version(ledger, store, damaged, damaged - 1)
+        candidate = Candidate(damaged, store.folder(damaged))
+        acts: dict[str, Callable[[], object]] = {
+            "rollback": lambda to=damaged - 2: rollback(rival, to, store=store),  # type: ignore[misc]
+            "prune": lambda now=damaged: prune_versions(rival, store, keep=1, current=now, max_staleness=0),  # type: ignore[misc]
+            "publish": lambda waiting=candidate: Publisher(rival, store, gate=Open()).publish(waiting),  # type: ignore[misc]
+        }
+        reject = lambda version=damaged: reject_damaged(ledger, store, version, "changed")  # noqa: E731
+        happened = interfere(ledger, moment, reject, acts[rivalry])
+        with ledger.reader() as tx:
+            row, serving = policies.get(tx, damaged), policies.serving(tx)
+        assert row is not None and row.state == "rejected"
+        assert serving.version == 0 or store.folder(serving.version).is_dir()
+        assert serving.version == damaged - 2 or not (happened and rivalry == "rollback")
         if not happened:
             break

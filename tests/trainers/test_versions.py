@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,24 @@ class TestPolicyStore:
         assert store.prune([2]) == [1]
         assert store.training_state(1) is None and store.training_state(2) is not None
         assert (store.folder(1) / "adapter_model.safetensors").is_file()
+
+    def test_a_training_state_that_can_not_be_removed_is_tried_again(
+        self, store: PolicyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for version in (1, 2, 3):
+            write_adapter(store, version)
+        rmtree = shutil.rmtree
+
+        def refuse(path: Path) -> None:
+            if path.parent == store.folder(1):
+                raise PermissionError(13, "Permission denied", str(path))
+            rmtree(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", refuse)
+            assert store.prune([3]) == [2]
+        assert "training state of policy version 1" in caplog.text
+        assert store.prune([3]) == [1]
 
 
 class TestFirstGate:
