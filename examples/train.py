@@ -22,6 +22,8 @@ from typing import Any
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
 from clawrl_trl.engines.devices import set_allocator
+from clawrl_trl.engines.hub_access import require_model
+from clawrl_trl.engines.launch import model_path
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment
 from clawrl_trl.envs.chat.persona_file import persona as load_persona
 from clawrl_trl.envs.runs.measured_run import MeasuredRun, print_table
@@ -33,7 +35,7 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.judge.custom import load_reward
 from clawrl_trl.run import RunFolder
 from clawrl_trl.script import CHAT, ScriptArguments, parse
-from clawrl_trl.script.memory import UnknownShapeError, check_card, check_disk
+from clawrl_trl.script.memory import UnknownShapeError, check_card, check_disk, find_revision
 from clawrl_trl.script.outcome import check_versions, read_last_version
 from clawrl_trl.script.precision import require_bitsandbytes
 from clawrl_trl.serving.attach import attach_or_serve, claim_training, stop_on_signals, take_foreground
@@ -191,6 +193,7 @@ def main() -> int:
     script, config, model, settings = parse(sys.argv[1:])
     preset = f"preset {script.preset}" if script.preset else "no preset"
     loss = check(script, config, model, settings)
+    require_model(model_path(settings), find_revision(config, model))
     report_room(config, model, settings)
     stop = stop_on_signals()
 

@@ -5,7 +5,6 @@ in how they fill the advantages, and in nothing else. With a ledger behind the s
 version: written to a folder, then committed with its samples in one transaction, then published.
 """
 
-import logging
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
@@ -29,20 +28,21 @@ from transformers import (
 )
 from trl import GRPOTrainer
 
-from clawrl_trl.credit import CreditedSample, SampleBatch, Source, TrainingSample, as_source, binary
+from clawrl_trl.credit import Source, TrainingSample, as_source, binary
 from clawrl_trl.credit.sample import FloatArray
-from clawrl_trl.credit.source import Row, find_excess
+from clawrl_trl.credit.source import Row
 from clawrl_trl.errors import UserError
 from clawrl_trl.heartbeat import Heartbeat
 from clawrl_trl.policies import FirstGate, PolicyStore, Publisher
 from clawrl_trl.policies.targets import choose_targets
 from clawrl_trl.run import RunFolder
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
-from clawrl_trl.trainers.compat import keep_input_dtype, record_metric, widen_adapter
+from clawrl_trl.trainers.compat import keep_input_dtype, widen_adapter
+from clawrl_trl.trainers.crediting_trainer import CreditingGRPOTrainer
 from clawrl_trl.trainers.input_builder import InputBuilder
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
-from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch, measure_rows
+from clawrl_trl.trainers.micro_batch import Division, MicroBatch
 from clawrl_trl.trainers.parallel.backend import prepare_backend
 from clawrl_trl.trainers.parallel.first_pass import make_first_pass
 from clawrl_trl.trainers.passes.grouping import ALIKE, PADDED, SHARED, Layout
@@ -53,10 +53,7 @@ from clawrl_trl.trainers.terms.bonuses import share_bonuses, weigh_loss
 from clawrl_trl.trainers.terms.custom_loss import CustomLoss, apply_custom_loss
 from clawrl_trl.trainers.terms.divergence import GateBase, compute_kl_to_base
 from clawrl_trl.trainers.terms.kl import BasePull
-from clawrl_trl.trainers.versioned_trainer import VersionedGRPOTrainer
 from clawrl_trl.trainers.vision import Vision
-
-logger = logging.getLogger(__name__)
 
 ENDLESS_STEPS = 1_000_000
 """`max_steps` for a source without a length, when the user sets none."""
@@ -67,7 +64,7 @@ def _unused_reward(completions: list[object], **kwargs: object) -> list[float | 
     return [None] * len(completions)
 
 
-class AsyncGRPOTrainer(VersionedGRPOTrainer):
+class AsyncGRPOTrainer(CreditingGRPOTrainer):
     """
     Trainer for Binary RL on replies that were sampled elsewhere, as in [OpenClaw-RL](https://huggingface.co/papers/2603.10165).
 
@@ -243,58 +240,6 @@ class AsyncGRPOTrainer(VersionedGRPOTrainer):
         )
         self.note("constant_groups", float(constant.mean()))
         return [np.full(len(sample.completion_ids), value) for sample, value in zip(samples, values, strict=True)]
-
-    def distilled(self, sample: TrainingSample) -> FloatArray | None:
-        """[T] weight of a term that the loss takes from the teacher's candidates; `None` without one."""
-        return None
-
-    def credit(self, samples: Sequence[TrainingSample]) -> list[CreditedSample]:
-        """The samples of one batch with their weighted advantages, those included that train nothing."""
-        credited = []
-        for sample, advantages in zip(samples, self.advantages(samples), strict=True):
-            # A token whose sampling probability is 0 has no importance ratio.
-            known = np.isfinite(sample.logprobs) & self._can_be_shown(sample)
-            distilled = self.distilled(sample)
-            credited.append(
-                CreditedSample(
-                    sample,
-                    np.where(known, advantages * sample.weight, np.nan),
-                    None if distilled is None else distilled * sample.weight,
-                )
-            )
-        return credited
-
-    def credit_batch(self, batch: SampleBatch) -> CreditedBatch:
-        """A batch as it is trained: its credited samples without those that train nothing."""
-        credited = self.credit(batch.samples)
-        excess = [find_excess(row.tokens, self.args.max_sample_tokens) for row in credited]
-        dropped = batch.dropped.get("too long", 0) + sum(reason is not None for reason in excess)
-        if dropped:
-            self.note("dropped/too_long", dropped)
-        reasons = [
-            reason or ("" if row.trained_tokens else "nothing to train")
-            for row, reason in zip(credited, excess, strict=True)
-        ]
-        # Row by row: samples of a list may have no ids, and none is left out for another's reason.
-        rows = [row for row, reason in zip(credited, reasons, strict=True) if not reason]
-        ids = [row.sample.sample_id for row in credited]
-        left_out = {name: reason for name, reason in zip(ids, reasons, strict=True) if name and reason}
-        for name, value in measure_rows(rows, self.policy_version).items():
-            self.note(name, value)
-        return CreditedBatch(batch, rows, left_out)
-
-    def _can_be_shown(self, sample: TrainingSample) -> bool:
-        if not sample.images:
-            return True
-        blind = "the model, or its processor, sees no pictures"
-        fault = blind if self.vision is None else self.vision.find_fault(sample)
-        if fault:
-            logger.warning("sample %s is not trained: %s", sample.sample_id, fault)
-        return fault is None
-
-    def note(self, name: str, value: float) -> None:
-        """Add a value to those of which the mean is logged under a name."""
-        record_metric(self, name, value)
 
     # ---- Data ----
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import httpx
 
 from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.engines.hub_access import require_model
 from clawrl_trl.engines.vllm.cache_memory import CacheMemory, ask_cache_bytes
 from clawrl_trl.engines.vllm.server import Server
 from clawrl_trl.engines.vllm.server_log import ServerLog
@@ -51,9 +52,9 @@ def engine_command(settings: ServeSettings, *, judge: bool = False) -> list[str]
 
     Raises:
         UserError: If the engine isn't installed, `settings.engine` is the URL of one that runs elsewhere, or the
-            model's folder doesn't exist.
+            model's folder doesn't exist, or the Hub that has the model can't be reached.
     """
-    model_path(settings)
+    require_model(model_path(settings))
     if settings.engine == "transformers" and not judge:
         return [sys.executable, "-m", "clawrl_trl.engines.embedded", "--run", settings.run]
     if settings.engine == "vllm" or judge:

@@ -35,6 +35,12 @@ class UnknownShapeError(UserError):
     """A model whose memory can't be reckoned: there is one, of an architecture that nothing here can count."""
 
 
+def find_revision(config: "AsyncGRPOConfig", model: "ModelConfig") -> str | None:
+    """The revision of the model that is trained."""
+    revision: str | None = (config.model_init_kwargs or {}).get("revision", model.model_revision)
+    return revision
+
+
 def find_shape(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeSettings) -> Shape:
     """The shape of the model that is served and trained.
 
@@ -45,8 +51,8 @@ def find_shape(config: "AsyncGRPOConfig", model: "ModelConfig", settings: ServeS
     name = settings.model_name_or_path or ""
     if known := _find_known(name):
         return known
-    revision = (config.model_init_kwargs or {}).get("revision", model.model_revision)
     try:
+        revision = find_revision(config, model)
         return Shape.of(model_path(settings), revision=revision, trust_remote_code=config.trust_remote_code)
     except OSError as error:
         raise UserError(f"The model {name} can't be read ({_first_line(error)}).") from None

@@ -119,7 +119,8 @@ def test_passes_make_the_step_of_one(tiny: Path, tmp_path: Path, loss_type: str)
     assert (updates[0] - updates[1]).norm() <= 5e-5 * updates[0].norm()
     without = train(build(tiny, tmp_path / "plain", make_samples(6), **options))
     assert (updates[1] - without).norm() > 1e-2 * without.norm(), "the entropy bonus counts"
-    for name in ("kl", "entropy", "loss"):
+    assert [log["entropy_coef"] for log in logs] == pytest.approx([0.3, 0.3])
+    for name in ("kl", "entropy", "loss", "policy_loss"):
         assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-4, abs=1e-7), name
 
 

@@ -152,7 +152,7 @@ class PassRunner:
             metrics = [entry for report in reports for entry in report[0]]
             ids = [sample_id for report in reports for sample_id in report[1]]
             count = max(report[2] for report in reports)
-        for name, value in combine_metrics(metrics).items():
+        for name, value in combine_metrics(metrics, processes).items():
             self._trainer.note(name, value)
         self._trainer.note("passes", count)
         if ids:
