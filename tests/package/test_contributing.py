@@ -20,6 +20,8 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import free_port
 from clawrl_trl.errors import UserError
 
+pytestmark = pytest.mark.xdist_group("contributing")
+
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)
 
