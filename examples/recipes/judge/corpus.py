@@ -1,8 +1,8 @@
 """The hand-written texts that examples are made of, as read from `data`.
 
 `scenes_*.txt` hold a request, the reply and what its owner may say next; `generic.txt` messages that may follow any
-reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. Scenes in
-`more` wait for the next training: the shipped weights are those of the files that are read.
+reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. The scenes in
+`more` were written after a first training, and are for those that go on from it.
 """
 
 from collections.abc import Iterator
@@ -47,10 +47,10 @@ class Skeleton:
     template: str
 
 
-def read_scenes() -> list[Scene]:
-    """All scenes of `scenes_*.txt`."""
+def read_scenes(more: bool = False) -> list[Scene]:
+    """All scenes of `scenes_*.txt`, and those in `more` if asked for."""
     scenes: list[Scene] = []
-    for path in sorted(DATA.glob("scenes_*.txt")):
+    for path in [*sorted(DATA.glob("scenes_*.txt")), *(sorted(DATA.glob("more/scenes_*.txt")) if more else [])]:
         in_reply = False
         for line in path.read_text(encoding="utf-8").splitlines():
             mark, _, text = line.partition(" ")

@@ -6,6 +6,9 @@ with reply and request behind it, and a linear head over its embedding and the c
 anew; the first reads messages alone, which is four times as fast. A twelfth of the groups (scenes, skeletons,
 messages) is never trained on: the temperature is fitted to it, and how the classifier does on it is printed for
 several margins, of which those in `model` were chosen. The same machine and seed give the same file.
+
+`--start FILE` goes on from weights that were trained so, with the scenes of `data/more` besides, at half the learning
+rate; what was held out then stays held out, with a twelfth of the new scenes.
 """
 
 import argparse
@@ -17,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clawrl_trl.judge import features
@@ -44,6 +47,8 @@ TARGETS = ["query", "key", "value", "attention.output.dense", "intermediate.dens
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 1e-3, 1e-2, 0.05
 WITH_CONTEXT = (False, True)
 """One entry an epoch: whether the encoder reads request and reply."""
+WITH_CONTEXT_AGAIN = (True,)
+"""The same of a training that goes on from another."""
 HELD_OUT, HELD_OUT_SEEDS = 1 / 12, (0, 50)
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -92,6 +97,21 @@ class Network(nn.Module):
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
         return logits
 
+    def load(self, path: Path) -> None:
+        """Take over what `save` wrote, standardisation included."""
+        tensors = load_file(path)
+        self.head.load_state_dict({name: tensors[f"head.{name}"] for name in ("weight", "bias")})
+        self.mean, self.scale = tensors["mean"], tensors["scale"]
+        with torch.no_grad():
+            for name, module in self._adapted():
+                down, up = (tensors[f"{LORA_PREFIX}{name}.{part}"].float() for part in ("down", "up"))
+                module.lora_A["default"].weight.copy_(down)
+                module.lora_B["default"].weight.copy_(up / module.scaling["default"])
+
+    def _adapted(self) -> Iterator[tuple[str, Any]]:
+        modules = self.encoder.base_model.model.named_modules()
+        return ((name, module) for name, module in modules if hasattr(module, "lora_A"))
+
     def save(self, path: Path, temperature: float) -> None:
         """Write adapter (float16), head, standardisation and temperature."""
         tensors = {
@@ -101,23 +121,25 @@ class Network(nn.Module):
             "scale": self.scale,
             "temperature": torch.tensor([temperature]),
         }
-        for name, module in self.encoder.base_model.model.named_modules():
-            if hasattr(module, "lora_A"):
-                down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
-                tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
-                tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
+        for name, module in self._adapted():
+            down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
+            tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
+            tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK) -> Network:
-    """Train a network on all examples but those of the groups left out."""
+def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK, start: Path | None = None) -> Network:
+    """Train a network on all examples but those of the groups left out; `start` are weights to go on from."""
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
+    contexts, share = (WITH_CONTEXT, 1.0) if start is None else (WITH_CONTEXT_AGAIN, 0.5)
     epochs = [
-        [example for example in examples.load(seed + number) if example.group not in left_out]
-        for number in range(len(WITH_CONTEXT))
+        [example for example in examples.load(seed + number, start is not None) if example.group not in left_out]
+        for number in range(len(contexts))
     ]
     network = Network(Rows.of(epochs[0]).cues, rank)
+    if start is not None:
+        network.load(start)
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         [
@@ -127,11 +149,11 @@ def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK)
     )
     plan = [
         (batch, with_context)
-        for epoch, with_context in zip(epochs, WITH_CONTEXT, strict=True)
+        for epoch, with_context in zip(epochs, contexts, strict=True)
         for batch in draw_batches(epoch, random, with_context)
     ]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [ADAPTER_LR, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.1
+        optimizer, [ADAPTER_LR * share, HEAD_LR * share], total_steps=len(plan) + 1, pct_start=0.1
     )
     network.train()
     for number, (batch, with_context) in enumerate(plan, start=1):
@@ -194,10 +216,16 @@ def measure(logits: NDArray[np.float32], labels: Sequence[int], margin: float, t
     }
 
 
-def split_groups() -> frozenset[str]:
-    """The groups that are never trained on."""
-    groups = sorted({example.group for example in examples.load()})
-    return frozenset(np.random.default_rng(1).permutation(groups)[: int(HELD_OUT * len(groups))].tolist())
+def split_groups(more: bool = False) -> frozenset[str]:
+    """The groups that are never trained on; `more` adds some of the scenes that were written later."""
+    first = {example.group for example in examples.load()}
+    left_out = _draw_groups(first)
+    return left_out | _draw_groups({e.group for e in examples.load(more=True)} - first) if more else left_out
+
+
+def _draw_groups(groups: set[str]) -> frozenset[str]:
+    drawn = np.random.default_rng(1).permutation(sorted(groups))[: int(HELD_OUT * len(groups))]
+    return frozenset(drawn.tolist())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -205,12 +233,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
     parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
+    parser.add_argument("--start", type=Path, help="Weights to go on from, with the scenes that were written later.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    left_out = split_groups()
-    network = fit(left_out, rank=options.rank)
-    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed)]
+    more = options.start is not None
+    left_out = split_groups(more)
+    network = fit(left_out, rank=options.rank, start=options.start)
+    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, more)]
     held = [example for example in drawn if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
