@@ -75,27 +75,25 @@ def test_an_earlier_version_and_a_named_base(hub: HubServer, trained: RunFolder)
     check_nothing_private(hub, trained)
 
 
-@pytest.mark.parametrize(
-    ("words", "token", "says"),
-    [
-        (["policy"], None, "HF_TOKEN"),
-        (["policy"], "hf_wrong", "401"),
-        (["policy", "--policy", "0"], TOKEN, "Version 0 is the base model"),
-        (["policy", "--policy", "3"], TOKEN, "Version 3 was rejected"),
-        (["policy", "--policy", "9"], TOKEN, "no policy version 9"),
-        (["a/b/c"], TOKEN, "OWNER/NAME"),
-        (["someone/else/../x", "--dry-run"], None, "OWNER/NAME"),
-        (["$(reboot)", "--dry-run"], None, "OWNER/NAME"),
-    ],
+MISTAKES: tuple[tuple[list[str], str | None, str], ...] = (
+    (["policy"], None, "HF_TOKEN"),
+    (["policy"], "hf_wrong", "401"),
+    (["policy", "--policy", "0"], TOKEN, "Version 0 is the base model"),
+    (["policy", "--policy", "3"], TOKEN, "Version 3 was rejected"),
+    (["policy", "--policy", "9"], TOKEN, "no policy version 9"),
+    (["a/b/c"], TOKEN, "OWNER/NAME"),
+    (["someone/else/../x", "--dry-run"], None, "OWNER/NAME"),
+    (["$(reboot)", "--dry-run"], None, "OWNER/NAME"),
 )
-def test_mistakes_cost_one_line_and_send_no_file(
-    hub: HubServer, trained: RunFolder, words: list[str], token: str | None, says: str
-) -> None:
-    process = run_clawrl(*words, "--run", trained.path, token=token)
-    assert process.returncode == 2, process.stderr
-    (line,) = process.stderr.splitlines()
-    assert line.startswith("error: ") and says in line and TOKEN not in line
-    assert not any(repository.commits for repository in hub.repositories.values()) and not hub.blobs
+
+
+def test_mistakes_cost_one_line_and_send_no_file(hub: HubServer, trained: RunFolder) -> None:
+    for words, token, says in MISTAKES:
+        process = run_clawrl(*words, "--run", trained.path, token=token)
+        assert process.returncode == 2, process.stderr
+        (line,) = process.stderr.splitlines()
+        assert line.startswith("error: ") and says in line and TOKEN not in line
+        assert not any(repository.commits for repository in hub.repositories.values()) and not hub.blobs, words
 
 
 def test_damaged_weights_are_not_published(hub: HubServer, trained: RunFolder) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from live_run import LiveRun, wait_for
 
 from clawrl_trl.errors import run_main
 from clawrl_trl.run import RunFolder
@@ -27,12 +26,22 @@ def _train(*flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ctrl_c_in_a_terminal_ends_everything_with_success(free_folder: Path) -> None:
+def test_a_run_in_a_terminal(free_folder: Path, tmp_path: Path) -> None:
+    """Nobody else trains it or takes its port, and Ctrl-C ends all of it with success."""
     command = ["launch", str(SCRIPT), "--output_dir", str(free_folder), "--port", "0"]
     terminal = pexpect.spawn(str(ACCELERATE), command, timeout=120, encoding="utf-8", logfile=io.StringIO())
     terminal.expect_exact("OpenAI(base_url=")
     terminal.expect_exact("openclaw.json")
     terminal.expect_exact("Ctrl-C stops")
+    assert RunFolder(free_folder).read_announced("trainer")
+    second = _train("--output_dir", str(free_folder), "--port", "0")
+    assert second.returncode == 2 and "trained already" in second.stderr
+    gateway = RunFolder(free_folder).read_announced("gateway")
+    assert gateway is not None
+    port = gateway["base_url"].split(":")[-1].split("/")[0]
+    other = _train("--output_dir", str(tmp_path / "other"), "--port", port)
+    assert other.returncode == 2, other.stderr[-2000:]
+    assert port in other.stderr and "Traceback" not in other.stderr
     terminal.sendcontrol("c")
     terminal.expect(pexpect.EOF)
     terminal.close()
@@ -73,28 +82,6 @@ def test_a_mistake_that_stops_serving_costs_one_line(free_folder: Path, flags: l
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert says in line
-
-
-def test_a_port_in_use_is_named(free_folder: Path, live: LiveRun) -> None:
-    port = live.base_url.split(":")[-1].split("/")[0]
-    done = _train("--output_dir", str(free_folder), "--port", port)
-    assert done.returncode == 2, done.stderr[-2000:]
-    assert port in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_second_trainer_is_refused(free_folder: Path) -> None:
-    first = subprocess.Popen(
-        [sys.executable, str(SCRIPT), "--output_dir", str(free_folder), "--port", "0"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(lambda: RunFolder(free_folder).read_announced("trainer"), 120, "the first trainer")
-        done = _train("--output_dir", str(free_folder), "--port", "0")
-        assert done.returncode == 2 and "trained already" in done.stderr
-    finally:
-        first.terminate()
-        assert first.wait(90) == 0
 
 
 def test_a_lesson_with_own_callables_is_measured(free_folder: Path) -> None:
