@@ -204,7 +204,7 @@ def main() -> int:
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
     from clawrl_trl.serving.connection import describe_connection, describe_exam
-    from clawrl_trl.trainers.process_group import leave_process_group, wait_for_all
+    from clawrl_trl.trainers.parallel.process_group import leave_process_group, wait_for_all
 
     state = PartialState()
     wait_for_all()  # while no process has anything else to do: this makes the group that they will wait in

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from clawrl_trl.credit import SampleBatch, Source
 from clawrl_trl.trainers.compat import identity
 from clawrl_trl.trainers.micro_batch import CreditedBatch, Division, MicroBatch
-from clawrl_trl.trainers.process_group import share
+from clawrl_trl.trainers.parallel.process_group import share
 
 HEARTBEAT_S = 10.0
 """Longest wait for a batch before the other processes hear that there is none, in seconds."""

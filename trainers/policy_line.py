@@ -42,7 +42,7 @@ from clawrl_trl.trainers.checkpoint import (
 )
 from clawrl_trl.trainers.micro_batch import CreditedBatch
 from clawrl_trl.trainers.parallel.backend import name_backend
-from clawrl_trl.trainers.process_group import run_on_main, wait_for_all
+from clawrl_trl.trainers.parallel.process_group import run_on_main, wait_for_all
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer

@@ -10,7 +10,7 @@ from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.checkpoint import keep_learning_rates, read_weights
 from clawrl_trl.trainers.compat import load_undivided_optimizer
 from clawrl_trl.trainers.hub import HubGRPOTrainer
-from clawrl_trl.trainers.process_group import explain_ended_process
+from clawrl_trl.trainers.parallel.process_group import explain_ended_process
 
 
 class VersionedGRPOTrainer(HubGRPOTrainer):

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
 WITHOUT_CARD = ["--engine", "transformers", "--load_in_4bit", "false", "--judge", "rules"]
-FEW_CHATS = ["--persona", "student", "--interactions", "4", "--eval_problems", "2", "--think_time", "0"]
+FEW_CHATS = ["--persona", "student", "--interactions", "3", "--eval_problems", "1", "--think_time", "0"]
 IN_HASTE = ["--batch_timeout", "1", "--port", "0"]
 
 
@@ -73,7 +73,7 @@ def test_a_preset_trains(preset: str, method: str, random_qwen3: Path, tmp_path:
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"Training by {method} with preset {preset};" in done.stdout
     metrics = json.loads((run / "metrics.json").read_text())
-    assert metrics["interactions"] == 4 and metrics["failed_requests"] == 0
+    assert metrics["interactions"] == 3 and metrics["failed_requests"] == 0
     assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
     newest = max((run / "policies").glob("policy-v*"), key=lambda path: int(path.name.rpartition("v")[2]))
     trained = [weight for name, weight in load_file(newest / "adapter_model.safetensors").items() if "lora_B" in name]

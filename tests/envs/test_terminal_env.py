@@ -153,6 +153,7 @@ def test_a_broken_world_gives_no_reward() -> None:
 
 
 def test_a_shell_that_cannot_start_drops_the_episode(env: TerminalEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl_trl.envs.terminal.shell.START_TIMEOUT", 2.0)
     monkeypatch.setattr("clawrl_trl.envs.terminal.shell._PATH_INSIDE", "/nowhere/else")
     monkeypatch.setattr("clawrl_trl.envs.terminal.shell.CommandFolder.write_text", lambda *args: None)
     state = play(env, call("shell_exec", command="ls"))

@@ -11,7 +11,7 @@ from peft import LoraConfig
 from clawrl_trl.credit import LedgerSource
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer
-from clawrl_trl.trainers.process_group import leave_process_group
+from clawrl_trl.trainers.parallel.process_group import leave_process_group
 
 
 def main(tiny: Path, run: Path) -> None:

@@ -20,8 +20,8 @@ from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.policies import rollback
 from clawrl_trl.trainers import CombineConfig, CombineTrainer
+from clawrl_trl.trainers.parallel.process_group import leave_process_group, wait_for_all
 from clawrl_trl.trainers.parallel.weights import gather_weights
-from clawrl_trl.trainers.process_group import leave_process_group, wait_for_all
 
 STEP = 4
 """Samples per optimizer step, over all processes."""

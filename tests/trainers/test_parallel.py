@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
 from clawrl_trl.errors import UserError
-from clawrl_trl.trainers import process_group
 from clawrl_trl.trainers.checkpoint import FACTS, find_other_backend
+from clawrl_trl.trainers.parallel import process_group
+from clawrl_trl.trainers.parallel.process_group import broadcast_tensor, explain_ended_process, run_on_main, share
 from clawrl_trl.trainers.parallel.weights import gather_weights, name_saved_weights, scatter_weights
-from clawrl_trl.trainers.process_group import broadcast_tensor, explain_ended_process, run_on_main, share
 
 
 def load_model(tiny: Path) -> Qwen3ForCausalLM:

@@ -12,7 +12,7 @@ from clawrl_trl.ledger import Ledger
 from clawrl_trl.trainers import CombineConfig, CombineTrainer
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.micro_batch import MicroBatch
-from clawrl_trl.trainers.process_group import leave_process_group
+from clawrl_trl.trainers.parallel.process_group import leave_process_group
 
 STEP = 4
 """Samples per optimizer step, over all processes."""

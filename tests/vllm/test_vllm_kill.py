@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_grou
 PLACES = 4
 """Requests that vLLM answers at once; the others wait, so that they have seen nothing when it dies."""
 CLIENTS = 16
-LENGTH = {True: 600, False: 100}
+LENGTH = {True: 400, False: 100}
 """Tokens of a reply, streamed or whole. A stream lasts for seconds, and its server is killed at its first word."""
 QUESTION = "Tom has {} apples. He buys {} more apples. How many apples does Tom have now?"
 

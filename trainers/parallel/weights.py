@@ -13,8 +13,8 @@ from peft import get_peft_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
+from clawrl_trl.trainers.parallel.process_group import broadcast_tensor
 from clawrl_trl.trainers.parallel.zero import gather_partitioned, is_partitioned
-from clawrl_trl.trainers.process_group import broadcast_tensor
 
 Weights = dict[str, torch.Tensor]
 
