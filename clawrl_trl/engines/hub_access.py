@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import httpx
+
 from clawrl_trl.errors import UserError
 
 
@@ -21,7 +23,6 @@ def require_model(model: str, revision: str | None = None) -> None:
     if Path(model).is_dir():
         return
     # Imported here: a model in a folder needs no hub.
-    import httpx
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 

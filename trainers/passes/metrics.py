@@ -33,7 +33,7 @@ def keep_local(accelerator: Accelerator) -> Iterator[None]:
             delattr(accelerator, name)
 
 
-def combine_metrics(passes: Iterable[PassMetrics], processes: int = 1) -> dict[str, float]:
+def combine_metrics(passes: Iterable[PassMetrics], processes: int) -> dict[str, float]:
     """One value for each name, out of those that are finite in passes that train something.
 
     Args:

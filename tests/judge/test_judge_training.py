@@ -1,0 +1,22 @@
+"""The recipe of the judge's classifier: a training that goes on from another."""
+
+import numpy as np
+
+from clawrl_trl.judge.classifier.model import WEIGHTS, Classifier
+from recipes.judge import examples, train
+
+
+def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
+    rows = examples.load()[:8]
+    network = train.Network(train.Rows.of(rows).cues, train.RANK)
+    network.load(WEIGHTS)
+    classifier = Classifier()
+    expected = np.stack([classifier._compute_logits(*example.texts) for example in rows])
+    np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
+
+
+def test_what_was_held_out_stays_held_out() -> None:
+    first, again = train.split_groups(), train.split_groups(more=True)
+    known = {example.group for example in examples.load()}
+    assert first < again
+    assert not (again - first) & known
