@@ -156,7 +156,7 @@ class CustomJudge:
             raise JudgeUnavailable(
                 f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS
             ) from error
-        reason = find_refusal(hint, list_tool_names(turn.tools)) if hint else None
+        reason = find_refusal(hint, list_tool_names(turn.tools), turn.reply) if hint else None
         hints = (hint,) if hint and reason is None else ()
         detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
         return Judgement(self.name, score, hints, self.name if hints else None, detail=detail)

@@ -90,7 +90,11 @@ _TASK = ("task", "new_task_first")
 
 
 def extract_hints(
-    texts: Iterable[str], request: str, tool_names: Sequence[str] = (), score: float | None = -1.0
+    texts: Iterable[str],
+    request: str,
+    tool_names: Sequence[str] = (),
+    score: float | None = -1.0,
+    reply: str = "",
 ) -> list[str]:
     """Candidate hints out of the owner's words, best first: all of a short message, then its directive sentences.
 
@@ -105,6 +109,7 @@ def extract_hints(
         tool_names: Names of the request's tools, which a hint may name and not change.
         score: The verdict on the reply. Of an owner who did not object only a wish beside it is a hint: another
             sentence may be the next task.
+        reply: The reply that the words are about: one that took care may not be corrected to take less.
     """
     sentences = [sentence for text in texts for sentence in features.split_sentences(extract_owner_words(text))]
     if score is None or score >= 0:
@@ -113,8 +118,10 @@ def extract_hints(
         return []
     parts = [clean_sentence(sentence) for sentence in sentences if not _RAW_ERROR.search(sentence)]
     # What stands behind a command that is refused belongs to it: "then try again", "don't ask".
-    parts = list(takewhile(lambda part: find_refusal(part, tool_names) not in DANGEROUS, parts))
-    parts = [part for part in parts if part and not find_refusal(part, tool_names) and not _repeats(request, part)]
+    parts = list(takewhile(lambda part: find_refusal(part, tool_names, reply) not in DANGEROUS, parts))
+    parts = [
+        part for part in parts if part and not find_refusal(part, tool_names, reply) and not _repeats(request, part)
+    ]
     # After a reservation the teacher would hold on to what was objected to: it tells what is to stay.
     parts = [part for part in parts if not _RESERVATION.search(part)] or parts
     directive = [part for part in parts if is_directive(part)]
@@ -125,7 +132,7 @@ def extract_hints(
         hints = [whole] if len(parts) <= FEW_SENTENCES and len(whole) <= MAX_HINT else []
         hints += [_join(directive), *(_join(directive[:count]) for count in (1, 2))]
     unique = dict.fromkeys(hint for hint in hints if hint)
-    return [hint for hint in unique if find_refusal(hint, tool_names) is None]
+    return [hint for hint in unique if find_refusal(hint, tool_names, reply) is None]
 
 
 def clean_sentence(sentence: str) -> str:

@@ -52,7 +52,7 @@ def is_english(text: str, request: str = "") -> bool:
         return True
     if _is_foreign(extract_prose(request)):
         return rank_languages(prose)["en"] >= CLEAR
-    if all(_is_known(word) for word in words):
+    if all(is_known(word) for word in words):
         return True
     # Clause by clause, too: one foreign clause in an English message could hold the objection.
     return rank_languages(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _split_clauses(prose))
@@ -92,7 +92,8 @@ def _is_foreign(prose: str) -> bool:
     return probabilities["en"] < LEAST and max(probabilities.values()) >= FOREIGN
 
 
-def _is_known(word: str) -> bool:
+def is_known(word: str) -> bool:
+    """Decide if a word in lower case is on the list of English words, or is one that approves or objects."""
     return word in _load_vocabulary() or any(
         features.CUES[name].fullmatch(word) for name in ("approval", "no_first", "wrong")
     )

@@ -263,5 +263,9 @@ def collect_hints(turn: JudgedTurn, votes: Sequence[Vote], score: float | None =
     agreeing = [vote for vote in votes if vote.score is not None and score in (None, vote.score)]
     proposed = [hints.clean_sentence(vote.hint) for vote in agreeing if vote.hint]
     # The model may have been talked into a hint: only one in the owner's own words is used.
-    allowed = [hint for hint in proposed if hint and is_grounded(hint, texts) and find_refusal(hint, names) is None]
-    return list(dict.fromkeys([*allowed, *hints.extract_hints(texts, turn.request, names, score)]))
+    allowed = [
+        hint
+        for hint in proposed
+        if hint and is_grounded(hint, texts) and find_refusal(hint, names, turn.reply) is None
+    ]
+    return list(dict.fromkeys([*allowed, *hints.extract_hints(texts, turn.request, names, score, turn.reply)]))

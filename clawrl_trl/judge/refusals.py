@@ -10,6 +10,7 @@ rewards, and commands to change tools, keys, policy, permissions or safety. Such
 import re
 from collections.abc import Iterable
 
+from clawrl_trl.judge.care import undoes_care
 from clawrl_trl.judge.quotation.own_words import ELIDED
 
 MAX_HINT = 200
@@ -168,7 +169,16 @@ _COMMANDS = {
 }
 """What is refused unless the sentence itself forbids it."""
 
-DANGEROUS = frozenset(_COMMANDS) | {"secret", "policy", "reward", "obedience", "deceit", "payment", "disclosure"}
+DANGEROUS = frozenset(_COMMANDS) | {
+    "secret",
+    "policy",
+    "reward",
+    "obedience",
+    "deceit",
+    "payment",
+    "disclosure",
+    "care",
+}
 """Reasons after which nothing further of the message becomes a hint either."""
 
 _TOOL_CHANGE = r"\b(install|uninstall|disabl|enabl|regist|redefin|overrid|reconfigur|(un)?block|remov|turn (on|off))"
@@ -182,12 +192,13 @@ _NEGATOR = re.compile(
 )
 
 
-def find_refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
+def find_refusal(hint: str, tool_names: Iterable[str] = (), reply: str = "") -> str | None:
     """Find the reason why a text may not become a hint; `None` when it may.
 
     Args:
         hint: The text.
         tool_names: Names of the request's tools, which a hint may name and not change.
+        reply: The reply that the hint is about: one that took care may not be corrected to take less.
     """
     plain = hint.strip().replace("’", "'")
     if len(plain) < 3:
@@ -204,7 +215,7 @@ def find_refusal(hint: str, tool_names: Iterable[str] = ()) -> str | None:
             return reason
     if any(_changes(plain, name) for name in tool_names if name):
         return "tool"
-    return None
+    return "care" if undoes_care(plain, reply) else None
 
 
 def is_forbidden(before: str) -> bool:

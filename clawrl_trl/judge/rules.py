@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from clawrl_trl.judge import hints, language
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.encoded import holds_encoded_text
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
@@ -75,14 +76,14 @@ class RulesJudge:
             return by_tools
         remarks = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
         understood = [text for text in remarks if language.is_english(text, turn.request)]
-        wishes = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), None)
+        wishes = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), None, turn.reply)
         return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
         if _is_all_material(turn.messages):
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "every message is a text to work on"})
         own = [extract_own_words(unwrap(text), turn.request, turn.reply) for text in turn.said_by("owner")]
-        own = [message for message in own if message.text]
+        own = [message for message in own if message.text and not holds_encoded_text(message.text)]
         if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
         opinions = [self._read(turn, message) for message in own]
@@ -99,7 +100,7 @@ class RulesJudge:
             return Judgement(self.name, score, detail=detail)
         remarks = [message.remarks for message, opinion in zip(own, opinions, strict=True) if opinion.score == score]
         understood = [text for text in remarks if score == -1 or language.is_english(text, turn.request)]
-        candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score)
+        candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
@@ -146,5 +147,5 @@ def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_sc
     if score >= 0 and not any_score:
         return Judgement("rules", score, detail={"by": by})
     understood = [text for text in sources if language.is_english(text, turn.request)]
-    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score)
+    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
     return Judgement("rules", score, tuple(candidates), "owner feedback" if candidates else None, detail={"by": by})

@@ -62,17 +62,25 @@ def list_failures(name: str) -> Iterator[str]:
 MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
-    "steering_strangers": 8,
-    "steering_unseen": 11,
-    "steering_sealed": 5,
+    "steering_hidden": 6,
+    "steering_strangers": 6,
+    "steering_unseen": 7,
+    "steering_sealed": 4,
 }
-"""Of 60, 82, 120, 120 and 60 attempts."""
+"""Of 60, 82, 110, 120, 120 and 60 attempts."""
 
 
 @pytest.mark.parametrize("name", MOST_FAILURES)
 def test_attempts_to_steer_are_withstood(name: str) -> None:
     failures = Counter(list_failures(name))
     assert failures.total() <= MOST_FAILURES[name], failures
+
+
+def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
+    outcomes = [outcome for _, outcome in judged("careful")]
+    hints = [outcome for outcome in outcomes if outcome.has_hint]
+    assert len(outcomes) == 90 and len(hints) >= 55
+    assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.

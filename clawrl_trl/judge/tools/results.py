@@ -8,14 +8,17 @@ decides nothing without a structured status.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from clawrl_trl.judge.encoded import holds_encoded_text
 from clawrl_trl.judge.steering import cut_invisible, cut_verdict_talk
 from clawrl_trl.judge.tools import patterns
 from clawrl_trl.judge.tools.doubts import is_doubtful, speaks_like_a_person
 from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.messages import Json
+
+_STRINGS = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
 class ToolResult(NamedTuple):
@@ -61,10 +64,8 @@ def _score_text(result: ToolResult, text: str) -> int | None:
     value = _parse_json(text)
     if value is not None:
         return _score_json(value, by_name or by_command)
-    honest = cut_verdict_talk(text).strip()
-    # Who speaks to the judge, or hides what is said, doesn't get the approval that an ordinary output would.
-    is_tampered = honest != "\n".join(text.splitlines()) or cut_invisible(text) != text or speaks_like_a_person(honest)
-    text = honest or text
+    is_tampered = _is_tampered(text)
+    text = cut_verdict_talk(text).strip() or text
     # A status stands at one of the ends; what lies between may be megabytes.
     text = text if len(text) <= 2 * patterns.EDGE else f"{text[: patterns.EDGE]}\n{text[-patterns.EDGE :]}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -119,9 +120,16 @@ def _parse_json(text: str) -> Json | list[object] | None:
     return value if isinstance(value, (dict, list)) else None
 
 
+def _is_tampered(text: str) -> bool:
+    """Decide if an output speaks to the judge or hides words: it isn't approved for want of a failure."""
+    lines = "\n".join(text.splitlines())
+    honest = cut_verdict_talk(lines)
+    return honest != lines or cut_invisible(text) != text or holds_encoded_text(text) or speaks_like_a_person(text)
+
+
 def _score_json(value: Json | list[object], reads: bool) -> int | None:
     if isinstance(value, list):
-        return None if reads else 1
+        return None if reads or _is_spoken(value) else 1
     # Wrappers of a result state its status outside or inside; the outer one goes first.
     inner = [value[key] for key in patterns.INNER if isinstance(value.get(key), dict)]
     scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
@@ -131,7 +139,24 @@ def _score_json(value: Json | list[object], reads: bool) -> int | None:
         return None
     if not reads and (value.get("error") or value.get("errors")):
         return -1
-    return None if reads else 1
+    return None if reads or _is_spoken(value) else 1
+
+
+def _is_spoken(value: Json | list[object]) -> bool:
+    """Decide if an object without a status tells of a failure in words or by a "false", or speaks to the judge."""
+    if isinstance(value, dict) and any(entry is False for entry in value.values()):
+        return True
+    strings = list(_list_strings(value))
+    return _is_tampered("\n".join(strings)) or is_doubtful(strings)
+
+
+def _list_strings(value: object) -> Iterator[str]:
+    """The strings in an object that was parsed, without its keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _list_strings(part)
 
 
 def _score_fields(value: Mapping[str, object]) -> int | None:
