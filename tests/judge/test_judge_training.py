@@ -16,7 +16,7 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
 
 
 def test_what_was_held_out_stays_held_out() -> None:
-    first, again = train.split_groups(), train.split_groups(more=True)
+    first, again = train.split_groups(), train.split_groups(rounds=2)
     known = {example.group for example in examples.load()}
     assert first < again
     assert not (again - first) & known

@@ -31,12 +31,12 @@ class Composer:
 
     Args:
         random: Where every choice comes from.
-        more: Whether the scenes that were written later belong to it.
+        rounds: How many rounds of scenes belong to it.
     """
 
-    def __init__(self, random: np.random.Generator, more: bool = False) -> None:
+    def __init__(self, random: np.random.Generator, rounds: int = 1) -> None:
         self._random = random
-        self._scenes = read_scenes(more)
+        self._scenes = read_scenes(rounds)
         self._telling = [scene for scene in self._scenes if not scene.asks]
         self._slots, self._skeletons = read_lexicon()
 

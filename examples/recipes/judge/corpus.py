@@ -2,7 +2,7 @@
 
 `scenes_*.txt` hold a request, the reply and what its owner may say next; `generic.txt` messages that may follow any
 reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. The scenes in
-`more` were written after a first training, and are for those that go on from it.
+`round2` and `round3` were written after a first and a second training, and are for those that go on from them.
 """
 
 from collections.abc import Iterator
@@ -47,10 +47,11 @@ class Skeleton:
     template: str
 
 
-def read_scenes(more: bool = False) -> list[Scene]:
-    """All scenes of `scenes_*.txt`, and those in `more` if asked for."""
+def read_scenes(rounds: int = 1) -> list[Scene]:
+    """The scenes of so many rounds, those of the first round first."""
+    folders = [DATA, *(DATA / f"round{number}" for number in range(2, rounds + 1))]
     scenes: list[Scene] = []
-    for path in [*sorted(DATA.glob("scenes_*.txt")), *(sorted(DATA.glob("more/scenes_*.txt")) if more else [])]:
+    for path in [path for folder in folders for path in sorted(folder.glob("scenes_*.txt"))]:
         in_reply = False
         for line in path.read_text(encoding="utf-8").splitlines():
             mark, _, text = line.partition(" ")

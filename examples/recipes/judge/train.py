@@ -7,8 +7,8 @@ anew; the first reads messages alone, which is four times as fast. A twelfth of 
 messages) is never trained on: the temperature is fitted to it, and how the classifier does on it is printed for
 several margins, of which those in `model` were chosen. The same machine and seed give the same file.
 
-`--start FILE` goes on from weights that were trained so, with the scenes of `data/more` besides, at half the learning
-rate; what was held out then stays held out, with a twelfth of the new scenes.
+`--round 2 --start FILE` goes on from weights that were trained so, with the scenes of `data/round2` besides, at half
+the learning rate; what was held out then stays held out, with a twelfth of the new scenes. `--round 3` is the same.
 """
 
 import argparse
@@ -128,13 +128,15 @@ class Network(nn.Module):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
 
-def fit(left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK, start: Path | None = None) -> Network:
-    """Train a network on all examples but those of the groups left out; `start` are weights to go on from."""
+def fit(
+    left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK, start: Path | None = None, rounds: int = 1
+) -> Network:
+    """Train a network on some rounds' examples but those of the groups left out; `start` are weights to go on from."""
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
     contexts, share = (WITH_CONTEXT, 1.0) if start is None else (WITH_CONTEXT_AGAIN, 0.5)
     epochs = [
-        [example for example in examples.load(seed + number, start is not None) if example.group not in left_out]
+        [example for example in examples.load(seed + number, rounds) if example.group not in left_out]
         for number in range(len(contexts))
     ]
     network = Network(Rows.of(epochs[0]).cues, rank)
@@ -216,11 +218,15 @@ def measure(logits: NDArray[np.float32], labels: Sequence[int], margin: float, t
     }
 
 
-def split_groups(more: bool = False) -> frozenset[str]:
-    """The groups that are never trained on; `more` adds some of the scenes that were written later."""
-    first = {example.group for example in examples.load()}
-    left_out = _draw_groups(first)
-    return left_out | _draw_groups({e.group for e in examples.load(more=True)} - first) if more else left_out
+def split_groups(rounds: int = 1) -> frozenset[str]:
+    """The groups that are never trained on, drawn of each round apart."""
+    known: set[str] = set()
+    left_out: frozenset[str] = frozenset()
+    for number in range(1, rounds + 1):
+        groups = {example.group for example in examples.load(rounds=number)}
+        left_out |= _draw_groups(groups - known)
+        known |= groups
+    return left_out
 
 
 def _draw_groups(groups: set[str]) -> frozenset[str]:
@@ -233,14 +239,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
     parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    parser.add_argument("--start", type=Path, help="Weights to go on from, with the scenes that were written later.")
+    parser.add_argument("--start", type=Path, help="Weights to go on from; a round after the first needs them.")
+    parser.add_argument("--round", type=int, default=1, choices=(1, 2, 3), help="Whose scenes are the newest.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
+    if (options.start is not None) != (options.round > 1):
+        parser.error("--start FILE and --round 2 or 3 go together")
     torch.set_num_threads(options.threads)
-    more = options.start is not None
-    left_out = split_groups(more)
-    network = fit(left_out, rank=options.rank, start=options.start)
-    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, more)]
+    left_out = split_groups(options.round)
+    network = fit(left_out, rank=options.rank, start=options.start, rounds=options.round)
+    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, options.round)]
     held = [example for example in drawn if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
