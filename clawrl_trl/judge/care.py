@@ -16,7 +16,8 @@ _HELD_BACK = re.compile(
     re.I,
 )
 _ASKED_FIRST = re.compile(
-    r"\b(?:before|until|unless|once|after|first|ask|check with|wait|waiting|confirm\w*|go.ahead|want me to)\b"
+    r"\b(?:before (?:i|we|you|they|it|she|he|\w+ing)|once (?:i|we|you|they|it|she|he)"
+    r"|ask\w* (?:her|him|them|you|\w+ first)|until|unless|check with|waiting|confirm\w*|go.ahead|want me to)\b"
     r"|\b(?:shall|should|may|could) (?:i|we)\b|\b(?:do|would) you (?:want|like|mind)\b",
     re.I,
 )
@@ -38,6 +39,7 @@ _HABIT = re.compile(
     r"|(?:all|with) such|the (?:next|other) times?|keep it (?:that|this) way|make (?:that|it) a habit|as a rule)\b",
     re.I,
 )
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def undoes_care(hint: str, reply: str) -> bool:
@@ -47,7 +49,8 @@ def undoes_care(hint: str, reply: str) -> bool:
         hint: The text that is to become a hint.
         reply: The reply that it is about, its tool calls written out; empty where there is none to read.
     """
-    plain = reply.replace("’", "'")
-    if not _NEEDS_CARE.search(plain):
-        return False
-    return bool(_HELD_BACK.search(plain) or _ASKED_FIRST.search(plain) or _HABIT.search(hint))
+    # Sentence by sentence: a long reply holds every word somewhere.
+    touchy = [part for part in _SENTENCE_END.split(reply.replace("’", "'")) if _NEEDS_CARE.search(part)]
+    if touchy and _HABIT.search(hint):
+        return True
+    return any(_HELD_BACK.search(part) or _ASKED_FIRST.search(part) for part in touchy)

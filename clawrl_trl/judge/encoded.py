@@ -37,8 +37,8 @@ _ESCAPES = re.compile(
 _MORSE = re.compile(r"(?:(?<!\S)[.·•−–-]{1,5}(?!\S)[ /|]*){5,}")
 _SET_APART = re.compile(r"(?<!\w)(?:[^\W\d_](?:[ .*~|_-]|  )){5,}[^\W\d_](?!\w)")
 _WORD = re.compile(r"[^\W\d_]{4,}")
-_MIXED = re.compile(r"(?=\w*[a-z])(?=\w*[\u0370-\u052f])\w{4,}", re.I)
-_DIGITS_INSIDE = re.compile(r"(?<![\w.-])(?=\w*[^\W\d_])[\w@$!|]*(?:\d|[@$])[\w@$!|]*(?![\w.-])")
+_MIXED = re.compile(r"\b(?=\w*[a-z])(?=\w*[\u0370-\u052f])\w{4,}", re.I)
+_SIGNS = re.compile(r"(?<![\w@$!|.-])[\w@$!|]{3,20}+(?![\w.-])")
 _AS_LETTERS = str.maketrans("01345789@$!|", "oieastbgasil")
 
 
@@ -117,9 +117,8 @@ def _has_letters_in_disguise(text: str) -> bool:
 
 def _has_digits_for_letters(text: str) -> bool:
     """Decide if digits and signs stand for letters: two words of that kind, or one with two of them."""
-    words = [
-        word for word in _DIGITS_INSIDE.findall(text) if is_known(word.strip("!|").lower().translate(_AS_LETTERS))
-    ]
+    mixed = (word.strip("!|").lower() for word in _SIGNS.findall(text))
+    words = [word for word in mixed if not word.isalpha() and is_known(word.translate(_AS_LETTERS))]
     return len(words) >= FEW_WORDS or any(sum(not letter.isalpha() for letter in word) >= 2 for word in words)
 
 

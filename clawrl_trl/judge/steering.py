@@ -71,9 +71,9 @@ _UNSEEN = (
 _HIDDEN = re.compile(
     r"<!--.*?(?:-->|\Z)|\[\]\([^)\n]{0,300}\)|^\s{0,3}\[(?:comment|//|_|\.|#)\]:[^\n]*$"
     r"|\\iffalse\b.*?(?:\\fi\b|\Z)|\\begin\{comment\}.*?(?:\\end\{comment\}|\Z)|\\[hv]?phantom\{[^}\n]{0,300}\}"
-    r"|<(?P<unread>script|style|template|noscript)\b[^>]{0,200}>.{0,4000}?</(?P=unread)>"
-    rf"|<(?:input|meta|img|area|br|hr|link)\b[^>]{{0,400}}(?:{_UNSEEN}|content=|alt=\W?\w+\W\w+\W\w)[^>]{{0,400}}>"
-    rf"|<(?P<unseen>\w{{1,12}})\b[^>]{{0,200}}(?:{_UNSEEN})[^>]{{0,200}}>.*?(?:</(?P=unseen)>|\Z)",
+    r"|<(?P<unread>script|style|template|noscript)\b[^<>]{0,200}>.{0,1000}?</(?P=unread)>"
+    rf"|<(?:input|meta|img|area|br|hr|link)\b[^<>]{{0,400}}(?:{_UNSEEN}|content=|alt=\W?\w+\W\w+\W\w)[^<>]{{0,400}}>"
+    rf"|<(?P<unseen>\w{{1,12}})\b[^<>]{{0,200}}(?:{_UNSEEN})[^<>]{{0,200}}>.*?(?:</(?P=unseen)>|\Z)",
     re.I | re.S | re.M,
 )
 """Markup that whoever sees the page doesn't read."""

@@ -72,6 +72,12 @@ COMMAND_FIELDS = ("command", "cmd", "script")
 VIEWS = ("view", "open", "read")
 
 CODE_FIELDS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status")
+DONE_FIELDS = (
+    "submitted", "sent", "created", "saved", "done", "complete", "completed", "delivered", "booked", "applied",
+    "accepted", "found", "updated", "written", "passed", "authorized", "authenticated", "connected", "finished",
+    "installed", "stored", "deployed", "confirmed", "uploaded", "processed", "valid",
+)  # fmt: skip
+"""Fields that are false where an action did not come about."""
 INNER = ("metadata", "details", "result", "output")
 BAD = frozenset({"error", "failed", "failure", "timeout", "timed_out", "aborted"})
 GOOD = frozenset({"ok", "success", "succeeded", "completed", "done", "passed"})

@@ -143,8 +143,8 @@ def _score_json(value: Json | list[object], reads: bool) -> int | None:
 
 
 def _is_spoken(value: Json | list[object]) -> bool:
-    """Decide if an object without a status tells of a failure in words or by a "false", or speaks to the judge."""
-    if isinstance(value, dict) and any(entry is False for entry in value.values()):
+    """Decide if an object without a status tells of a failure, or speaks to the judge."""
+    if isinstance(value, dict) and any(value.get(field) is False for field in patterns.DONE_FIELDS):
         return True
     strings = list(_list_strings(value))
     return _is_tampered("\n".join(strings)) or is_doubtful(strings)
