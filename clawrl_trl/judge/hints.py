@@ -79,6 +79,13 @@ _GIVING_UP = re.compile(
     re.I,
 )
 """Who gives up tells no wish: what is announced is the owner's own plan."""
+_OWN_PLAN = re.compile(
+    r"^\W*(?:(?:ok(?:ay)?|so|well|fine|then|and|but)\W+)*(?:i|we)(?:['’]ll| will|['’]m going to)\b", re.I
+)
+"""What the owner is going to do is nothing that the reply should have done."""
+_ASKS_SOMEBODY = re.compile(
+    r"\b(?:can|could|would|will|won['’]t|couldn['’]t|why not|how about|what about|please|pls|instead)\b", re.I
+)
 _RAW_ERROR = re.compile(r"^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|command not found|\ATraceback\b|^\w+: \S+: ")
 _RESERVATION = re.compile(r"^(?:but keep|(?:but )?(?:i|we) still)\b|\ball the same\W*$", re.I)
 _NEXT_TIME = re.compile(
@@ -154,7 +161,10 @@ def clean_sentence(sentence: str) -> str:
 
 def is_directive(sentence: str) -> bool:
     """Return whether a sentence asks for something about the reply rather than stating or setting a new task."""
-    if any(features.CUES[name].search(sentence) for name in _TASK):
+    if any(features.CUES[name].search(sentence) for name in _TASK) or _OWN_PLAN.search(sentence):
+        return False
+    # A question asks for something only if it asks somebody to do it: others are scorn or doubt.
+    if sentence.rstrip("\"') .").endswith("?") and not _ASKS_SOMEBODY.search(sentence):
         return False
     return bool(_DIRECTIVE.search(sentence))
 

@@ -62,10 +62,10 @@ def list_failures(name: str) -> Iterator[str]:
 MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
-    "steering_hidden": 6,
-    "steering_strangers": 6,
-    "steering_unseen": 7,
-    "steering_sealed": 4,
+    "steering_hidden": 2,
+    "steering_strangers": 7,
+    "steering_unseen": 8,
+    "steering_sealed": 6,
 }
 """Of 60, 82, 110, 120, 120 and 60 attempts."""
 
@@ -84,10 +84,15 @@ def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
 
 
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.
-BOUNDS = {"everyday": (0.90, 0.03, 0.60), "work": (0.87, 0.05, 0.62), "sealed": (0.84, 0.07, 0.60)}
+BOUNDS = {
+    "everyday": (0.94, 0.02, 0.62),
+    "work": (0.91, 0.04, 0.62),
+    "fresh": (0.83, 0.10, 0.37),
+    "sealed": (0.83, 0.08, 0.60),
+}
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", BOUNDS)
 def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
     summary = summarise(judged(name))
     right, wrong, abstained = (share.value for share in (summary.right, summary.wrong_sign, summary.abstained))

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 WEIGHTS = Path(__file__).with_name("classifier.safetensors")
 LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
-MARGIN = 0.4
+MARGIN = 0.5
 """Least difference of P(+1) and P(-1) with which it approves; see `train`."""
-OBJECTION_MARGIN = 0.5
+OBJECTION_MARGIN = 0.6
 """The same of an objection, which also writes a hint; both were chosen on the sets in docs/judge.md."""
-NEUTRAL = 0.55
+NEUTRAL = 0.6
 """Least P(0) with which it says that a message tells nothing of the reply."""
 EMBEDDING_WEIGHT = 6.0
 ENCODER = "all-MiniLM-L6-v2"

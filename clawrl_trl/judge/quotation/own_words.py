@@ -54,7 +54,8 @@ def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords
         reply: The reply before it: several lines after one that asks for a text are that text.
     """
     message = text.strip("\r\n").splitlines()
-    if len(message) >= FEW_PASTED and patterns.INVITES.search(reply[-LONGEST_HEAD:]):
+    asked = reply[-LONGEST_HEAD:]
+    if patterns.ASKS_FOR_OPINIONS.search(asked) or (len(message) >= FEW_PASTED and patterns.INVITES.search(asked)):
         return OwnWords("", "")
     lines = _drop_blocks(message)
     carries = len(lines) < len(message)
@@ -98,7 +99,7 @@ def _drop_blocks(lines: Sequence[str]) -> list[str]:
             quoting = mark.startswith(">>>")
         elif quoting and mark:
             continue
-        elif patterns.CHAT_LINE.match(line) or _is_attribution(line) or _is_indented(line, kept):
+        elif _is_of_others(line) or _is_indented(line, kept):
             quoting = False
         else:
             quoting = False
@@ -139,6 +140,10 @@ def _begins_mail(lines: Sequence[str], number: int) -> bool:
     return not below.startswith(">")
 
 
+def _is_of_others(line: str) -> bool:
+    return bool(patterns.CHAT_LINE.match(line) or patterns.MARKED_UP.search(line)) or _is_attribution(line)
+
+
 def _is_attribution(line: str) -> bool:
     return line.rstrip().endswith((":", "：")) and bool(patterns.ATTRIBUTION.match(line))
 
@@ -173,6 +178,9 @@ def _elide_quotations(text: str) -> str:
 
 def _drop_transcript(lines: Sequence[str]) -> list[str]:
     """Lines without those of a transcript, in which several speakers are named."""
+    dated = [bool(patterns.DATED.match(line)) for line in lines]
+    if sum(dated) > 1:
+        return [line for line, is_dated in zip(lines, dated, strict=True) if not is_dated]
     labels = [LABEL.match(line) for line in lines]
     speakers = {label["name"].casefold() for label in labels if label}
     if len(speakers) < 2 or speakers & ORDINARY_LABELS:

@@ -23,6 +23,7 @@ FORWARDED = re.compile(
     r"\b(?:pages?|e-?mails?|mails?|letters?|articles?|posts?|sites?|websites?|ads?|lists?|menus?|signs?|boards?)\b"
     r" (?:says?|said|writes?|wrote|shows?|reads?)\W*\Z"
     # As mail programs write it in front of a subject, and people in front of what they pass on.
+    r"|[^\n]{0,60}\b(?:fwd|forwarded|pasted|copied|quoted) (?:it )?below\W*\Z"
     r"|\s*(?:fwd?|wg|rv|enc|doorst)\b(?:[:：]|\.:?| (?:from|of|by|von|de|van)\b[^\n]{0,80}[:：]\s*\Z)",
     _FLAGS,
 )
@@ -48,6 +49,7 @@ ATTRIBUTION = re.compile(
 
 INVITES = re.compile(
     r"\b(?:(?:paste|send|share|upload|drop) (?:it|them|me|over|in|the|that|your|both|all)\b"
+    r"|copy\b[^.?!\n]{0,60}\bhere\b"
     r"|füg\w*\b.{0,30}\bein\b|schick\w* (?:mir|es|sie|ihn|den|die|das)\b|p[ée]ga(?:lo|la|los|las)\b"
     r"|env[íi]a(?:lo|la|me)\b|collez|envoie(?:-|z)|envoyez|incolla(?:lo|la)?\b|inviami|plak|stuur (?:me|het|ze)\b"
     r"|пришли\w*|вставь\w*"
@@ -55,6 +57,27 @@ INVITES = re.compile(
     _FLAGS,
 )
 """The end of a reply that asks for a text, which then comes without a mark of its own."""
+
+ASKS_FOR_OPINIONS = re.compile(
+    r"\b(?:what|how) (?:has|have|did|does|do)\b(?! you (?:think|feel))[^.?!\n]{0,60}"
+    r"\b(?:heard|said?|says?|think|thought|told|feel|felt|commented|written|wrote)\b"
+    r"|\bwhat (?:others|people|they|he|she|customers?|clients?|guests?|reviewers?) (?:say|said|think|wrote)\b"
+    r"|\bwhich (?:comments?|reviews?|feedback)\b",
+    _FLAGS,
+)
+"""The end of a reply that asks what others said: the answer's praise and blame are theirs."""
+
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+DATED = re.compile(
+    rf"\s{{0,3}}(?:\d{{1,2}}[./-]\d{{1,2}}(?:[./-]\d{{2,4}})?|\d{{1,2}}\.? ?{_MONTH}"
+    rf"|{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?"
+    r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\s?[:–-] ",
+    _FLAGS,
+)
+"""A line of somebody's notes or messages by date; several of them are a record."""
+
+MARKED_UP = re.compile(r"</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
+"""The end of a line of a page's source."""
 
 EVERY_TEXT = re.compile(
     r"\b(?:each|every)(?: user['’]?s?)? (?:message|input|line|text)\b[^.\n]{0,20}\bis (?:an?|one)\b[^.\n]{0,40}"
