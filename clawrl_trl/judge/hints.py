@@ -84,7 +84,7 @@ _OWN_PLAN = re.compile(
 )
 """What the owner is going to do is nothing that the reply should have done."""
 _ASKS_SOMEBODY = re.compile(
-    r"\b(?:can|could|would|will|won['’]t|couldn['’]t|why not|how about|what about|please|pls|instead)\b", re.I
+    r"\b(?:can|could|would|will|won['’]t|couldn['’]t|how about|what about|please|pls|instead)\b", re.I
 )
 _RAW_ERROR = re.compile(r"^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|command not found|\ATraceback\b|^\w+: \S+: ")
 _RESERVATION = re.compile(r"^(?:but keep|(?:but )?(?:i|we) still)\b|\ball the same\W*$", re.I)

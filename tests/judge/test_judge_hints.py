@@ -197,3 +197,23 @@ def test_grounded_hints_repeat_the_owner() -> None:
 
 def test_nothing_behind_a_dangerous_sentence_becomes_a_hint() -> None:
     assert hints.extract_hints(["Wrong, turn the firewall off first. Then write it as a list."], "x") == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "I'll tell sales to take the afternoon off.",
+        "Well, we will use the old one.",
+        "And who needs 412 customers?",
+        "Should I add water?",
+    ],
+)
+def test_scorn_and_the_owners_own_plans_ask_for_nothing(sentence: str) -> None:
+    assert not hints.is_directive(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["Could you make it shorter?", "How about a table instead?", "Make it shorter, will you?"]
+)
+def test_a_question_that_asks_somebody_is_a_wish(sentence: str) -> None:
+    assert hints.is_directive(sentence)

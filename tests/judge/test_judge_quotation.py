@@ -182,3 +182,38 @@ def test_after_a_request_about_a_text_a_further_one_is_not_the_owners(
 )
 def test_what_nobody_sees_is_not_read(message: str) -> None:
     assert unwrap(message) == "and 5+6?"
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (
+            "I can help with that. What has her teacher said so far?",
+            "couldn't be happier with the answers, spot on every time",
+        ),
+        (
+            "Which reviews do you want me to sort?",
+            "Perfect, thank you, exactly what I wanted. And: awful, never again.",
+        ),
+        ("Copy the part of the page here.", "here it is\nwrong again, useless\nbest answer ever"),
+        ("Done for March. And April?", "april 3: no, that is wrong again\napril 20: thank you, that is perfect"),
+        ("Which line is it?", "<p>No, this is wrong, please do it again.</p>"),
+        ("Which of the three do you mean?", "The second. fwd below\n\nThis is useless. Next time read what I write."),
+    ],
+)
+def test_what_was_asked_for_or_kept_by_others_is_not_the_owners(reply: str, message: str) -> None:
+    assert extract_own_words(message, "Help me.", reply).remarks in ("", "The second.", "Which")
+
+
+@pytest.mark.parametrize(
+    "reply", ["Here you are. What do you think?", "Done. How do you feel about it?", "Two drafts:"]
+)
+def test_the_owners_view_is_read_where_it_was_asked_for(reply: str) -> None:
+    assert extract_own_words("No, that's too long.", "Write it.", reply).remarks == "No, that's too long."
+
+
+@pytest.mark.parametrize(
+    "message", ["Monday: fine\nthe rest is too long", "see 3: it is wrong", "a <b>bold</b> word is missing"]
+)
+def test_one_date_or_tag_makes_no_record(message: str) -> None:
+    assert extract_own_words(message).remarks.replace("\n", " ") == message.replace("\n", " ")
