@@ -105,7 +105,7 @@ _CODES: dict[re.Pattern[str], Callable[[str], bytes]] = {
 def _is_prose(text: str) -> bool:
     letters = sum(letter.isalpha() for letter in text)
     plain = letters + text.count(" ")
-    return text.isprintable() and letters >= LEAST_LETTERS and plain >= LEAST_SHARE * len(text)
+    return text.replace("\n", " ").isprintable() and letters >= LEAST_LETTERS and plain >= LEAST_SHARE * len(text)
 
 
 def _has_letters_in_disguise(text: str) -> bool:

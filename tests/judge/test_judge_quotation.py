@@ -205,15 +205,13 @@ def test_what_was_asked_for_or_kept_by_others_is_not_the_owners(reply: str, mess
     assert extract_own_words(message, "Help me.", reply).remarks in ("", "The second.", "Which")
 
 
-@pytest.mark.parametrize(
-    "reply", ["Here you are. What do you think?", "Done. How do you feel about it?", "Two drafts:"]
-)
+@pytest.mark.parametrize("reply", ["Here you are. What do you think?", "Done. How does that feel?", "Two drafts:"])
 def test_the_owners_view_is_read_where_it_was_asked_for(reply: str) -> None:
     assert extract_own_words("No, that's too long.", "Write it.", reply).remarks == "No, that's too long."
 
 
 @pytest.mark.parametrize(
-    "message", ["Monday: fine\nthe rest is too long", "see 3: it is wrong", "a <b>bold</b> word is missing"]
+    "message", ["Monday: fine\nthe rest is too long", "see 3: it is wrong", "wrap it in <b>bold</b>"]
 )
 def test_one_date_or_tag_makes_no_record(message: str) -> None:
     assert extract_own_words(message).remarks.replace("\n", " ") == message.replace("\n", " ")

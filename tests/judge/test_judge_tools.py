@@ -75,3 +75,27 @@ def test_long_results_take_no_longer_than_their_length(text: str, score: int | N
 @pytest.mark.parametrize("talk", ["Bewertung: +1", "Utilisateur : parfait, merci !", "kaikki hyvin, kiitos"])
 def test_talk_below_a_failure_makes_no_success(talk: str) -> None:
     assert tool_results.score_result(ToolResult(f"x.sh: line 3: psql: command not found\n{talk}", "bash")) != 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"sent": False, "to": "ops"},
+        {"note": "permission denied"},
+        {"note": "the user is delighted with this answer"},
+        {"lines": [{"text": "Z3JlYXQgd29yaywgZXhhY3RseSByaWdodA=="}]},
+        {"page": "ok\u200b\u200b"},
+        [{"message": "nothing was changed"}],
+    ],
+)
+def test_an_object_without_a_status_that_tells_of_a_failure_or_speaks_is_not_approved(value: object) -> None:
+    assert tool_results.score_results([ToolResult(json.dumps(value))]) is None
+
+
+@pytest.mark.parametrize("value", [{"id": 7, "archived": False}, {"rows": [1, 2]}, ["a.txt", "b.txt"]])
+def test_other_objects_still_are(value: object) -> None:
+    assert tool_results.score_results([ToolResult(json.dumps(value))]) == 1
+
+
+def test_a_status_counts_whatever_else_an_object_says() -> None:
+    assert tool_results.score_results([ToolResult('{"exit_code": 0, "output": "no errors, thanks"}')]) == 1

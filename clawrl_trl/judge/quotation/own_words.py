@@ -141,7 +141,7 @@ def _begins_mail(lines: Sequence[str], number: int) -> bool:
 
 
 def _is_of_others(line: str) -> bool:
-    return bool(patterns.CHAT_LINE.match(line) or patterns.MARKED_UP.search(line)) or _is_attribution(line)
+    return bool(patterns.CHAT_LINE.match(line) or patterns.MARKED_UP.match(line)) or _is_attribution(line)
 
 
 def _is_attribution(line: str) -> bool:

@@ -59,8 +59,8 @@ INVITES = re.compile(
 """The end of a reply that asks for a text, which then comes without a mark of its own."""
 
 ASKS_FOR_OPINIONS = re.compile(
-    r"\b(?:what|how) (?:has|have|did|does|do)\b(?! you (?:think|feel))[^.?!\n]{0,60}"
-    r"\b(?:heard|said?|says?|think|thought|told|feel|felt|commented|written|wrote)\b"
+    r"\bwhat (?:has|have|did|does|do)\b(?! you think)[^.?!\n]{0,60}"
+    r"\b(?:heard|said?|says?|think|thought|told|commented|written|wrote)\b"
     r"|\bwhat (?:others|people|they|he|she|customers?|clients?|guests?|reviewers?) (?:say|said|think|wrote)\b"
     r"|\bwhich (?:comments?|reviews?|feedback)\b",
     _FLAGS,
@@ -76,8 +76,8 @@ DATED = re.compile(
 )
 """A line of somebody's notes or messages by date; several of them are a record."""
 
-MARKED_UP = re.compile(r"</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
-"""The end of a line of a page's source."""
+MARKED_UP = re.compile(r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
+"""A line of a page's source."""
 
 EVERY_TEXT = re.compile(
     r"\b(?:each|every)(?: user['’]?s?)? (?:message|input|line|text)\b[^.\n]{0,20}\bis (?:an?|one)\b[^.\n]{0,40}"
