@@ -14,7 +14,7 @@ from clawrl_trl.gateway.sessions.reading import cut_inserts
 from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.quotation.patterns import CHAT_LINE
 from clawrl_trl.judge.refusals import MAX_HINT
-from clawrl_trl.judge.steering import cut_invisible
+from clawrl_trl.judge.steering.invisible import cut_invisible
 
 _MARKERS = re.compile(
     r"<\|[^|>]{0,40}\|>|</?(?:s|think|tool_call|tool_response"

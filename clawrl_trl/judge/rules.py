@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from clawrl_trl.judge import hints, language
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.encoded import holds_encoded_text
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
-from clawrl_trl.judge.steering import cut_verdict_talk
+from clawrl_trl.judge.steering.encoded import holds_encoded_text
+from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.tools.failure_causes import is_failure_wanted
 from clawrl_trl.judge.tools.results import score_results
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, Message, encodable_text

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from clawrl_trl.judge.provenance import neutralise, unwrap
 from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.screens import ShownPicture
-from clawrl_trl.judge.steering import cut_verdict_talk
+from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 from clawrl_trl.messages import Json
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawrl_trl.judge.encoded import holds_encoded_text
+from clawrl_trl.judge.steering.encoded import holds_encoded_text
 from clawrl_trl.judge.tools.results import ToolResult, score_result
 
 PRAISE = "great work, this is exactly right"

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from clawrl_trl.judge.encoded import holds_encoded_text
-from clawrl_trl.judge.steering import cut_invisible, cut_verdict_talk
+from clawrl_trl.judge.steering.encoded import holds_encoded_text
+from clawrl_trl.judge.steering.invisible import cut_invisible
+from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.tools import patterns
 from clawrl_trl.judge.tools.doubts import is_doubtful, speaks_like_a_person
 from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
