@@ -83,6 +83,7 @@ _OWN_PLAN = re.compile(
     r"^\W*(?:(?:ok(?:ay)?|so|well|fine|then|and|but)\W+)*(?:i|we)(?:['’]ll| will|['’]m going to)\b", re.I
 )
 """What the owner is going to do is nothing that the reply should have done."""
+_QUESTION = re.compile(r"\w[\"')]{0,2}\?[\"') .!?]*\Z")
 _ASKS_SOMEBODY = re.compile(
     r"\b(?:can|could|would|will|won['’]t|couldn['’]t|how about|what about|please|pls|instead)\b", re.I
 )
@@ -164,7 +165,7 @@ def is_directive(sentence: str) -> bool:
     if any(features.CUES[name].search(sentence) for name in _TASK) or _OWN_PLAN.search(sentence):
         return False
     # A question asks for something only if it asks somebody to do it: others are scorn or doubt.
-    if sentence.rstrip("\"') .").endswith("?") and not _ASKS_SOMEBODY.search(sentence):
+    if _QUESTION.search(sentence) and not _ASKS_SOMEBODY.search(sentence):
         return False
     return bool(_DIRECTIVE.search(sentence))
 
