@@ -65,8 +65,8 @@ def test_what_programs_print_is_no_code(text: str) -> None:
 
 
 @given(st.text(max_size=300))
-def test_every_text_is_read(text: str) -> None:
-    assert holds_encoded_text(text) in (True, False)
+def test_a_code_is_found_below_every_text(text: str) -> None:
+    assert holds_encoded_text(f"{text}\n{base64.b64encode(PRAISE.encode()).decode()}")
 
 
 def test_random_bytes_are_no_prose() -> None:

@@ -202,7 +202,7 @@ def test_what_nobody_sees_is_not_read(message: str) -> None:
     ],
 )
 def test_what_was_asked_for_or_kept_by_others_is_not_the_owners(reply: str, message: str) -> None:
-    assert extract_own_words(message, "Help me.", reply).remarks in ("", "The second.", "Which")
+    assert extract_own_words(message, "Help me.", reply).remarks in ("", "The second.")
 
 
 @pytest.mark.parametrize("reply", ["Here you are. What do you think?", "Done. How does that feel?", "Two drafts:"])
@@ -211,7 +211,7 @@ def test_the_owners_view_is_read_where_it_was_asked_for(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["Monday: fine\nthe rest is too long", "see 3: it is wrong", "wrap it in <b>bold</b>"]
+    "message", ["3 May: fine\nthe rest is too long", "see 3: it is wrong", "wrap it in <b>bold</b>"]
 )
 def test_one_date_or_tag_makes_no_record(message: str) -> None:
     assert extract_own_words(message).remarks.replace("\n", " ") == message.replace("\n", " ")

@@ -99,3 +99,7 @@ def test_other_objects_still_are(value: object) -> None:
 
 def test_a_status_counts_whatever_else_an_object_says() -> None:
     assert tool_results.score_results([ToolResult('{"exit_code": 0, "output": "no errors, thanks"}')]) == 1
+
+
+def test_an_object_that_is_nested_deeply_is_read() -> None:
+    assert tool_results.score_results([ToolResult("[" * 900 + '"a.txt"' + "]" * 900)]) == 1

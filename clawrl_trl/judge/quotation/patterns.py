@@ -70,8 +70,7 @@ ASKS_FOR_OPINIONS = re.compile(
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATED = re.compile(
     rf"\s{{0,3}}(?:\d{{1,2}}[./-]\d{{1,2}}(?:[./-]\d{{2,4}})?|\d{{1,2}}\.? ?{_MONTH}"
-    rf"|{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?"
-    r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\s?[:–-] ",
+    rf"|{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?)\s?[:–-] ",
     _FLAGS,
 )
 """A line of somebody's notes or messages by date; several of them are a record."""

@@ -19,8 +19,6 @@ from clawrl_trl.judge.tools.doubts import is_doubtful, speaks_like_a_person
 from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.messages import Json
 
-_STRINGS = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-
 
 class ToolResult(NamedTuple):
     """A tool's result as a judge sees it: its text, and the call it answers as far as that is known."""
@@ -153,11 +151,14 @@ def _is_spoken(value: Json | list[object]) -> bool:
 
 def _list_strings(value: object) -> Iterator[str]:
     """The strings in an object that was parsed, without its keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _list_strings(part)
+    # No recursion: an object may be nested as deep as its writer likes.
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, (dict, list)):
+            parts.extend(part.values() if isinstance(part, dict) else part)
 
 
 def _score_fields(value: Mapping[str, object]) -> int | None:
