@@ -21,7 +21,7 @@ CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
 async def test_the_shipped_rules_pass() -> None:
     (finding,) = await run_one_check(CHECKS["rules judge"], None)
-    assert finding.status == "ok" and "threshold 0.4" in finding.detail
+    assert finding.status == "ok" and "threshold 0.5" in finding.detail
 
 
 async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
