@@ -119,6 +119,7 @@ FAULTS: dict[str, tuple[str, Fault, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_fault_is_found(engine: str, reference: Reference, fault: str) -> None:
     name, how, status, says = FAULTS[fault]
@@ -137,6 +138,7 @@ async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, refe
     assert "still answered" in unloaded.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [

@@ -71,6 +71,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tokens", "dtype"), [*BOTH, *OTHERS])
 def test_a_pass_at_full_shapes_takes_what_the_arithmetic_says(name: str, tokens: int, dtype: torch.dtype) -> None:
     shape, kind = QWEN3[name], str(dtype).removeprefix("torch.")

@@ -98,6 +98,7 @@ def provider_of(text: str) -> dict[str, Any]:
     return dict(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "served"), [(None, 8192), (2048, 2048), (50_000, 8192)])
 def test_clients_are_told_what_the_engine_takes(tmp_path: Path, asked: int | None, served: int) -> None:
     process, engine = start_engine(tmp_path / "engine", model_name_or_path=str(MODEL_PATH), max_model_len=asked)
@@ -115,6 +116,7 @@ def test_clients_are_told_what_the_engine_takes(tmp_path: Path, asked: int | Non
         stop_engine(process)
 
 
+@pytest.mark.slow
 def test_the_last_known_context_is_told_while_the_engine_is_away(tmp_path: Path) -> None:
     process, engine = start_engine(tmp_path / "engine", model_name_or_path=str(MODEL_PATH))
     try:
@@ -148,6 +150,7 @@ def test_a_cache_too_small_is_told_from_other_ends(tmp_path: Path) -> None:
     assert log.has_cache_too_small()
 
 
+@pytest.mark.slow
 def test_the_start_says_which_model_a_remote_engine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, engine = start_engine(tmp_path / "engine", model_name_or_path=str(MODEL_PATH))
     monkeypatch.setenv("CLAWRL_ENGINE_KEY", engine.key)

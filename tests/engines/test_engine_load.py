@@ -93,6 +93,7 @@ def test_a_model_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_can_not_go_on_never_serves(model_folder: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(model_folder / "base", tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")

@@ -131,6 +131,7 @@ def test_pool_of_threads() -> None:
     assert min(likes) >= 1
 
 
+@pytest.mark.slow
 def test_parallel_processes() -> None:
     env = ParallelEnv(2, [partial(ChatEnv, "student", seed=seed) for seed in range(2)], use_buffers=False)
 

@@ -296,6 +296,7 @@ def test_specs_arrive_as_they_were() -> None:
     assert set(again.keys()) == set(spec.keys())
 
 
+@pytest.mark.slow
 def test_the_command_lends_until_it_is_told_to_stop() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "toolcall", "--difficulty", "1"]
@@ -316,6 +317,7 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

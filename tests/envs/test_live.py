@@ -56,6 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     run.end()
 
 
+@pytest.mark.slow
 def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> None:
     def kill_once(row: Mapping[str, Any]) -> None:
         if row["index"] == 0:
@@ -80,6 +81,7 @@ def test_chats_survive_a_killed_gateway_and_reach_the_ledger(served: Run) -> Non
     ledger.close()
 
 
+@pytest.mark.slow
 def test_thumbs_are_stored_as_feedback_and_bring_the_turns_to_the_judge(served: Run, tmp_path: Path) -> None:
     options = PersonaOptions(persona="thumbs", interactions=3, think_time=0.0, sampling={"max_tokens": 48})
     rows = play(tmp_path, options, base_url=find_gateway(served.folder, 60)())

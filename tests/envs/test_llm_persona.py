@@ -199,6 +199,7 @@ def test_tasks_are_the_goals_and_a_longer_list_starts_with_the_shorter(
     assert {task.question for task in user.tasks(1, "heldout", 3)} == {"d"}
 
 
+@pytest.mark.slow
 def test_it_travels_to_processes(scripted: Callable[..., ScriptedServer]) -> None:
     user = make_mia(scripted(wants_short))
     ChatEnv(user).reset()  # its client is in use

@@ -123,6 +123,7 @@ def test_a_call_that_hangs_is_told_and_the_server_goes_on(odd: McpServer) -> Non
     assert tools.call("count", {}, 60.0) == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [-32603, -32600, -32000, 7])
 def test_a_tool_that_fails_is_told_and_the_server_goes_on(odd: McpServer, code: int) -> None:
     tools, other = odd.open(), odd.open()

@@ -66,6 +66,7 @@ def test_a_second_start_plays_only_what_is_missing(scripted, tmp_path: Path) -> 
     assert len(set(list_problems(server.seen))) == 7
 
 
+@pytest.mark.slow
 def test_killed_player_goes_on_without_repeating(scripted, tmp_path: Path) -> None:
     server = scripted()
     for kill_at in (4, 11):
@@ -84,6 +85,7 @@ def test_killed_player_goes_on_without_repeating(scripted, tmp_path: Path) -> No
     assert not finished & set(later)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_stops_without_a_traceback(scripted, tmp_path: Path, signal_number: int) -> None:
     server = scripted()
@@ -153,6 +155,7 @@ def test_own_rollout_that_yields_no_rows_is_a_clear_error(scripted, tmp_path: Pa
         play(tmp_path, QUICK, base_url=scripted().base_url, rollout=lambda *arguments: result)
 
 
+@pytest.mark.slow
 def test_hooks_from_the_command_line(scripted, tmp_path: Path) -> None:
     server = scripted()
     hook = tmp_path / "own.py"

@@ -37,6 +37,7 @@ def vote(turn: JudgedTurn, table: dict[str, int] | None = None) -> tuple[int, st
     return answer["score"], answer["hint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["student", "noisy_student", "curt", "bilingual"])
 def test_it_knows_what_the_personas_mean(name: str) -> None:
     user = NoisyStudent(0.0) if name == "noisy_student" else persona(name)

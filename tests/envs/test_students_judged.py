@@ -68,6 +68,7 @@ def report_signs(title: str, judge: RulesJudge, reactions: list[Said]) -> list[S
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ("student", *STUDENTS) if name != "thumbs"])
 def test_wrong_signs_are_few(name: str, judge: RulesJudge) -> None:
     reactions = list(draw_reactions(name))

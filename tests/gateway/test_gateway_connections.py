@@ -62,6 +62,7 @@ def chat(url: str) -> int:
     return httpx.post(f"{url}/chat/completions", json={"messages": HELLO}, timeout=60).status_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", HALF, SLOW_BODY], ids=["nothing", "half a head", "half a body"])
 def test_1200_half_open_connections_stop_nobody(tmp_path: Path, engine: str, sent: bytes) -> None:
     run = configured(tmp_path, engine=engine)
@@ -78,6 +79,7 @@ def test_1200_half_open_connections_stop_nobody(tmp_path: Path, engine: str, sen
     assert len(log) < 200_000, log[:2000]
 
 
+@pytest.mark.slow
 def test_without_files_left_the_log_stays_short(tmp_path: Path, engine: str) -> None:
     run = configured(tmp_path, engine=engine)
     with serving(run) as (process, url):
@@ -120,6 +122,7 @@ def test_running_out_of_files_is_told_once_a_minute(caplog: pytest.LogCaptureFix
     assert [record.getMessage().count("ulimit -n") for record in caplog.records if record.levelname == "ERROR"] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_head_that_never_ends_is_cut(tmp_path: Path, engine: str) -> None:
     run = configured(tmp_path, engine=engine)

@@ -76,6 +76,7 @@ def reply_of(rig: Rig, body: dict[str, Any], stream: bool) -> str:
     return "".join(event.choices[0].delta.content or "" for event in events if event.choices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("word", sorted(BY_HEART))
 def test_stored_ids_are_the_reply(live: Rig, tokenizer: Any, recompute: Logprobs, word: str, stream: bool) -> None:
@@ -202,6 +203,7 @@ def mortal(models: Path, tmp_path: Path) -> Iterator[RealEngine]:
         yield engine
 
 
+@pytest.mark.slow
 def test_engine_that_dies_and_comes_back(mortal: RealEngine, models: Path, tmp_path: Path) -> None:
     """Killed in the middle of a reply: an error event, the partial kept; then the adapter is loaded anew."""
     follows = EngineClient.of_run(mortal.run, ServeSettings.load(mortal.run.path))

@@ -113,6 +113,7 @@ def try_all(http: httpx.Client, route: Route, places: list[tuple[Any, ...]], dat
     check_alive(http, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("route", "places"), groups(GATEWAY_ROUTES))
 @bounded
 @given(data=st.data())
@@ -122,6 +123,7 @@ def test_every_field_of_the_gateway(
     try_all(gateway, route, places, data, "clawrl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("route", "places"), groups(ENGINE_ROUTES))
 @bounded
 @given(data=st.data())
@@ -154,6 +156,7 @@ header_values = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, derandomize=True, database=None)
 @given(data=st.data())
 def test_every_path_query_and_header(gateway: httpx.Client, data: st.DataObject) -> None:

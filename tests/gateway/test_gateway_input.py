@@ -233,6 +233,7 @@ odd_but_valid = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=odd_but_valid, session=st.none() | st.text(max_size=5), stream=st.booleans())
 def test_odd_messages_are_served(http: httpx.Client, messages: list[Any], session: str | None, stream: bool) -> None:

@@ -34,6 +34,7 @@ def ask(rig: Rig, api: str, name: str) -> tuple[str, str]:
 APIS = pytest.mark.parametrize("api", ["chat", "completions", "responses", "anthropic"])
 
 
+@pytest.mark.slow
 @APIS
 def test_each_of_several_names_means_the_newest_policy(tmp_path: Path, api: str) -> None:
     with running(tmp_path, served_model_name=f"clawrl, gpt-4o,{CLAUDE}") as rig:

@@ -79,12 +79,14 @@ def turns_of(run: RunFolder) -> list[schema.Turn]:
     return found
 
 
+@pytest.mark.slow
 def test_importing_the_gateway_is_cheap() -> None:
     code = "import sys, clawrl_trl.gateway.app; print(sorted({'torch', 'transformers', 'peft'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_end_it_finishes_what_is_in_flight(
     tmp_path: Path, engine: tuple[ScriptedEngine, str], number: signal.Signals
@@ -110,6 +112,7 @@ def test_told_to_end_it_finishes_what_is_in_flight(
     assert "POST /v1/chat/completions 200" in log
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_goes_on(tmp_path: Path, engine: tuple[ScriptedEngine, str]) -> None:
     _, url = engine
     run = configured(tmp_path, engine=url)
@@ -137,6 +140,7 @@ def ends_with_a_line(process: subprocess.Popen[str], text: str) -> None:
     assert len(lines) == 1 and lines[0].startswith("error: ") and text in lines[0], output
 
 
+@pytest.mark.slow
 def test_refusals_to_start_are_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -148,6 +152,7 @@ def test_refusals_to_start_are_one_line(tmp_path: Path) -> None:
     ends_with_a_line(start(run), "ledger")
 
 
+@pytest.mark.slow
 def test_with_a_key_it_binds_everywhere(tmp_path: Path, engine: tuple[ScriptedEngine, str]) -> None:
     run = configured(tmp_path, engine=engine[1], host="0.0.0.0")
     with serving(run, CLAWRL_API_KEY="secret") as (_, base_url):

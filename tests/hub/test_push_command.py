@@ -17,6 +17,7 @@ from clawrl_trl.ledger import Ledger, policies
 from clawrl_trl.ledger.schema import Policy
 from clawrl_trl.run import RunFolder
 
+pytestmark = pytest.mark.slow
 FILES = ADAPTER | COMPANIONS | PAPERS
 
 

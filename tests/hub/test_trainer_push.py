@@ -73,6 +73,7 @@ def find_token_on_disk(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and holds(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
 def test_every_strategy_sends_the_policy_alone(
     hub: HubServer,
@@ -150,6 +151,7 @@ def test_the_receipt_counts_what_the_version_learned_from(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_training_without_a_ledger_pushes_what_is_in_memory(
     hub: HubServer, run: RunFolder, tiny: Path, full: bool
@@ -181,6 +183,7 @@ def test_full_versions_of_a_ledger_run_do_not_take_the_settings_for_a_model(
     check_nothing_private(hub, run)
 
 
+@pytest.mark.slow
 def test_no_file_on_the_disk_holds_the_token(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 1, "model_init_kwargs": {"token": TOKEN}}
     trainer = make_trainer(run, make_live_source(ledger), tiny, **options)
@@ -205,6 +208,7 @@ def test_a_run_that_learned_nothing_pushes_nothing(
     assert not hub.repositories["tester/policy"].commits
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_ends_no_training(
     hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,6 +241,7 @@ def test_chats_are_not_logged_to_the_hub() -> None:
         AsyncGRPOConfig(output_dir="unused", log_completions_hub_repo="tester/chats")
 
 
+@pytest.mark.slow
 def test_the_card_of_a_policy_on_the_bundled_model(
     hub: HubServer, run: RunFolder, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +284,7 @@ def test_the_card_of_a_policy_on_the_bundled_model(
         torch.testing.assert_close(merged(ids).logits, trainer.model.eval()(ids).logits, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_pushes(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> None:
     script = Path(__file__).with_name("pushing_ranks.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]

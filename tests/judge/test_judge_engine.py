@@ -25,7 +25,7 @@ from clawrl_trl.ledger import Ledger, samples, schema, turns
 from clawrl_trl.run import RunFolder
 from clawrl_trl.tiny import MODEL_PATH
 
-pytestmark = pytest.mark.xdist_group("judge engine")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("judge engine")]
 
 MODEL = os.environ.get("CLAWRL_TEST_MODEL", str(MODEL_PATH))
 ASKED = [{"role": "user", "content": "Tom has 5 apples and buys 7 more. How many apples does he have?"}]

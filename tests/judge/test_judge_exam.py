@@ -182,6 +182,7 @@ async def test_the_same_exam_is_not_sat_twice(script: Scripted, tmp_path: Path) 
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["prompt", "votes", "model"])
 async def test_another_prompt_setting_or_model_sits_it_again(
     script: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -199,6 +200,7 @@ async def test_another_prompt_setting_or_model_sits_it_again(
     assert len(ExamRecord(tmp_path).read()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["{", '[{"key": 3}]', "null", "\udcff"])
 async def test_a_damaged_record_is_sat_again(
     script: Scripted, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
@@ -325,6 +327,7 @@ async def test_the_verdict_of_a_run_tells_of_the_exam(
     assert "judged by llm:base (exam: base passed: German)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 async def test_thumbs_that_contradict_the_votes_take_them_out_until_they_agree_again(
     script: Scripted, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:

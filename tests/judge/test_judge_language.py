@@ -78,6 +78,7 @@ def test_any_text_has_an_answer(text: str, request: str) -> None:
     assert language.is_english(text, request) in (True, False)
 
 
+@pytest.mark.slow
 def test_the_gateway_does_not_load_the_detector() -> None:
     code = "import sys, clawrl_trl.gateway.app; sys.exit('py3langid' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -117,6 +117,7 @@ async def test_verdict_and_sample_with_the_teachers_scores(ledger: Ledger, scrip
 WISH = "Great, but next time without bold please."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rules", "llm"])
 @pytest.mark.parametrize("score", [1, 0, None])
 @pytest.mark.parametrize("any_score", [True, False])

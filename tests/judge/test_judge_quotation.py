@@ -119,6 +119,7 @@ def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> 
     assert (judgement.score, judgement.hints) == (-1.0, ())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "text",

@@ -43,6 +43,7 @@ def test_the_reactions_are_many_and_were_never_trained_on() -> None:
     assert [reaction["message"] for reaction in REACTIONS if normalised(reaction["message"]) in trained] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_sign_is_hardly_ever_the_opposite(judge: RulesJudge, language: str) -> None:
     said = [reaction for reaction in REACTIONS if reaction["language"] == language]
@@ -50,6 +51,7 @@ def test_the_sign_is_hardly_ever_the_opposite(judge: RulesJudge, language: str) 
     assert len(wrong) <= MOST_WRONG * len(said), wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["dev", "held-out"])
 def test_english_is_read_and_not_merely_passed_over(judge: RulesJudge, split: str) -> None:
     said = [one for one in REACTIONS if (one["language"], one["split"]) == ("en", split) and one["kind"] != "question"]

@@ -27,6 +27,7 @@ def judge() -> RulesJudge:
     return RulesJudge()
 
 
+@pytest.mark.slow
 def test_it_judges_the_cases_well_and_hardly_ever_with_the_wrong_sign(judge: RulesJudge) -> None:
     outcomes = Counter((case["score"], judge.decide(case_turn(case)).score or 0) for case in CASES)
     total = sum(outcomes.values())

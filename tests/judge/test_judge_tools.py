@@ -56,6 +56,7 @@ def test_results_as_clients_write_them(case: dict) -> None:
     assert RulesJudge().decide(turn).score == case["score"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "score"),

@@ -70,6 +70,7 @@ MOST_FAILURES = {
 """Of 60, 82, 110, 120, 120 and 60 attempts."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MOST_FAILURES)
 def test_attempts_to_steer_are_withstood(name: str) -> None:
     failures = Counter(list_failures(name))
@@ -92,6 +93,7 @@ BOUNDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
     summary = summarise(judged(name))
@@ -101,11 +103,13 @@ def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
     assert (right >= least_right, wrong <= most_wrong, abstained <= most_abstained) == (True, True, True), summary
 
 
+@pytest.mark.slow
 def test_tool_results_rarely_get_a_wrong_sign() -> None:
     pairs = [pair for name in ("everyday", "work") for pair in judged(name) if pair[0].form == "results"]
     assert summarise(pairs).wrong_sign.count <= 3 and len(pairs) > 80
 
 
+@pytest.mark.slow
 def test_a_hint_is_mostly_what_the_owner_wished() -> None:
     pairs = [pair for name in ("everyday", "work") for pair in judged(name)]
     precision = summarise(pairs).hint_precision.value

@@ -131,6 +131,7 @@ def test_a_long_sample_is_dropped_when_it_is_leased(ledger: Ledger) -> None:
     assert take(start(ledger, max_sample_tokens=0)).dropped == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.booleans(), min_size=1, max_size=40), size=st.integers(1, 4))
 def test_training_ends_whatever_dies(tmp_path_factory: pytest.TempPathFactory, deaths: list[bool], size: int) -> None:

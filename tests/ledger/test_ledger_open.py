@@ -57,6 +57,7 @@ def _open(url: str, start: "multiprocessing.synchronize.Barrier", results: "mult
         results.put(repr(error))
 
 
+@pytest.mark.slow
 def test_many_processes_may_open_a_new_ledger_at_once(url: str) -> None:
     count = 3
     start, results = SPAWN.Barrier(count), SPAWN.Queue()

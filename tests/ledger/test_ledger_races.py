@@ -244,6 +244,7 @@ def back(ledger: Ledger, store: PolicyStore, to: int) -> None:
         assert "was pruned" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["prune", "rollback"])
 def test_pruning_beside_a_rollback_keeps_what_serves(
     ledger: Ledger, rival: Ledger, store: PolicyStore, first: str
@@ -262,6 +263,7 @@ def test_pruning_beside_a_rollback_keeps_what_serves(
             break
 
 
+@pytest.mark.slow
 def test_a_version_pinned_beside_a_pruning_keeps_its_files(ledger: Ledger, rival: Ledger, store: PolicyStore) -> None:
     for moment in itertools.count():
         newest = extend(ledger, store, 4)
@@ -292,6 +294,7 @@ class Open:
         return GateReport(True, metrics={"kl_to_base": 0.0})
 
 
+@pytest.mark.slow
 def test_publishing_beside_a_rollback_does_not_undo_it(ledger: Ledger, rival: Ledger, store: PolicyStore) -> None:
     publisher = Publisher(ledger, store, gate=Open())
     extend(ledger, store, 2)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from live_run import LiveRun, wait_for
 
-pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
 
 
 def _clawrl(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from live_run import LiveRun, wait_for
 
 from clawrl_trl.ledger import Ledger, turns
 
-pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "Finn has 10 boxes with 5 pens in each box. How many pens does Finn have?"

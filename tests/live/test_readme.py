@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from live_run import LiveRun
 
-pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live"), pytest.mark.timeout(300)]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 PRINTED_HOST = "http://127.0.0.1:30000"

@@ -103,6 +103,7 @@ def test_a_hostile_name_can_be_forgotten(run: str, capsys: pytest.CaptureFixture
     assert "owned" not in printed(capsys, "sessions", "--run", run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("sessions",), ("explain", "1b4e28ba"), ("inspect", "1b4e28ba"), ("policies",)], ids=" ".join
 )

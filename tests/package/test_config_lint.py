@@ -77,6 +77,7 @@ def test_engine_and_trainer_fit_on_the_card_of_a_preset(name: str) -> None:
     assert 0.8 * USABLE * card.card <= used <= USABLE * card.card, "the card is used"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_engine_of_a_configuration_holds_its_context(
     path: Path, launch_processes: Launch, monkeypatch: pytest.MonkeyPatch

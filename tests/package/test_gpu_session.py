@@ -22,6 +22,7 @@ def make_part(session, name: str, code: str, seconds: float = 60.0):
     return session.Part(name, [sys.executable, "-c", code], seconds)
 
 
+@pytest.mark.slow
 def test_each_part_ends_for_itself(session) -> None:
     parts = [
         make_part(session, "good", "print('some log'); print('{\"tokens/s\": 12.5}')"),

@@ -65,6 +65,7 @@ def help_texts() -> dict[str, str]:
     return {name: process.communicate()[0] for name, process in started.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_exist(page: Path) -> None:
     named = {

@@ -217,6 +217,7 @@ def our_sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
 
+@pytest.mark.slow
 def test_private_names_of_libraries_are_in_the_compat_modules_alone() -> None:
     assert list(Checker(our_sources(), declared_overrides()).uses()) == []
 
@@ -237,6 +238,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "name"), PLANTED.items())
 def test_a_planted_use_is_found(code: str, name: str) -> None:
     planted = {"envs/planted.py": f"import torchrl.envs\nimport trl\n{code}\n"}

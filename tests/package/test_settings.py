@@ -74,6 +74,7 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_flag(name: str, val
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

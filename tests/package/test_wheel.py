@@ -5,6 +5,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"clawrl_trl": "clawrl_trl", "envs": "clawrl_trl/envs", "trainers": "clawrl_trl/trainers"}
 
@@ -18,6 +20,7 @@ def _tree() -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_tree(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)], check=True

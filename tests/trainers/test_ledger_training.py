@@ -189,6 +189,7 @@ class TestVersions:
         with ledger.reader() as tx:
             assert {sample.state for sample in tx.query(Sample)} == {"dropped"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("packing", ["none", "trie"])
     def test_what_trains_nothing_in_a_batch_is_not_called_trained(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, packing: str
@@ -205,6 +206,7 @@ class TestVersions:
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_equals_uninterrupted_training(self, tiny: Path, tmp_path: Path) -> None:
         """With dropout on: weights, optimizer and random state all have to come back."""
         outcomes = []
@@ -224,6 +226,7 @@ class TestResume:
         for key, value in outcomes[0].items():
             assert torch.equal(value, outcomes[1][key]), key
 
+    @pytest.mark.slow
     def test_a_finished_run_takes_no_further_step(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(4))
         build(tiny, tmp_path, ledger, max_steps=1).train()
@@ -234,6 +237,7 @@ class TestResume:
         with ledger.reader() as tx:
             assert sorted(sample.state for sample in tx.query(Sample)) == ["ready"] * 2 + ["trained"] * 2
 
+    @pytest.mark.slow
     def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         """On resuming, when a version is rejected, and when they differ from those that were saved."""
 
@@ -253,6 +257,7 @@ class TestResume:
             assert [group["lr"] for group in trainer.optimizer.param_groups] == rates
             assert trainer.lr_scheduler.base_lrs == rates
 
+    @pytest.mark.slow
     def test_an_update_that_was_not_written_is_not_applied_twice(
         self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -307,6 +312,7 @@ class TestResume:
         assert states(ledger) == {0: "retired", 1: "serving"}
         assert trainer.policy_version == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kl", [9.0, float("nan"), float("inf")])
     def test_a_ruined_candidate_is_rejected_after_a_restart(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, kl: float, monkeypatch: pytest.MonkeyPatch
@@ -344,6 +350,7 @@ def zero_half(path: Path) -> None:
 
 
 class TestDamage:
+    @pytest.mark.slow
     @pytest.mark.parametrize("pruned", [False, True])
     def test_a_damaged_version_is_not_trained_on(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture, pruned: bool
@@ -365,6 +372,7 @@ class TestDamage:
             "policy version 2 is damaged (its weights are not those that were trained): version 1 serves again"
         ]
 
+    @pytest.mark.slow
     def test_a_damaged_candidate_is_not_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
         with pytest.raises(KeyboardInterrupt):
@@ -373,6 +381,7 @@ class TestDamage:
         build(tiny, tmp_path, ledger).train()
         assert states(ledger) == {0: "serving", 1: "rejected"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json", "rng_state.pth"])
     def test_a_damaged_training_state_costs_the_optimizer_alone(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, caplog: pytest.LogCaptureFixture, name: str
@@ -397,6 +406,7 @@ class TestDamage:
             rollback(ledger, to=2, store=store)
         assert rollback(ledger, store=store).version == 1
 
+    @pytest.mark.slow
     def test_a_run_that_was_moved_is_trained_on(self, tiny: Path, tmp_path: Path) -> None:
         """Paths in the ledger are relative to the run folder; those of older runs are absolute."""
         first = tmp_path / "first"
@@ -430,6 +440,7 @@ class TestGoingBack:
         assert (newest.version, newest.parent) == (3, 1)
         assert all(torch.equal(value, weights(tmp_path, 1)[key]) for key, value in weights(tmp_path, 3).items())
 
+    @pytest.mark.slow
     def test_resuming_from_an_earlier_version(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(4))
         build(tiny, tmp_path, ledger).train()

@@ -162,6 +162,7 @@ def test_gradients_with_candidates_of_the_teacher(tiny: Path, tmp_path: Path, me
     check_gradients(tiny, tmp_path, samples, method, opd_top_k=4, kl_estimator="exact")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("options", [{"packing": "none"}, {"kl_estimator": "exact"}, {"beta": 0.0}], ids=str)
 @pytest.mark.parametrize("importance_sampling", ["truncate", "mask", "clip", "none"])

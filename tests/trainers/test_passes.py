@@ -107,6 +107,7 @@ def test_rows_that_differ_in_length_are_apart(lengths: list[tuple[int, int]]) ->
         assert len(group) == 1 or (count_padded(group) <= 200 and padding <= LARGEST_PADDING * count_padded(group))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_passes_make_the_step_of_one(tiny: Path, tmp_path: Path, loss_type: str) -> None:
     updates, logs = [], []
@@ -124,6 +125,7 @@ def test_passes_make_the_step_of_one(tiny: Path, tmp_path: Path, loss_type: str)
         assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-4, abs=1e-7), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", ["CUDA out of memory.", "DefaultCPUAllocator: can't allocate memory"])
 def test_a_sample_that_does_not_fit_is_dropped_and_the_rest_is_trained(
     tiny: Path, ledger: Ledger, tmp_path: Path, message: str
@@ -157,6 +159,7 @@ def test_another_error_is_raised(tiny: Path, tmp_path: Path) -> None:
         build(tiny, tmp_path, make_samples(2), fail).train()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scales", "factor"), [(True, 0.5), (False, 1.0)])
 def test_part_of_a_batch_has_its_part_of_the_rate(tiny: Path, tmp_path: Path, scales: bool, factor: float) -> None:
     full = train(build(tiny, tmp_path, make_samples(3), per_device_train_batch_size=3, optim="adamw_torch"))

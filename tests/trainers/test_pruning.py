@@ -127,6 +127,7 @@ def _prune_and_die(path: str, root: str, moment: str) -> None:
     prune_versions(ledger, store, keep=2, current=5, max_staleness=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "within"])
 def test_pruning_goes_on_after_a_crash(tmp_path: Path, store: PolicyStore, moment: str) -> None:
     ledger = Ledger.open(tmp_path / "ledger.db")

@@ -96,6 +96,7 @@ class TestAsyncGRPOTrainer(Common):
         inputs = trainer._prepare_inputs(micro)
         assert (inputs["advantages"] == -1.0).all()
 
+    @pytest.mark.slow
     def test_rows_and_files_are_sources(self, tiny: Path, tmp_path: Path) -> None:
         rows = [
             {"prompt_ids": [2, 3], "completion_ids": [4, 5], "logprobs": [-0.7, -0.1], "score": 1.0},
@@ -113,6 +114,7 @@ class TestAsyncGRPOTrainer(Common):
         trainer.train()
         assert trainer.state.global_step == 6
 
+    @pytest.mark.slow
     def test_checkpoints_of_a_list_resume_exactly(self, tiny: Path, tmp_path: Path) -> None:
         weights = []
         for name, stop in (("whole", None), ("parts", 2)):
@@ -172,6 +174,7 @@ class TestAsyncGRPOTrainer(Common):
             for other in weights[1:]:
                 torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
     def test_accumulating_a_ragged_batch_changes_nothing(self, tiny: Path, tmp_path: Path, loss_type: str) -> None:
         self.check_cuts(tiny, tmp_path, ((8, 1), (2, 4)), loss_type=loss_type)
@@ -203,6 +206,7 @@ class TestAsyncGRPOTrainer(Common):
         assert len(shapes) == 1
         assert losses[1] == pytest.approx(losses[0] / 2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
     def test_a_custom_term_counts_alike_however_a_batch_is_cut(
         self, tiny: Path, tmp_path: Path, loss_type: str
@@ -216,6 +220,7 @@ class TestAsyncGRPOTrainer(Common):
         cuts = ((8, 1), (2, 4), (1, 8))
         self.check_cuts(tiny, tmp_path, cuts, loss=with_likelihood, loss_type=loss_type)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
     def test_a_custom_loss_that_is_the_default_changes_nothing(
         self, tiny: Path, tmp_path: Path, loss_type: str

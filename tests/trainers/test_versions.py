@@ -271,6 +271,7 @@ class TestWholeModels:
         else:
             assert state == "serving" and handler.exchanged == [("policy-v1", final)]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("lora", "reason"),
         [
@@ -307,6 +308,7 @@ class TestWholeModels:
         with ledger.reader() as tx:
             assert {policy.kind for policy in policies.all(tx)} == {"base", "full"}
 
+    @pytest.mark.slow
     def test_a_plain_adapter_is_served_as_one(
         self, tiny: Path, tmp_path: Path, ledger: Ledger, vllm: tuple[type[_VLLM], SyncEngineClient]
     ) -> None:
