@@ -72,7 +72,9 @@ def has_room(name: str, tokens: int, layers: int) -> bool:
     shape = QWEN3[name]
     weights = 4.0 * (shape.other + shape.linear * layers / shape.layers)
     plan = Plan(trainer="float32", micro_tokens=tokens)
-    return weights + estimate(shape, plan).trainer["activations"] < 0.95 * psutil.virtual_memory().available
+    left_out = 4.0 * (shape.layers - layers) * shape.hidden * tokens  # what recomputation would keep of further layers
+    need = weights + estimate(shape, plan).trainer["activations"] - left_out
+    return need < 0.95 * psutil.virtual_memory().available
 
 
 def compute_points(points: Points, minutes: float) -> Iterator[Points]:

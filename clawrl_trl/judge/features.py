@@ -122,14 +122,8 @@ CUES: dict[str, re.Pattern[str]] = {
 }
 """Patterns counted in the first sentence and in the whole message; the order is the head's column order."""
 
-_CONCESSION = re.compile(
-    r"\b(i stand corrected|you('re| are| were|r) (absolutely |quite |both )?right|you had it right)\b", _FLAGS
-)
-_NEAR_MISS = re.compile(
-    r"^\W*((ok(ay)?|hm+|well|oh)\W+)?(almost|nearly|not (quite|yet|there)|still not|close,"
-    r"|no[,.!] (?!(that|this|it|you|i|we|wait|really|honestly|seriously|need|problem|worries|complaints?|notes?"
-    r"|thanks)\b)\w)",
-    _FLAGS,
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bM[rs]\.)(?<!\bDr\.)(?<!\bno\.(?=\s+\d))\s+|\n+", re.I
 )
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -142,8 +136,8 @@ _COMMON = frozenset(
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a message, in order; a line break ends one too."""
-    return [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text) if part.strip(" \t*_#>-")]
+    """The sentences of a message, in order; a line break ends one too, the stop of "no. 5" or "e.g." none."""
+    return [part.strip() for part in _SENTENCE_END.split(text) if part.strip(" \t*_#>-")]
 
 
 def is_bare_question(message: str) -> bool:
@@ -160,12 +154,6 @@ def is_about_reply(message: str) -> bool:
     """Return whether a message speaks of the reply or to its author, or wants something different."""
     against = ("wish", "contrast", "negation", "degree", "redo", "wrong", "change_first", "please", "reply")
     return bool(re.search(r"\byou\b", message, _FLAGS)) or any(CUES[name].search(message) for name in against)
-
-
-def contradicts(message: str, score: int | None) -> bool:
-    """Return whether a message's words speak against a sign: who concedes doesn't object, "almost" is no approval."""
-    pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
-    return pattern is not None and bool(pattern.search(message))
 
 
 def compute_features(request: str, response: str, message: str) -> NDArray[np.float32]:

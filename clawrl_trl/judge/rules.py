@@ -1,9 +1,9 @@
 """The judge that asks no language model: explicit feedback, then tool results, then the owner's messages.
 
-The first of them that decides wins. Of the owner's messages each is classified; an objection in any of
-them outweighs an approval. Everybody else's words are ignored here: a web page can't praise a reply. A question
-about the same topic that neither objects nor moves on decides nothing, and neither does a message that isn't English:
-it is not read, and no hint is made of it.
+The first of them that decides wins, but the owner's objection beside a tool's result outweighs it. Of the owner's
+messages each is classified; an objection in any of them outweighs an approval. Everybody else's words are ignored
+here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
+nothing, and neither does a message that isn't English: it is not read, and no hint is made of it.
 """
 
 import asyncio
@@ -17,13 +17,16 @@ from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
 from clawrl_trl.judge.steering.encoded import holds_encoded_text
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
-from clawrl_trl.judge.tools.failure_causes import is_failure_wanted
-from clawrl_trl.judge.tools.results import score_results
+from clawrl_trl.judge.tools.results import ToolResult, score_results
+from clawrl_trl.judge.tools.wanted import is_failure_wanted, is_wrong_call, wants_to_know
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, Message, encodable_text
 from clawrl_trl.messages import Json, text_of
 
 RULE_LENGTH = 4000
 """Characters of a message in which a rule for all messages is looked for."""
+
+HINT_MARGIN = 0.8
+"""Least P(-1) of an objection that writes a hint: a wrong sign is one sample, a hint speaks at each of its tokens."""
 
 Classify = Callable[[str, str, str], model.Opinion]
 
@@ -54,7 +57,10 @@ class RulesJudge:
         if by_feedback:
             return by_feedback
         by_tools = self._by_tools(turn)
-        return self._add_wishes(turn, by_tools) if by_tools else self._by_words(turn)
+        if by_tools is None:
+            return self._by_words(turn)
+        beside = self._hear_owner(turn, by_tools)
+        return self._add_wishes(turn, by_tools) if beside is None else beside
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
@@ -63,9 +69,25 @@ class RulesJudge:
             return None
         detail: Json = {"by": "tool results", "results": len(results)}
         # Whoever asked for a failing test got what was wanted when it fails.
-        if score == -1 and is_failure_wanted(f"{unwrap(turn.request)}\n{text_of(turn.response)}"):
+        if score == -1 and _may_be_wanted(turn, results):
             return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
         return Judgement(self.name, score, detail=detail)
+
+    def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement | None:
+        """The judgement where the owner spoke beside the results, whose sign is not theirs; `None` where it is.
+
+        An objection counts whatever the tools report. Words that can't be told, or are the opposite of what the tools
+        report, leave it open.
+        """
+        if by_tools.score is None or not turn.said_by("owner"):
+            return None
+        by_words = self._by_words(turn)
+        if by_words.detail.get("by") == "nothing" or by_words.score == -1:
+            return by_words if by_words.score == -1 else None
+        if by_words.score in (0, by_tools.score) or (by_words.score is None and by_tools.score == -1):
+            return None
+        reason = "the owner's words beside the results say something else, or can't be told"
+        return Judgement(self.name, None, detail=by_tools.detail | {"reason": reason})
 
     def _add_wishes(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
         """A verdict of tools with hints of the owner's wishes, if any score may have some.
@@ -90,6 +112,8 @@ class RulesJudge:
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
         # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
         score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
+        # Whoever objects and then approves may have taken it back, or only said thanks.
+        score = None if score == -1 and scores[-1] == 1 else score
         detail = {
             "by": "words",
             "probabilities": [[round(p, 4) for p in opinion.probabilities] for opinion in opinions],
@@ -98,7 +122,11 @@ class RulesJudge:
             detail["reason"] = ", ".join(reasons)
         if score != -1 and not self._any_score:
             return Judgement(self.name, score, detail=detail)
-        remarks = [message.remarks for message, opinion in zip(own, opinions, strict=True) if opinion.score == score]
+        remarks = [
+            message.remarks
+            for message, opinion in zip(own, opinions, strict=True)
+            if opinion.score == score and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
+        ]
         understood = [text for text in remarks if score == -1 or language.is_english(text, turn.request)]
         candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
@@ -112,6 +140,14 @@ class RulesJudge:
         if message.remarks:
             return self._classify(turn.request, reply, message.remarks)
         return replace(opinion, score=None, reason="a request about another text")
+
+
+def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
+    """Decide if a failure may be the answer to what the owner asked, in one of the last two messages."""
+    asked = [unwrap(text_of(message)) for message in turn.messages if message.get("role") == "user"][-2:]
+    if is_failure_wanted("\n".join([*asked, text_of(turn.response)])):
+        return True
+    return any(map(wants_to_know, asked)) and not any(is_wrong_call(result.text) for result in results)
 
 
 def _is_all_material(messages: Sequence[Message]) -> bool:

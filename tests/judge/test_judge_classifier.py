@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clawrl_trl.judge import features
+from clawrl_trl.judge.classifier import doubts
 from clawrl_trl.judge.classifier.model import decide
 from recipes.judge import examples
 
@@ -34,7 +34,7 @@ def test_a_higher_temperature_makes_it_less_sure() -> None:
     ],
 )
 def test_words_that_speak_against_a_sign(said: str, score: int | None, contradicted: bool) -> None:
-    assert features.contradicts(said, score) is contradicted
+    assert doubts.contradicts(said, score) is contradicted
 
 
 def test_the_examples_are_thousands_and_the_same_for_a_seed() -> None:

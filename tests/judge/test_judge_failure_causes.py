@@ -7,12 +7,8 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge.rules import RulesJudge
-from clawrl_trl.judge.tools.failure_causes import (
-    is_failure_wanted,
-    is_finding,
-    is_infrastructure,
-    opens_with_infrastructure,
-)
+from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
+from clawrl_trl.judge.tools.wanted import is_failure_wanted
 from clawrl_trl.judge.turn import JudgedTurn
 
 

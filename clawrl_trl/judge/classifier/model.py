@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import features, language, symbols
+from clawrl_trl.judge.classifier import doubts
 
 if TYPE_CHECKING:
     import torch
@@ -93,19 +94,12 @@ class Classifier:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
         if not language.is_english(message, request):
             return NOT_READ
-        opinion = decide(
-            self._compute_logits(request, response, message), temperature=float(self._head["temperature"][0])
-        )
+        logits = self._compute_logits(request, response, message)
+        opinion = decide(logits, temperature=float(self._head["temperature"][0]))
         if symbols.is_symbols(message):
             return replace(opinion, score=symbols.score_symbols(message), reason="nothing but symbols")
-        # Who asks on may be content or puzzled: only a question about the reply is an objection.
-        if features.is_bare_question(message) and not (opinion.score == -1 and features.is_about_reply(message)):
-            return replace(opinion, score=None, reason="a question")
-        if opinion.score == -1 and response.rstrip(" *_)").endswith("?") and not features.is_about_reply(message):
-            return replace(opinion, score=None, reason="it may answer the question")
-        if features.contradicts(message, opinion.score):
-            return replace(opinion, score=None, reason="its words speak against the sign")
-        return opinion
+        doubt = doubts.find_doubt(request, response, message, opinion.score, opinion.probabilities[0])
+        return replace(opinion, score=None, reason=doubt) if doubt else opinion
 
     def _compute_logits(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         with self._torch.inference_mode():

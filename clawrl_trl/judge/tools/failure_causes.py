@@ -12,7 +12,8 @@ _EDGE = 12
 
 _INFRASTRUCTURE = re.compile(
     r"""
-      (?:http(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?|code|error|returned|response)["']?[\s:=(]{0,4}
+      (?:http(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?|code|error|returned|response|fehler|erreur|errore|erro|ошибка|błąd
+        |エラー|错误|오류)["']?[\s:=(]{0,4}
         (?:429|50[0234]|52\d)\b
     | \b(?:429|50[0234])\b\W{0,3}(?:too\ many|bad\ gateway|service\ (?:temporarily\ )?unavail|gateway\ time|internal)
     | \btoo\ many\ requests\b | \brate[\s_-]?limit(?:ed|ing|s)?\b | \bquota\ (?:was\ )?exceeded\b
@@ -28,13 +29,51 @@ _INFRASTRUCTURE = re.compile(
     | \btry\ again\ (?:later|in)\b | \b(?:scheduled|under)\ maintenance\b
     | \bno\ space\ left\ on\ device\b | \bdisk\ (?:is\ full|quota\ exceeded)\b | \bcannot\ allocate\ memory\b
     | \bOOM-?killed\b | \bpreempted\b | \brunner\ (?:has\ )?(?:lost|received\ a\ shutdown)\b | \blost\ communication\b
+    | net/http:\ request\ canceled | \bclient\.timeout\ exceeded\b | \bdeadline\ exceeded\b
+    | \bRESOURCE_EXHAUSTED\b
     | \bcould\ not\ (?:connect\ to\ server|get\ lock|acquire\ lock)\b
     """,
     re.I | re.X,
 )
 
+_INFRASTRUCTURE_ELSEWHERE = re.compile(
+    r"zeitüberschreitung|später (?:erneut|noch ?mal)|nicht erreichbar|überlastet|wartungs"
+    r"|kein speicherplatz|kontingent"
+    r"|r[ée]essaye[zr]|délai (?:d['’]attente )?(?:dépassé|expiré)|indisponible|aucun espace disponible|injoignable"
+    r"|tiempo de espera|int[ée]nt[ea]lo (?:de nuevo|más tarde)|no disponible|mantenimiento|no queda espacio|saturado"
+    r"|tempo scaduto|riprova|non disponibile|non raggiungibile|manutenzione|spazio esaurito"
+    r"|tempo (?:limite )?(?:esgotado|excedido)|tente novamente|indisponível|manutenção|não há espaço"
+    r"|probeer het (?:later|opnieuw)|niet bereikbaar|onderhoud|geen ruimte"
+    r"|spróbuj (?:ponownie|później)|przekroczono (?:limit|czas)|niedostępn|przerwa techniczna|brak miejsca"
+    r"|превышен\w* (?:лимит|врем)|повторите попытку|попробуйте позже|время ожидания|недоступ|не осталось места"
+    r"|zaman aşımı|tekrar deneyin|ulaşılamıyor|bakım|yer kalmadı"
+    r"|超时|超時|稍后(?:再|重)|稍後|过于频繁|频率限制|限流|配额|系统繁忙|服务不可用|无法连接|維護|维护中|空间不足"
+    r"|上限に達し|再試行|しばらく|タイムアウト|混雑|メンテナンス|接続できません|空き容量"
+    r"|잠시 후|시간 ?초과|점검 중|한도를? 초과|연결할 수 없",
+    re.I,
+)
+"""The same as other languages tell it: of a network, a service or a disk."""
+
 _SEARCHES = frozenset(
-    ["grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "pgrep", "which", "command", "test", "[", "[[", "cmp"]
+    [
+        "grep",
+        "egrep",
+        "fgrep",
+        "zgrep",
+        "rg",
+        "ag",
+        "ack",
+        "pgrep",
+        "which",
+        "command",
+        "test",
+        "[",
+        "[[",
+        "cmp",
+        "lsof",
+        "fuser",
+        "pidof",
+    ]
 )
 """Programs that say by exit code 1 that something isn't there or differs."""
 _COMPARISONS = re.compile(
@@ -43,21 +82,12 @@ _COMPARISONS = re.compile(
 _CHECKS = re.compile(
     r"(?:systemctl\s(?:is-active|is-enabled|status)|service\s\S+\sstatus|pg_isready|(?:nc|ncat)\s+-\w*z\w*|ping|curl\s.*(?:-f|--fail)"
     r"|(?:ruff|black|prettier|isort|gofmt|rustfmt|terraform\sfmt)\b.*(?:--check|--diff|-l|-check|-c)\b"
+    r"|(?:sha\d+|md5|b2)sum\s.*(?:-c|--check)|gpg\s.*--verify|openssl\sverify|spctl|codesign\s.*(?:-v|--verify)|id\s\S+"
+    r"|kubectl\sauth\scan-i|getent|host|nslookup|dpkg\s-[sl]|rpm\s-q|pip\sshow|git\s(?:show-ref|ls-remote\s.*--exit-code)"
     r"|(?:npm|yarn|pnpm)\s(?:audit|outdated)|pip-audit|terraform\splan\b.*-detailed-exitcode|kubectl\sdiff)\b"
 )
-_PREFIX = re.compile(r"(?:(?:sudo|time|env|nice)\s+|cd\s+\S+\s*(?:&&|;)\s*|\w+=\S*\s+)+")
-
-_FAILURE_WANTED = re.compile(
-    r"""
-      \breproduc(?:e|es|ed|ing|tion)\b | \brepro\b | \bfailing\ test\b | \b(?:red|failing)[\s-]first\b | \bTDD\b
-    | \b(?:should|must|to|will|expected\ to|supposed\ to|needs?\ to|has\ to)\ (?:still\ )?
-        (?:fail|crash|error|break|be\ rejected|reject)\b
-    | \b(?:confirm|verify|show|prove|check|make\ sure|see|demonstrate)\b[^.!?\n]{0,80}
-        \b(?:fails?|failing|crash(?:es)?|broken|rejects?|is\ rejected|errors?\ out|no\ longer|gone|missing|unused
-        |not\ (?:there|installed|running|used|found|listening)|denied|blocked|refused|closed)\b
-    | \b(?:is|are)\ [^.!?\n]{0,40}\b(?:closed|blocked|gone|unreachable|denied|refused)\b
-    """,
-    re.I | re.X,
+_PREFIX = re.compile(
+    r"(?:(?:sudo|time|env|nice)\s+|ssh\s+(?:-\w\s+\S+\s+)*[\w.@-]+\s+|cd\s+\S+\s*(?:&&|;)\s*|\w+=\S*\s+)+"
 )
 
 
@@ -65,7 +95,7 @@ def is_infrastructure(text: str) -> bool:
     """Return whether an output names a failure of network, service or machine, at its beginning or end."""
     lines = [line[:500] for line in text.splitlines() if line.strip()]
     edges = lines if len(lines) <= 2 * _EDGE else [*lines[:_EDGE], *lines[-_EDGE:]]
-    return any(_INFRASTRUCTURE.search(line) for line in edges)
+    return any(_INFRASTRUCTURE.search(line) or _INFRASTRUCTURE_ELSEWHERE.search(line) for line in edges)
 
 
 def opens_with_infrastructure(text: str) -> bool:
@@ -81,8 +111,3 @@ def is_finding(command: str) -> bool:
     last = _PREFIX.sub("", last)
     program = (last.split() or [""])[0].rpartition("/")[2]
     return program in _SEARCHES or bool(_COMPARISONS.match(last) or _CHECKS.match(last))
-
-
-def is_failure_wanted(text: str) -> bool:
-    """Return whether a request, or a reply that explains its call, looks for something to fail or be absent."""
-    return bool(_FAILURE_WANTED.search(text[:4000]))

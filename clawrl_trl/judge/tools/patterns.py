@@ -95,12 +95,26 @@ ENDING = re.compile(
     r"(?:\A|[(\[])(?:the )?(?:command |process |program |script )?"
     r"(?:exit(?:ed)? (?:with )?(?:exit )?(?:code|status)|exited with|(?:completed|finished"
     r"|failed) with exit (?:code|status)"
-    r"|(?:exit|return)[_-]?code|return code|exit(?: status)?)[\s:=]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
+    r"|(?:exit|return)[_-]?code|return code|exit(?: status)?|rc|退出代码|退出码|終了コード|종료 코드"
+    r"|код (?:возврата|завершения)|code de (?:sortie|retour)|código de (?:salida|saída)|codice di uscita|kod wyjścia"
+    r"|çıkış kodu|afsluitcode"
+    r"|(?:process|proces|proceso|processo|processus|prozess)\b[^\n]{0,40} (?:status|code|código|codice))"
+    r"[\s:=：]{0,3}(?:of |was |is )?(?P<code>-?\d+)[\s.)\]]*\Z",
     re.I,
 )
 XML_ENDING = re.compile(r"<(?:returncode|exit_code)>(-?\d+)</(?:returncode|exit_code)>\s*\Z", re.I)
 ABORTED = re.compile(r"\W{0,2}(?:error: )?(?:the )?command (?:timed out|aborted)\b|.{0,80}\btimed out after \d+", re.I)
-RUNNING = re.compile(r"command (?:is )?still running\b|process running with session", re.I)
+RUNNING = re.compile(
+    r"process running with session|.{0,60}(?:\bcommand (?:is )?still running\b|\bläuft (?:immer )?noch\b"
+    r"|sigue en ejecución|toujours en cours|ancora in (?:esecuzione|corso)|ainda em execução"
+    r"|wordt nog uitgevoerd|nadal (?:działa|trwa)"
+    r"|ещё выполняется|еще выполняется|hâlâ çalışıyor|仍在运行|正在运行|実行中|실행 중)",
+    re.I,
+)
+PENDING = frozenset(
+    {"running", "pending", "queued", "in_progress", "inprogress", "processing", "waiting", "scheduled", "started"}
+)
+"""States of an action that goes on."""
 AFTER_ENDING = re.compile(
     r"\[(?:current working directory|python interpreter): [^\n]*\]|(?:error|signal|background pids"
     r"|process group pgid):? .*"
@@ -134,12 +148,14 @@ SHELL = re.compile(
     r"|[\w./-]+: (?:line \d+: )?.{0,300}(?:command not found"
     r"|No such file or directory|Permission denied|Is a directory|cannot access|not recognized)|zsh: .{0,300}not found"
     r"|\S+:\d+(?::\d+)?: (?:fatal )?error: |\S+\(\d+,\d+\): error |make(?:\[\d+\])?: \*\*\*|Segmentation fault"
-    r"|error: (?:could not compile|aborting due to)|tool ?exception|(?:exception|uncaught exception|panic): \S",
+    r"|error: (?:could not compile|aborting due to)|ninja: build stopped|collect2: error|\W*build failed\b"
+    r"|msg \d+, level (?:1[1-9]|2\d),|(?:ora|pls)-\d{5}:|error \d{4} \(\w+\)|\+ fullyqualifiederrorid\b"
+    r"|tool ?exception|(?:exception|uncaught exception|panic): \S",
     re.I,
 )
 ERROR_LINE = re.compile(
     r"(?:erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка|помилка|错误|エラー|오류|त्रुटि|خطأ)(?: ?\d{3})?\s?[:：]"
-    r"|4\d\d: \w"
+    r"|4\d\d: ['\"\w]"
     r"|(?:http )?(?:error|erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка) 4\d\d\b",
     re.I,
 )
@@ -162,3 +178,4 @@ STACK_HEAD = re.compile(
 TRACEBACK = "Traceback (most recent call last):"
 EDGE = 4000
 FEW_LINES = 5
+SUMMARY_LINES = 12

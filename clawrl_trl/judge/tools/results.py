@@ -75,6 +75,9 @@ def _score_text(result: ToolResult, text: str) -> int | None:
     if any(patterns.RUNNING.match(line) for line in lines[: patterns.FEW_LINES]):
         return None
     score = _score_frame(text, lines)
+    # A status of 0 is that of "|| true" or of the end of a pipe where tests failed above it.
+    if score == 1 and any(patterns.TESTS_FAILED.match(line.strip()) for line in lines[-patterns.SUMMARY_LINES :]):
+        return None
     if score is not None or by_command or _acts_on_screen(result.name):
         return score
     score = _score_output(text, lines)
@@ -134,7 +137,8 @@ def _score_json(value: Json | list[object], reads: bool) -> int | None:
     scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
     if scores:
         return scores[0]
-    if str(value.get("status", "")).lower() in ("running", "pending"):
+    state = value.get("status", value.get("state"))
+    if isinstance(state, str) and (state.lower() in patterns.PENDING or is_doubtful([re.sub(r"[_-]", " ", state)])):
         return None
     if not reads and (value.get("error") or value.get("errors")):
         return -1
@@ -202,7 +206,8 @@ def _score_output(text: str, lines: Sequence[str]) -> int | None:
     if _ends_in_traceback(text):
         return -1
     last = next(
-        (line for line in reversed(lines[-12:]) if not patterns.BELOW_SUMMARY.fullmatch(line)), lines[-1]
+        (line for line in reversed(lines[-patterns.SUMMARY_LINES :]) if not patterns.BELOW_SUMMARY.fullmatch(line)),
+        lines[-1],
     ).strip()
     if patterns.TESTS_FAILED.match(last):
         return -1

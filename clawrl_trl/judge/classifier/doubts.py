@@ -1,0 +1,68 @@
+"""Reasons not to believe a sign that the classifier read: the message's form, or its place, says something else.
+
+They hold whatever the probabilities are; with one of them the judge abstains.
+"""
+
+import re
+
+from clawrl_trl.judge import features
+
+SURE = 0.95
+"""Least P(-1) of an objection to a reply that did nothing but ask: most messages after one are its answer."""
+
+_FLAGS = re.IGNORECASE
+_CONCESSION = re.compile(
+    r"\b(i stand corrected|you('re| are| were|r) (absolutely |quite |both )?right|you had it right)\b", _FLAGS
+)
+_NEAR_MISS = re.compile(
+    r"^\W*((ok(ay)?|hm+|well|oh)\W+)?(almost|nearly|not (quite|yet|there)|still not|close,"
+    r"|no[,.!] (?!(that|this|it|you|i|we|wait|really|honestly|seriously|need|problem|worries|complaints?|notes?"
+    r"|thanks)\b)\w)",
+    _FLAGS,
+)
+_NEW_MIND = re.compile(
+    r"\bchange of (plans?|mind)\b|\bchanged (my|our|their|his|her) minds?\b|\bscrap (that|this|it)\b|\brethink\b"
+    r"|\b(on )?second thoughts?\b|\bplans? (have |has )?changed\b|^\W*cancel (that|this|it|please)\b"
+    r"|\bactually,? (let['’]?s|make it|go (for|with))\b|\bafter all\b",
+    _FLAGS,
+)
+"""Words of an owner who wants something else now than what was asked, which is no fault of the reply."""
+
+
+def find_doubt(request: str, reply: str, message: str, score: int | None, objection: float) -> str:
+    """Find a reason not to believe a sign; empty if there is none.
+
+    Args:
+        request: What the reply answered.
+        reply: The reply.
+        message: The owner's message after it.
+        score: The sign that was read.
+        objection: P(-1).
+    """
+    # Who asks on may be content or puzzled: only a question about the reply is an objection.
+    if features.is_bare_question(message) and not (score == -1 and features.is_about_reply(message)):
+        return "a question"
+    if score == -1 and reply.rstrip(" *_)").endswith("?") and not features.is_about_reply(message):
+        return "it may answer the question"
+    if score and only_asks(reply) and not (score == -1 and objection >= SURE):
+        return "it may answer the question"
+    if contradicts(message, score):
+        return "its words speak against the sign"
+    return ""
+
+
+def only_asks(reply: str) -> bool:
+    """Return whether a reply is nothing but questions to the owner."""
+    sentences = features.split_sentences(reply)
+    return bool(sentences) and all(sentence.rstrip(" *_)\"'").endswith("?") for sentence in sentences)
+
+
+def contradicts(message: str, score: int | None) -> bool:
+    """Return whether a message's words speak against a sign.
+
+    Who concedes doesn't object, "almost" is no approval, and who wants something else now says nothing of the reply.
+    """
+    if score and _NEW_MIND.search(message):
+        return True
+    pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
+    return pattern is not None and bool(pattern.search(message))
