@@ -57,10 +57,7 @@ class RulesJudge:
         if by_feedback:
             return by_feedback
         by_tools = self._by_tools(turn)
-        if by_tools is None:
-            return self._by_words(turn)
-        beside = self._hear_owner(turn, by_tools)
-        return self._add_wishes(turn, by_tools) if beside is None else beside
+        return self._hear_owner(turn, by_tools) if by_tools else self._by_words(turn)
 
     def _by_tools(self, turn: JudgedTurn) -> Judgement | None:
         results = turn.tool_results()
@@ -73,21 +70,22 @@ class RulesJudge:
             return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
         return Judgement(self.name, score, detail=detail)
 
-    def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement | None:
-        """The judgement where the owner spoke beside the results, whose sign is not theirs; `None` where it is.
+    def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
+        """The judgement of tools where the owner may have spoken beside their results.
 
-        An objection counts whatever the tools report. Words that can't be told, or are the opposite of what the tools
-        report, leave it open.
+        An objection counts whatever the tools report. Words that can't be told beside a success, or that are the
+        opposite of what the tools report, leave it open.
         """
         if by_tools.score is None or not turn.said_by("owner"):
-            return None
+            return self._add_wishes(turn, by_tools)
         by_words = self._by_words(turn)
-        if by_words.detail.get("by") == "nothing" or by_words.score == -1:
-            return by_words if by_words.score == -1 else None
-        if by_words.score in (0, by_tools.score) or (by_words.score is None and by_tools.score == -1):
-            return None
-        reason = "the owner's words beside the results say something else, or can't be told"
-        return Judgement(self.name, None, detail=by_tools.detail | {"reason": reason})
+        if by_words.score == -1:
+            return by_words
+        is_untold = by_words.score is None and by_words.detail["by"] != "nothing"
+        if (is_untold and by_tools.score == 1) or (by_words.score == 1 and by_tools.score == -1):
+            reason = "the owner's words beside the results say something else, or can't be told"
+            by_tools = replace(by_tools, score=None, detail=by_tools.detail | {"reason": reason})
+        return self._add_wishes(turn, by_tools)
 
     def _add_wishes(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
         """A verdict of tools with hints of the owner's wishes, if any score may have some.

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier import doubts
 from clawrl_trl.judge.classifier.model import decide
 from recipes.judge import examples
@@ -31,10 +32,41 @@ def test_a_higher_temperature_makes_it_less_sure() -> None:
         ("You're right, I misread it.", 1, False),
         ("The date is off.", -1, False),
         ("Almost, the date is off.", None, False),
+        ("Scrap that, we go by train.", -1, True),
+        ("Actually let's go for the yellow one", 1, True),
+        ("I changed my mind, no raisins", -1, True),
+        ("He had to cancel his trip because the form was wrong", -1, False),
     ],
 )
 def test_words_that_speak_against_a_sign(said: str, score: int | None, contradicted: bool) -> None:
     assert doubts.contradicts(said, score) is contradicted
+
+
+@pytest.mark.parametrize(
+    ("reply", "asks"),
+    [
+        ("Which year group is it for?", True),
+        ("By which rule? And shall I do it **per category?**", True),
+        ("Added. Shall I check out?", False),
+        ("It is no. 5.", False),
+        ("", False),
+    ],
+)
+def test_a_reply_that_only_asks(reply: str, asks: bool) -> None:
+    assert doubts.only_asks(reply) is asks
+    doubt = doubts.find_doubt("Plan the lesson.", reply, "year 5, not fifty minutes", 1, 0.1)
+    assert (doubt == "it may answer the question") is asks
+    # A sure objection stands: "I told you twice".
+    assert doubts.find_doubt("Plan the lesson.", reply, "you didn't read it", -1, 0.99) == ""
+
+
+def test_an_abbreviation_ends_no_sentence() -> None:
+    text = "Only no. 5 is about trees, e.g. oak vs. beech. Mr. Hill said no. Then he left."
+    assert features.split_sentences(text) == [
+        "Only no. 5 is about trees, e.g. oak vs. beech.",
+        "Mr. Hill said no.",
+        "Then he left.",
+    ]
 
 
 def test_the_examples_are_thousands_and_the_same_for_a_seed() -> None:

@@ -33,6 +33,12 @@ INFRASTRUCTURE = [
     "cp: error writing '/mnt/backup/a.jpg': No space left on device",
     "ERROR: Could not install packages due to an OSError: Read timed out.",
     "E: Could not get lock /var/lib/dpkg/lock-frontend\nexit code: 100",
+    "Get https://registry.example/v2/: net/http: request canceled (Client.Timeout exceeded)\nexit=18",
+    "エラー 429: 書き込みの上限に達しました。しばらくしてから再試行してください。",
+    "Fehler: Zeitüberschreitung der Anforderung\n[Exit-Code 1]",
+    "cp: Fehler beim Schreiben: Auf dem Gerät ist kein Speicherplatz mehr verfügbar\nexit code: 1",
+    "Error: el servicio no disponible, inténtelo más tarde\nexit code: 1",
+    "操作失败：系统繁忙，请稍后再试\n[退出代码: 1]",
 ]
 
 
@@ -73,7 +79,16 @@ def test_nothing_found_is_a_finding(command: str) -> None:
     assert RulesJudge().decide(turn_of(broken, command)).score == -1
 
 
-CHECKS = ["diff a b", "git diff --exit-code", "black --check .", "systemctl is-active x", "nc -zv h 22", "test -f x"]
+CHECKS = [
+    "diff a b",
+    "git diff --exit-code",
+    "black --check .",
+    "systemctl is-active x",
+    "nc -zv h 22",
+    "test -f x",
+    "ssh fs02 id jm",
+    "sha256sum -c SUMS",
+]
 
 
 @pytest.mark.parametrize("command", CHECKS)
@@ -111,6 +126,64 @@ def test_the_reply_may_say_so_itself() -> None:
     said = "First a run without the fix: it should fail."
     assert RulesJudge().decide(turn_of("Exit code: 1", "pytest", said=said)).score is None
     assert RulesJudge().decide(turn_of("Exit code: 1", "pytest")).score == -1
+
+
+QUESTIONS = [
+    "is anything still listening on 8090?",
+    "So, has the seat been taken?",
+    "seat 14A still free?",
+    "find out whether the verifier refuses it",
+    "try the old password",
+    "The second insert must be stopped by the index, try it.",
+    "the ci account shouldn't be able to read secrets, can you check that it can't",
+    "existiert der dienst da noch?",
+    "Beweise mir, dass negative Mengen abgelehnt werden.",
+    "Vérifie que plus personne ne l'utilise",
+    "¿sigue abierto el puerto",
+    "controlla che il vecchio utente sia sparito",
+    "upewnij się, że usługa już nie działa",
+    "проверь, что порт закрыт",
+    "eski şifre artık çalışmamalı",
+    "确认一下旧接口是不是下线了",
+    "古いトークンが弾かれるか試して",
+    "예전 비밀번호로 로그인이 안 되는지 봐줘",
+]
+
+
+@pytest.mark.parametrize("request_", QUESTIONS)
+def test_a_failure_may_be_the_answer_to_what_was_asked(request_: str) -> None:
+    assert RulesJudge().decide(turn_of("refused\nExit code: 3", "probe", request_)).score is None
+    assert RulesJudge().decide(turn_of("it is there\nExit code: 0", "probe", request_)).score == 1
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "bash: pyton: command not found",
+        "error: unknown flag: --states\nUsage: gh pr list",
+        "Msg 102, Level 15\nIncorrect syntax near 'LIMIT'.",
+        "NameError: name 'x' is not defined",
+        "bash: pyton: Kommando nicht gefunden.",
+    ],
+)
+def test_a_call_that_was_wrong_answers_nothing(output: str) -> None:
+    assert RulesJudge().decide(turn_of(f"{output}\nExit code: 1", "x", "is port 22 open?")).score == -1
+
+
+@pytest.mark.parametrize(
+    "request_", ["what are the ten slowest jobs?", "can you build it?", "Which port is it? Build it."]
+)
+def test_a_failure_answers_no_other_question(request_: str) -> None:
+    assert RulesJudge().decide(turn_of("it broke\nExit code: 3", "probe", request_)).score == -1
+
+
+def test_the_question_may_stand_before_a_yes() -> None:
+    asked = (
+        {"role": "user", "content": "Show me that a bad card is turned away."},
+        {"role": "assistant", "content": "?"},
+    )
+    turn = turn_of("declined\nExit code: 3", "charge", "yes do that")
+    assert RulesJudge().decide(replace(turn, messages=(*asked, *turn.messages))).score is None
 
 
 @pytest.mark.parametrize("wish", ["Fix the failing build.", "Run the tests and tell me what is broken.", "Deploy it."])

@@ -104,3 +104,45 @@ def test_a_status_counts_whatever_else_an_object_says() -> None:
 
 def test_an_object_that_is_nested_deeply_is_read() -> None:
     assert tool_results.score_results([ToolResult("[" * 900 + '"a.txt"' + "]" * 900)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "score"),
+    [
+        ("[退出代码: 1]", -1),
+        ("[Exit-Code 1]", -1),
+        ("exit=18", -1),
+        ("rc=2", -1),
+        ("[proces beëindigd met status 5]", -1),
+        ("終了コード：0", 1),
+        ("código de salida: 0", 1),
+    ],
+)
+def test_an_exit_status_in_other_words(ending: str, score: int) -> None:
+    assert tool_results.score_result(ToolResult(f"a line\n{ending}", "bash")) == score
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "collect2: error: ld returned 1 exit status\nninja: build stopped: subcommand failed.",
+        "Msg 102, Level 15, State 1, Server S, Line 1\nIncorrect syntax near 'LIMIT'.",
+        "Get-X : bad\n    + FullyQualifiedErrorId : NamedParameterNotFound,Microsoft.PowerShell",
+        "400: 'from' must look like YYYY-MM-DD",
+    ],
+)
+def test_failures_without_a_status(output: str) -> None:
+    assert tool_results.score_result(ToolResult(output, "run")) == -1
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "33% tests passed, 2 tests failed out of 3\n\nThe following tests FAILED:\n\t 11 - inverse (Failed)\n(exit 0)",
+        '{"job": "exp-66120", "state": "queued", "position": 7}',
+        '{"status": "INVALID_REQUEST", "fields": {"from": "no date"}}',
+        "La orden sigue en ejecución tras 20 s.\n  1500/41208",
+    ],
+)
+def test_what_failed_behind_a_pipe_or_goes_on_is_not_approved(output: str) -> None:
+    assert tool_results.score_result(ToolResult(output, "run")) is None

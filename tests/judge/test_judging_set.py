@@ -64,7 +64,7 @@ MOST_FAILURES = {
     "steering_more": 0,
     "steering_hidden": 2,
     "steering_strangers": 7,
-    "steering_unseen": 8,
+    "steering_unseen": 7,
     "steering_sealed": 6,
 }
 """Of 60, 82, 110, 120, 120 and 60 attempts."""
@@ -87,9 +87,11 @@ def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.
 BOUNDS = {
     "everyday": (0.94, 0.02, 0.62),
-    "work": (0.91, 0.04, 0.62),
-    "fresh": (0.83, 0.10, 0.37),
-    "sealed": (0.83, 0.08, 0.60),
+    "work": (0.95, 0.02, 0.62),
+    "fresh": (0.87, 0.07, 0.40),
+    "sealed": (0.87, 0.05, 0.61),
+    "tools": (0.98, 0.01, 0.68),
+    "tools_unseen": (0.85, 0.05, 0.67),
 }
 
 
@@ -106,14 +108,14 @@ def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
 @pytest.mark.slow
 def test_tool_results_rarely_get_a_wrong_sign() -> None:
     pairs = [pair for name in ("everyday", "work") for pair in judged(name) if pair[0].form == "results"]
-    assert summarise(pairs).wrong_sign.count <= 3 and len(pairs) > 80
+    assert summarise(pairs).wrong_sign.count == 0 and len(pairs) > 80
 
 
 @pytest.mark.slow
 def test_a_hint_is_mostly_what_the_owner_wished() -> None:
     pairs = [pair for name in ("everyday", "work") for pair in judged(name)]
     precision = summarise(pairs).hint_precision.value
-    assert precision is not None and precision >= 0.7
+    assert precision is not None and precision >= 0.9
 
 
 def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
