@@ -170,10 +170,19 @@ def test_a_call_that_was_wrong_answers_nothing(output: str) -> None:
     assert RulesJudge().decide(turn_of(f"{output}\nExit code: 1", "x", "is port 22 open?")).score == -1
 
 
-@pytest.mark.parametrize(
-    "request_", ["what are the ten slowest jobs?", "can you build it?", "Which port is it? Build it."]
-)
-def test_a_failure_answers_no_other_question(request_: str) -> None:
+ORDERS = [
+    "what are the slowest jobs?",
+    "can you build it?",
+    "Which port is it? Build it.",
+    "Fix the rounding and make sure the tests pass.",
+    "port the build to meson, then verify that it works",
+    "the login no longer works, repair it",
+    "Move the parser into a package of its own. " * 8 + "Is that all right?",
+]
+
+
+@pytest.mark.parametrize("request_", ORDERS)
+def test_a_failure_is_no_answer_to_an_order(request_: str) -> None:
     assert RulesJudge().decide(turn_of("it broke\nExit code: 3", "probe", request_)).score == -1
 
 
