@@ -70,7 +70,8 @@ def _count_operations(name: str, tokens: int, layers: int) -> float:
 def has_room(name: str, tokens: int, layers: int) -> bool:
     """Whether the memory that is free now holds the point."""
     shape = QWEN3[name]
-    weights = 4.0 * (shape.other + shape.linear * layers / shape.layers)
+    unread = 0 if make_config(name).tie_word_embeddings else shape.vocab * shape.hidden  # see `fill`
+    weights = 4.0 * (shape.other - unread + shape.linear * layers / shape.layers)
     plan = Plan(trainer="float32", micro_tokens=tokens)
     left_out = 4.0 * (shape.layers - layers) * shape.hidden * tokens  # what recomputation would keep of further layers
     need = weights + estimate(shape, plan).trainer["activations"] - left_out

@@ -49,9 +49,11 @@ def make_model(config: Qwen3Config, dtype: torch.dtype, rank: int = 16) -> torch
 def fill(model: Any, config: Qwen3Config) -> None:
     """Put a model on the processor and give it random weights; faster than to initialise as its class does."""
     model.to_empty(device="cpu")
+    embeddings = None if config.tie_word_embeddings else model.get_input_embeddings().weight
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.uniform_(-0.03, 0.03)
+            # Rows of tokens that do not occur take no memory as long as nobody writes to them.
+            (parameter[:1] if parameter is embeddings else parameter).uniform_(-0.03, 0.03)
     # Its frequencies are a buffer that no file of weights has.
     model.get_base_model().model.rotary_emb = Qwen3RotaryEmbedding(config)
 
