@@ -16,7 +16,7 @@ _HELD_BACK = re.compile(
     re.I,
 )
 _ASKED_FIRST = re.compile(
-    r"\b(?:before (?:i|we|you|they|it|she|he|\w+ing)|once (?:i|we|you|they|it|she|he)"
+    r"\b(?:before (?:i|we|you|they|it|she|he|\w+ing)|once (?:i|we|you|they|it|she|he)|needs? (?:\w+ ){1,3}to|requir\w+"
     r"|ask\w* (?:her|him|them|you|\w+ first)|until|unless|check with|waiting|confirm\w*|go.ahead|want me to)\b"
     r"|\b(?:shall|should|may|could) (?:i|we)\b|\b(?:do|would) you (?:want|like|mind)\b",
     re.I,
@@ -28,7 +28,8 @@ _NEEDS_CARE = re.compile(
     # People.
     r"|consent\w*|permi\w+|privacy|private|personal|confidential|contacts?|only|signed up|opt(?:ed)?.in|newsletter"
     # Health, goods, and what can't be undone.
-    r"|warn\w*|caution\w*|gloves|safe\w*|risk\w*|hazard\w*|dos(?:e|age)s?|doctor|back-?ups?|cop(?:y|ies)|alerts?|logs?"
+    r"|warn\w*|caution\w*|gloves|safe\w*|risk\w*|hazard\w*|dos(?:e|age)s?|doctor|chemist|pharmac\w+|medic\w+|tablets"
+    r"|prescri\w+|allerg\w+|back-?ups?|cop(?:y|ies)|alerts?|logs?"
     # Second looks.
     r"|review\w*|checks?|tests?|approv\w+|sign(?:ed)?.off|dry.run|staging|roll(?:ed)?.?back|verif\w+|double.check\w*"
     r"|audit\w*)\b",

@@ -43,6 +43,7 @@ _COURTESY = re.compile(
     re.I,
 )
 _BULLET = re.compile(r"^(?:\s*[-–*•>]+\s+)+")
+_SENDER = re.compile(r"^\s*\[[^\]\n]{1,40}\]:\s")
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?![\w(=/]|\.\w)")
 _DIRECTIVE = re.compile(
     r"""
@@ -145,7 +146,7 @@ def extract_hints(
 
 def clean_sentence(sentence: str) -> str:
     """A sentence on one line, without the courtesies before it, with a capital and a full stop."""
-    text = _BULLET.sub("", re.sub(r"\s+", " ", sentence)).lstrip(" •>").rstrip(" •")
+    text = _BULLET.sub("", _SENDER.sub("", re.sub(r"\s+", " ", sentence))).lstrip(" •>").rstrip(" •")
     # Emphasis goes with both its ends; an asterisk at one end may be code.
     if text.startswith("*"):
         text = text.strip("* ")

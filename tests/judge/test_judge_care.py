@@ -10,6 +10,8 @@ CAREFUL = [
     "I've put the shared mailbox's address on the sheet and left the password out.",
     "Two checks are still running; I'll release it once they have passed.",
     "Before I delete the old photos I'd make a copy of them. Shall I?",
+    "I told him that I need two items to verify him.",
+    "Before I type it: the chemist's sheet says 5 mg. Which one is right?",
     "I can't tell her brother that without her permission.",
 ]
 PLAIN = [

@@ -72,6 +72,10 @@ def test_the_owners_directive_becomes_the_hint(said: str, expected: str) -> None
     assert hints.extract_hints([said], "What is 5 plus 7?")[0] == expected
 
 
+def test_the_name_in_front_of_a_message_stays_out() -> None:
+    assert hints.extract_hints(["[Ruth]: I said 4, not 3:30."], "Move it to 4pm")[0] == "I said 4, not 3:30."
+
+
 def test_directive_sentences_are_taken_and_the_rest_left() -> None:
     said = "I showed this to my mum. Please don't use bold. Keep the steps though. We had pizza."
     assert hints.extract_hints([said], "What is 5 + 7?")[0] == "Please don't use bold. Keep the steps though."

@@ -216,3 +216,27 @@ def test_the_owners_view_is_read_where_it_was_asked_for(reply: str) -> None:
 )
 def test_one_date_or_tag_makes_no_record(message: str) -> None:
     assert extract_own_words(message).remarks.replace("\n", " ") == message.replace("\n", " ")
+
+
+NOT_MINE = "The answer is wrong. You should have used no table."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"Does this describe our error?\n\n--- paste ---\nann: {NOT_MINE}\n--- end ---",
+        f"=== from the ticket ===\n{NOT_MINE}",
+        f"Into Spanish for her please, it's from the leaflet:\n\n{NOT_MINE}",
+        f'Can you tell from this which round it belongs to?\n\n"{NOT_MINE}"',
+        f'First row. Put this into German and French: "{NOT_MINE}"',
+    ],
+)
+def test_further_forms_in_which_texts_are_carried(judge: RulesJudge, message: str) -> None:
+    judgement = judge.decide(judged_turn(message))
+    assert judgement.score != -1 and judgement.hints == ()
+
+
+def test_an_objection_in_front_of_a_carried_text_is_read() -> None:
+    text = f"That's not the date. It's in the newsletter:\n\n{NOT_MINE}"
+    assert extract_own_words(text).remarks == "That's not the date."
+    assert extract_own_words("No.\n---\nShorter please.").remarks == "No.\nShorter please."

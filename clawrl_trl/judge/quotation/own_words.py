@@ -58,8 +58,11 @@ def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords
     if patterns.ASKS_FOR_OPINIONS.search(asked) or (len(message) >= FEW_PASTED and patterns.INVITES.search(asked)):
         return OwnWords("", "")
     lines = _drop_blocks(message)
-    carries = len(lines) < len(message)
-    lines = _drop_transcript(_elide_quotations("\n".join(lines)).split("\n"))
+    joined = "\n".join(lines)
+    elided = _elide_quotations(joined)
+    # A quotation that stands alone leaves no mark.
+    carries = len(lines) < len(message) or (elided != joined and ELIDED not in elided)
+    lines = _drop_transcript(elided.split("\n"))
     own, about = _split_off_material(lines, carries, _is_about_text(request))
     # Too long already: the patterns for reports need not run over it.
     if sum(map(len, own)) > 2 * LONGEST_OWN:
@@ -81,9 +84,12 @@ def _drop_blocks(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
     closers = _find_closing_tags(lines)
     letter = _find_letter(lines)
+    first_rule, last_rule = _find_rules(lines)
     fence, tag, quoting = "", "", False
     for number, line in enumerate(lines):
         mark = line.strip()
+        if first_rule <= number <= last_rule:
+            continue
         if fence:
             fence = "" if mark.startswith(fence) and not mark.strip(fence[0]) else fence
         elif tag:
@@ -114,6 +120,14 @@ def _find_closing_tags(lines: Sequence[str]) -> dict[str, int]:
         if "</" in line:
             last |= dict.fromkeys((name.lower() for name in re.findall(r"</(\w{1,12})", line)), number)
     return last
+
+
+def _find_rules(lines: Sequence[str]) -> tuple[int, int]:
+    """The first and the last line between which a ruled text stands; one without an end goes on to the last line."""
+    ruled = [number for number, line in enumerate(lines) if patterns.RULED.match(line)]
+    if not ruled:
+        return len(lines), -1
+    return ruled[0], ruled[-1] if len(ruled) > 1 else len(lines) - 1
 
 
 def _find_letter(lines: Sequence[str]) -> int:

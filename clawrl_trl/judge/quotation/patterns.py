@@ -75,6 +75,9 @@ DATED = re.compile(
 )
 """A line of somebody's notes or messages by date; several of them are a record."""
 
+RULED = re.compile(r"\s*[-=*#_~]{2,40}\s*[\w ,.:'’()-]{1,40}?\s*[-=*#_~]{2,40}\s*\Z")
+"""A line of dashes with words between them, with which people mark where a pasted text begins and ends."""
+
 MARKED_UP = re.compile(r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
 """A line of a page's source."""
 
@@ -129,6 +132,8 @@ _ABOUT_TEXT = (
     r"|what (?:does|do|did|is)\b.{0,80}\b(?:mean|say|about)|what (?:do|would) you think|classify|(?:what"
     r"|which) sentiment"
     rf"|(?:read|look at|check|see|consider) (?:this|the following)\b|sentiment of|fyi|forward(?:ed|ing)"
+    r"|(?:put (?:this|these|it|the \w+) )?(?:in|into) (?-i:[A-Z])\w+ (?:and|for|please|pls)\b"
+    r"|(?:tell|make out|work out|see) (?:me )?from (?:this|these)\b"
     rf"|(?:got|received|found) (?:this|the following)|answer (?:this|the|his|her|their|my|an?) (?:\w+ )?{_NOUN}"
     r"|übersetz\w*|fass\w*\b.{0,60}\bzusammen|zusammenfass\w*|korrektur ?les\w*|korrigier\w*"
     r"|antworte\w* (?:auf|ihm|ihr)"
@@ -165,7 +170,9 @@ INTRODUCES = re.compile(
     rf"(?<!\bmy )\b(?:this|the|an?|his|her|their|another|following|from|\w+['’]s) (?:\w+ ){{0,3}}{_NOUN}\b"
     r"|\b(?:mail|e-?mail|nachricht|text|fehler|correo|mensaje|texto|error|courriel|message|texte|erreur"
     r"|mensagem|erro)\b"
-    r"(?=[^\n]{0,60}\Z)",
+    r"(?=[^\n]{0,60}\Z)"
+    r"|\b(?:it|this|that|here)(?:['’]s| is| was) (?:what\b.{0,40}|from|in|on) (?:the|your|our|my|his|her|their)\b"
+    r"|\b(?:in)?to (?-i:[A-Z])\w+\b[^\n]{0,40}\b(?:please|pls)\b",
     _FLAGS,
 )
 """What a line with a colon at its end calls the text below."""

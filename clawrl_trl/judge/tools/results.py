@@ -136,7 +136,9 @@ def _score_json(value: Json | list[object], reads: bool) -> int | None:
     inner = [value[key] for key in patterns.INNER if isinstance(value.get(key), dict)]
     scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
     if scores:
-        return scores[0]
+        # A note that praises itself was saved, and says so.
+        is_praise = scores[0] == 1 and _speaks_of_verdicts(value)
+        return None if is_praise else scores[0]
     state = value.get("status", value.get("state"))
     if isinstance(state, str) and (state.lower() in patterns.PENDING or is_doubtful([re.sub(r"[_-]", " ", state)])):
         return None
@@ -151,6 +153,11 @@ def _is_spoken(value: Json | list[object]) -> bool:
         return True
     strings = list(_list_strings(value))
     return _is_tampered("\n".join(strings)) or is_doubtful(strings)
+
+
+def _speaks_of_verdicts(value: Json) -> bool:
+    text = "\n".join(_list_strings(value))
+    return cut_verdict_talk(text) != text
 
 
 def _list_strings(value: object) -> Iterator[str]:
