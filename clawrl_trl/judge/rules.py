@@ -84,7 +84,7 @@ class RulesJudge:
         is_untold = by_words.score is None and by_words.detail["by"] != "nothing"
         if (is_untold and by_tools.score == 1) or (by_words.score == 1 and by_tools.score == -1):
             reason = "the owner's words beside the results say something else, or can't be told"
-            by_tools = replace(by_tools, score=None, detail=by_tools.detail | {"reason": reason})
+            by_tools = replace(by_tools, score=None, detail={**by_tools.detail, "reason": reason})
         return self._add_wishes(turn, by_tools)
 
     def _add_wishes(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
