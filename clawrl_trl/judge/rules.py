@@ -142,7 +142,7 @@ class RulesJudge:
 
 def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
     """Decide if a failure may be the answer to what the owner asked, in one of the last two messages."""
-    asked = [unwrap(text_of(message)) for message in turn.messages if message.get("role") == "user"][-2:]
+    asked = [unwrap(text) for text in turn.requests[-2:]]
     if is_failure_wanted("\n".join([*asked, text_of(turn.response)])):
         return True
     return any(map(wants_to_know, asked)) and not any(is_wrong_call(result.text) for result in results)

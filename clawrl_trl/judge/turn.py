@@ -97,15 +97,19 @@ class JudgedTurn:
 
     @property
     def request(self) -> str:
-        """Text of the last message of the owner's; of the last user message where nobody is known to be the owner."""
+        """Text of the last of `requests`; empty if there is none."""
+        return next(reversed(self.requests), "")
+
+    @property
+    def requests(self) -> list[str]:
+        """Texts of the owner's messages; of all user messages where nobody is known to be the owner."""
         sources = [*self.provenance, *[""] * len(self.messages)]
         users = [
             (encodable_text(message), source)
             for message, source in zip(self.messages, sources, strict=False)
             if message.get("role") == "user"
         ]
-        owners = [text for text, source in users if source == "owner"]
-        return next(reversed(owners or [text for text, _ in users]), "")
+        return [text for text, source in users if source == "owner"] or [text for text, _ in users]
 
     @property
     def reply(self) -> str:

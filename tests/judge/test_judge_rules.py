@@ -181,7 +181,11 @@ def test_the_request_is_the_owners_last_message() -> None:
     plain = judged_turn("ok")
     assert replace(plain, messages=(asked, transient)).request == "internal context"
     assert replace(plain, messages=(asked, transient), provenance=("owner", "client")).request == asked["content"]
-    assert replace(plain, messages=()).request == ""
+    assert replace(plain, messages=(asked, asked, transient), provenance=("owner", "owner", "client")).requests == [
+        asked["content"],
+        asked["content"],
+    ]
+    assert replace(plain, messages=()).request == "" and replace(plain, messages=()).requests == []
 
 
 @pytest.mark.parametrize("any_score", [True, False])
