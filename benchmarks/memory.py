@@ -11,7 +11,7 @@ divergence of a reply of 512 tokens:
 - *by the doctor's arithmetic* (`clawrl_trl/doctor/memory.py`), of which the last tables and docs/engines.md are made.
 
 Points are done in the order of their cost until `--minutes` are over, are kept in `memory.json`, and are not done
-again: a second call goes on where the first ended. All take some three hours of two cores and up to 20 GiB.
+again: a second call goes on where the first ended. All take some five hours of two cores and up to 22 GiB.
 """
 
 import argparse
