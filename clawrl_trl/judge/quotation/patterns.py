@@ -132,7 +132,7 @@ _ABOUT_TEXT = (
     r"|what (?:does|do|did|is)\b.{0,80}\b(?:mean|say|about)|what (?:do|would) you think|classify|(?:what"
     r"|which) sentiment"
     rf"|(?:read|look at|check|see|consider) (?:this|the following)\b|sentiment of|fyi|forward(?:ed|ing)"
-    r"|(?:put (?:this|these|it|the \w+) )?(?:in|into) (?-i:[A-Z])\w+ (?:and|for|please|pls)\b"
+    r"|put (?:this|these|it|the \w+) (?:in|into) (?-i:[A-Z])\w+|into (?-i:[A-Z])\w+ (?:and|for|please|pls)\b"
     r"|(?:tell|make out|work out|see) (?:me )?from (?:this|these)\b"
     rf"|(?:got|received|found) (?:this|the following)|answer (?:this|the|his|her|their|my|an?) (?:\w+ )?{_NOUN}"
     r"|übersetz\w*|fass\w*\b.{0,60}\bzusammen|zusammenfass\w*|korrektur ?les\w*|korrigier\w*"
@@ -171,8 +171,7 @@ INTRODUCES = re.compile(
     r"|\b(?:mail|e-?mail|nachricht|text|fehler|correo|mensaje|texto|error|courriel|message|texte|erreur"
     r"|mensagem|erro)\b"
     r"(?=[^\n]{0,60}\Z)"
-    r"|\b(?:it|this|that|here)(?:['’]s| is| was) (?:what\b.{0,40}|from|in|on) (?:the|your|our|my|his|her|their)\b"
-    r"|\b(?:in)?to (?-i:[A-Z])\w+\b[^\n]{0,40}\b(?:please|pls)\b",
+    r"|\b(?:it|this|that|here)(?:['’]s| is| was) (?:what\b.{0,40}|from|in|on) (?:the|your|our|my|his|her|their)\b",
     _FLAGS,
 )
 """What a line with a colon at its end calls the text below."""

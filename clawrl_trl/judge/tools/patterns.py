@@ -177,5 +177,7 @@ STACK_HEAD = re.compile(
 )
 TRACEBACK = "Traceback (most recent call last):"
 EDGE = 4000
+"""Characters at either end of a text that are looked at."""
 FEW_LINES = 5
 SUMMARY_LINES = 12
+"""Lines at the end of an output among which a test summary stands."""

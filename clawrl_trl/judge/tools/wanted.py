@@ -6,10 +6,10 @@ wrong in itself: no such command, no such option, a syntax error.
 
 import re
 
-EDGE = 4000
-"""Characters of a request, and at either end of an output, that are looked at."""
+from clawrl_trl.judge.tools.patterns import EDGE
 
 LONGEST_QUESTION = 300
+"""Most characters of a request that only wants to know."""
 
 _FAILURE = re.compile(
     r"""
