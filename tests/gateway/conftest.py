@@ -8,6 +8,8 @@ from engine_fixtures import model_folder  # noqa: F401 - pytest finds it by its 
 from gateway_rig import Rig, running
 from real_engine import RealEngine
 
+from clawrl_trl.tiny import MODEL_PATH
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
@@ -24,6 +26,13 @@ def models(model_folder: Path) -> Path:  # noqa: F811 - the fixture of that name
 @pytest.fixture(scope="session")
 def real_engine(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
     with RealEngine(tmp_path_factory.mktemp("real-engine"), models / "base") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    """An engine with the bundled model; whoever asks for it is of the group "bundled model"."""
+    with RealEngine(tmp_path_factory.mktemp("tiny-engine"), MODEL_PATH) as engine:
         yield engine
 
 

@@ -492,12 +492,7 @@ def test_plain_words_are_answered_with_plain_words(rig: Rig) -> None:
 # With the bundled model
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
-    with RealEngine(tmp_path_factory.mktemp("tiny-engine"), MODEL_PATH) as engine:
-        yield engine
-
-
+@pytest.mark.xdist_group("bundled model")
 @pytest.mark.parametrize("stream", [False, True])
 def test_two_turns_with_the_bundled_model(tiny: RealEngine, tmp_path: Path, stream: bool) -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)

@@ -3,32 +3,46 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hub_server import CANARY, TOKEN, HubServer
+from secret_run import make_run, open_ledger
 from test_trainer_push import ADAPTER, COMPANIONS, PAPERS, check_nothing_private, make_live_source, make_trainer
 
-from clawrl_trl.ledger import Ledger, policies
+from clawrl_trl.ledger import policies
 from clawrl_trl.ledger.schema import Policy
 from clawrl_trl.run import RunFolder
 
-pytestmark = pytest.mark.slow
+# One worker, for the policy that all of them publish is trained once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("push")]
 FILES = ADAPTER | COMPANIONS | PAPERS
 
 
-@pytest.fixture
-def trained(hub: HubServer, run: RunFolder, ledger: Ledger, tiny: Path) -> Iterator[RunFolder]:
-    """The run after two updates, with a third that was rejected."""
+@pytest.fixture(scope="module")
+def trained_once(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path]:
+    """A run after two updates, with a third that was rejected, and a copy of its folder."""
+    run = make_run(tmp_path_factory.mktemp("trained"))
+    ledger = open_ledger(run)
     make_trainer(run, make_live_source(ledger), tiny, push_to_hub=False).train()
     with ledger.transaction() as tx:
         policies.add(tx, Policy(version=3, parent=2, path=str(run.policies / "policy-v3"), sha256="0" * 64))
         policies.reject(tx, 3, "gate: too far from the base")
-    yield run
+    ledger.close()
+    return run, Path(shutil.copytree(run.path, tmp_path_factory.mktemp("copy") / "run"))
+
+
+@pytest.fixture
+def trained(hub: HubServer, trained_once: tuple[RunFolder, Path]) -> RunFolder:
+    """That run as training left it, whatever was done to it since."""
+    run, copy = trained_once
+    shutil.rmtree(run.path)
+    shutil.copytree(copy, run.path)
+    return run
 
 
 def run_clawrl(*words: str | Path, token: str | None = None) -> subprocess.CompletedProcess[str]:

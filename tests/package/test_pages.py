@@ -1,14 +1,18 @@
 """The pages hold together: links lead somewhere, the index has every page, commands and flags exist."""
 
 import re
-import subprocess
+import runpy
 import sys
+from contextlib import redirect_stdout, suppress
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-# One worker, for the commands' help takes a minute.
+from clawrl_trl.cli.main import main as run_clawrl
+
+# One worker, for every command's help imports what it needs.
 pytestmark = pytest.mark.xdist_group("pages")
 
 ROOT = Path(__file__).parents[2]
@@ -55,17 +59,22 @@ def test_the_glossary_is_sorted_and_has_each_term_once() -> None:
 @cache
 def help_texts() -> dict[str, str]:
     """Return what each command prints for `--help`; the training script is `train`."""
-    clawrl = [sys.executable, "-m", "clawrl_trl.cli.main"]
-    commands = {name: [*clawrl, name, "--help"] for name in COMMANDS}
-    commands["train"] = [sys.executable, str(ROOT / "examples" / "train.py"), "--help"]
-    commands["clawrl"] = [*clawrl, "--help"]
-    started = {
-        name: subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for name, command in commands.items()
-    }
-    return {name: process.communicate()[0] for name, process in started.items()}
+    script = ROOT / "examples" / "train.py"
+    texts = {name: read_help(name) for name in COMMANDS} | {"clawrl": read_help()}
+    return texts | {"train": read_help(script=script)}
 
 
-@pytest.mark.slow
+def read_help(*words: str, script: Path | None = None) -> str:
+    """Return what `clawrl`, or a script, prints when it is asked for help; in this process, which imports once."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed, suppress(SystemExit):
+        patch.setattr(sys, "argv", [str(script or "clawrl"), *words, "--help"])
+        if script:
+            runpy.run_path(str(script), run_name="__main__")
+        else:
+            run_clawrl()
+    return printed.getvalue()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_exist(page: Path) -> None:
     named = {
