@@ -17,6 +17,7 @@ again: a second call goes on where the first ended. All take some five hours of 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -207,6 +208,7 @@ def main() -> int:
         name, tokens, layers = args.point
         print(json.dumps(compute_point(name, int(tokens), int(layers))))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the pass under way, too
     file = args.out / "memory.json"
     earlier: dict[str, Any] = json.loads(file.read_text()) if file.exists() and not args.again else {}
     content = {"setting": describe_setting(), "points": earlier.get("points", {}), "counts": earlier.get("counts", {})}

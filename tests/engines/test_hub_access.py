@@ -33,6 +33,7 @@ def closed_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_serving_without_a_network_ends_with_one_line(silent_hub: str, tmp_path: Path) -> None:
     # The loaders' own tries, of a second each, would end after this test's patience.
     environment = {**os.environ, "HF_ENDPOINT": silent_hub, "HF_HOME": str(tmp_path), "HF_HUB_ETAG_TIMEOUT": "1"}

@@ -153,6 +153,7 @@ def test_bilingual_objections_are_true_to_the_fault(fault: str) -> None:
     assert set(list_reactions(BilingualStudent(foreign_share=1.0), FAULTY[fault], 300)) <= allowed
 
 
+@pytest.mark.slow
 def test_half_of_the_bilingual_reactions_are_not_english() -> None:
     student, user = Student(), BilingualStudent()
     for reply in (PLAIN, FAULTY["bold"], FAULTY["no_steps"]):

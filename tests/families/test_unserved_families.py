@@ -39,6 +39,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
+@pytest.mark.slow
 def test_hybrid_layers_train_and_go_on(tmp_path: Path, ledger: Ledger) -> None:
     """Rows of several lengths in one pass have the numbers of a pass of their own, and so do versions."""
     model = find_family("qwen3.5").save(tmp_path / "model")

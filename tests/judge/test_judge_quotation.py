@@ -74,6 +74,7 @@ def _forwarded(text: str) -> str:
     return f"---------- Forwarded message ---------\nFrom: Bob\nSubject: x\n\n{text}"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     own=st.sampled_from(OWN), text=_inner, wrap=st.sampled_from([_fenced, _quoted, _forwarded]), above=st.booleans()

@@ -1,6 +1,7 @@
 """The recipe of the judge's classifier: a training that goes on from another."""
 
 import numpy as np
+import pytest
 
 from clawrl_trl.judge.classifier.model import WEIGHTS, Classifier
 from recipes.judge import examples, train
@@ -15,6 +16,7 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_was_held_out_stays_held_out() -> None:
     first, again = train.split_groups(), train.split_groups(rounds=2)
     known = {example.group for example in examples.load()}

@@ -78,6 +78,7 @@ def test_attempts_to_steer_are_withstood(name: str) -> None:
     assert failures.total() <= MOST_FAILURES[name], failures
 
 
+@pytest.mark.slow
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
@@ -119,6 +120,7 @@ def test_a_hint_is_mostly_what_the_owner_wished() -> None:
     assert precision is not None and precision >= 0.9
 
 
+@pytest.mark.slow
 def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
     pairs = [pair for name in PASSES for pair in judged(name) if pair[0].form == "words"]
     others = summarise(pair for pair in pairs if pair[0].language not in ("en", "mixed"))

@@ -113,6 +113,7 @@ def test_lines_fit_a_terminal_and_nothing_is_cut(run: str, words: tuple[str, ...
     assert not any("…" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_short_id_from_the_table_is_found_again(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split() for line in on_a_terminal("sessions", "--run", run) if line]
     assert rows[0] == ["session", "turns", "main", "side", "started", "last"]

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import os, torch, torch._inductor.utils  # which ask for more of CUDA than is answered here
 asked = []
@@ -24,6 +26,7 @@ assert asked
 """
 
 
+@pytest.mark.slow
 def test_devices_are_narrowed_before_cuda_is_used() -> None:
     environment = {"ACTOR_GPUS": "1", "ROLLOUT_GPUS": "1", "CUDA_VISIBLE_DEVICES": "3,5", "PATH": ""}
     result = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)

@@ -123,6 +123,7 @@ class TestVersions:
         with torch.no_grad():
             torch.testing.assert_close(served(ids).logits, trainer.model.eval()(ids).logits)
 
+    @pytest.mark.slow
     def test_full_fine_tuning(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(4))
         trainer = build(tiny, tmp_path, ledger, full=True)
@@ -278,6 +279,7 @@ class TestResume:
             ledger.close()
         torch.testing.assert_close(*outcomes, rtol=0, atol=0)
 
+    @pytest.mark.slow
     def test_leftovers_of_a_crash_are_removed(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
         build(tiny, tmp_path, ledger).train()
@@ -301,6 +303,7 @@ class TestResume:
         assert weights(tmp_path, 1)
         fresh.close()
 
+    @pytest.mark.slow
     def test_a_candidate_that_was_committed_is_published(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(2))
 
@@ -429,6 +432,7 @@ class TestDamage:
 
 
 class TestGoingBack:
+    @pytest.mark.slow
     def test_training_follows_a_rollback(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(4))
         build(tiny, tmp_path, ledger).train()
@@ -451,6 +455,7 @@ class TestGoingBack:
         assert trainer.policy_version == 1
         assert states(ledger) == {0: "retired", 1: "serving", 2: "retired"}
 
+    @pytest.mark.slow
     def test_a_rollback_while_training(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6))
 

@@ -184,6 +184,7 @@ def test_a_long_sample_takes_no_other_without_an_id_along(tiny: Path, tmp_path: 
     assert log["dropped/too_long"] == 1 and log["samples"] == 2
 
 
+@pytest.mark.slow
 def test_what_is_given_up_is_not_trained_in_a_further_iteration(tiny: Path, ledger: Ledger, tmp_path: Path) -> None:
     (sample_id,) = fill(ledger, make_samples(1))
     calls: list[int] = []

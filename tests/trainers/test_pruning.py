@@ -177,6 +177,7 @@ def test_of_a_link_only_the_link_is_removed(ledger: Ledger, store: PolicyStore, 
 STEPS = st.lists(st.sampled_from(["train", "train", "train", "reject", "rollback", "pin", "prune"]), max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(STEPS, st.integers(2, 4), st.integers(0, 2))
 def test_whatever_happens_the_line_keeps_its_weights(

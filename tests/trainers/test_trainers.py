@@ -128,6 +128,7 @@ class TestAsyncGRPOTrainer(Common):
             weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if p.requires_grad})
         assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
+    @pytest.mark.slow
     def test_a_finished_list_takes_no_further_step(self, tiny: Path, tmp_path: Path) -> None:
         options: dict[str, Any] = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
         self.build(tiny, tmp_path, make_samples(8), **options).train()
@@ -191,6 +192,7 @@ class TestAsyncGRPOTrainer(Common):
         assert set(inputs["temperature"].tolist()) == {1.0, 0.5, 2.0}
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.slow
     def test_custom_loss(self, tiny: Path, tmp_path: Path) -> None:
         shapes = []
 
@@ -260,6 +262,7 @@ class TestAsyncGRPOTrainer(Common):
         loss = brevity(trainer, trainer.model, inputs, lambda model, inputs: torch.zeros(()))
         assert loss == 0.0
 
+    @pytest.mark.slow
     def test_turns_that_share_tokens_give_the_same_gradient_per_token(self, tiny: Path, tmp_path: Path) -> None:
         first = make_samples(1, 1, score=1.0)[0]
         follow = make_samples(1, 2, score=-1.0, prompt_ids=[*first.prompt_ids, *first.completion_ids, 9, 8])[0]
