@@ -35,6 +35,7 @@ from clawrl_trl.serving.supervisor import read_last_lines
 
 SWITCH_TIMEOUT = 30.0
 JUDGE_TIMEOUT = 60.0
+"""How long a judge that judges nothing more is waited for at the end of a run, in seconds."""
 STOP_TIMEOUT = 60.0
 """Longest wait for a worker that was told to end, in seconds: a step, or a grading, may take many minutes."""
 
@@ -65,7 +66,8 @@ class MeasuredRun(ABC, Generic[Options, Report]):
         self.folder = Path(settings.run)
         self.model = settings.model_names[0]
         self.base_url = base_url
-        self._ended_at: float | None = None
+        self._judging = -1
+        self._judged_at = 0.0
 
     @abstractmethod
     def evaluate(self, name: str) -> Report:
@@ -123,12 +125,13 @@ class MeasuredRun(ABC, Generic[Options, Report]):
             raise UserError(read_last_lines(self.folder / "logs" / self.log).removeprefix("error: "))
         if code is None:
             return False
-        self._ended_at = self._ended_at or time.monotonic()
         with ledger.reader() as tx:
             judging = turns.counts(tx).get("judging", 0)
             waiting = samples.ready(tx, needs) + samples.counts(tx).get("leased", 0)
-        # A judge that is away must not keep a run from its end.
-        return not waiting and (not judging or time.monotonic() - self._ended_at > JUDGE_TIMEOUT)
+        if judging != self._judging:
+            self._judging, self._judged_at = judging, time.monotonic()
+        # A judge that is away must not keep a run from its end; a slow one, with a queue before it, is waited for.
+        return not waiting and (not judging or time.monotonic() - self._judged_at > JUDGE_TIMEOUT)
 
     def read_rows(self) -> list[Json]:
         """Read the rows so far; without the repair that `Interactions` makes, for the file is being written."""
