@@ -22,7 +22,7 @@ from clawrl_trl.ledger.schema import Batch, Sample
 pytestmark = [pytest.mark.xdist_group("live"), pytest.mark.kill9, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-KILLS = 12
+KILLS = 9
 QUESTION = "Tom has {} apples. He buys {} more apples. How many apples does Tom have now?"
 OBJECTION = "Please write that without bold and without the numbered steps, in plain sentences."
 
@@ -140,7 +140,7 @@ def _check_ledger(folder: Path, read: dict[str, str]) -> None:
     ledger.close()
 
 
-def test_a_dozen_kills(tmp_path: Path) -> None:
+def test_nine_kills(tmp_path: Path) -> None:
     rng = random.Random(20)
     run = LiveRun(tmp_path / "run", "--port", "0").start()
     trainer = Trainer(run.folder.path)
