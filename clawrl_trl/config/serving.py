@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from clawrl_trl.config.presets import BUNDLED, NAMED, load_preset
 from clawrl_trl.config.serving_arguments import DTYPES, ServingArguments, declare
 from clawrl_trl.errors import UserError
 from clawrl_trl.ledger.database_url import strip_password
@@ -93,6 +94,14 @@ class ServeSettings(ServingArguments):
         if self.temperature is not None:
             return self.temperature
         return BUNDLED_TEMPERATURE if self.model_name_or_path is None else 1.0
+
+    @property
+    def teacher_candidates(self) -> int:
+        """How many tokens of the policy the teacher scores at each position, beside the sampled one."""
+        if self.teacher_top_k is not None:
+            return self.teacher_top_k
+        preset = load_preset(BUNDLED if self.model_name_or_path is None else NAMED)
+        return int(preset.select_values("combine", with_env=False)["opd_top_k"])
 
     def _check_devices(self) -> None:
         share = self.vllm_gpu_memory_utilization

@@ -189,11 +189,11 @@ class ServingArguments:
         "Which of several hints is used: 'gap' (it moves the teacher most) or 'overlap' (its teacher shares most "
         "with the policy's 4 most likely tokens).",
     )
-    teacher_top_k: int = declare(
+    teacher_top_k: int | None = declare(
         "teacher_top_k",
-        0,
+        None,
         "Most likely tokens of the policy that the teacher scores at each position, beside the sampled one (0: none). "
-        "A trainer's --opd_top_k sets it too.",
+        "Default: a trainer's --opd_top_k; of a run that is served alone, that of its model's preset.",
     )
     custom_rm_path: str | None = declare(
         "custom_rm_path",
@@ -219,7 +219,7 @@ class ServingArguments:
         if self.judge not in (*JUDGES_OF_OURS, "off") and self.judge not in (added := plugin_names(JUDGES)):
             names = ", ".join([*JUDGES_OF_OURS, *added])
             raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
-        if not 0 <= self.teacher_top_k <= 128:
+        if not 0 <= (self.teacher_top_k or 0) <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
         if self.hint_choice not in HINT_CHOICES:
             raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")

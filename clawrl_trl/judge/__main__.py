@@ -35,7 +35,7 @@ async def judge_run(settings: ServeSettings) -> int:
         stack.callback(ledger.close)
         engine = await stack.enter_async_context(EngineClient.of_run(folder, settings, settings.judge_timeout))
         judge = await stack.enter_async_context(open_judge(settings, engine, ledger))
-        teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_top_k, settings.hint_choice)
+        teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_candidates, settings.hint_choice)
         loop = JudgeLoop(ledger, settings, teacher, judge)
         folder.announce("judge", base_url="", exam=judge.announcement)
         logger.info("judging %s", folder.path)

@@ -147,7 +147,7 @@ def _fit_to_environments(
 
 def _make_serve_settings(config: "AsyncGRPOConfig", model: "ModelConfig", serving: ServingArguments) -> ServeSettings:
     """Return the settings of serving what the trainer trains."""
-    serving.teacher_top_k = max(serving.teacher_top_k, getattr(config, "opd_top_k", 0))
+    serving.teacher_top_k = max(serving.teacher_top_k or 0, getattr(config, "opd_top_k", 0))
     if serving.vllm_max_lora_rank is None:
         serving.vllm_max_lora_rank = model.lora_r if model.use_peft else 0
     return ServeSettings(
