@@ -132,9 +132,8 @@ def measure_lengths(model: Path, device: Device) -> Iterator[tuple[str, Any]]:
             continue
         yield f"memory of a pass, {name}: GiB", peak / GIB
         yield f"trainer's tokens/s, {name}", tokens / seconds
-        if device.peak:
-            share = count_operations(shape, attention, tokens, reply) / seconds / device.peak
-            yield f"trainer's MFU, {name}", share
+        operations = count_operations(shape, attention, tokens, reply)
+        yield f"trainer's MFU, {name}", operations / seconds / device.peak if device.peak else "not measured"
 
 
 def _measure_length(model: Path, device: Device, tokens: int, reply: int) -> tuple[float, float]:

@@ -37,6 +37,7 @@ from swap_under_load import Load
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.ledger.schema import Batch, Event, Policy
 from clawrl_trl.run import RunFolder
+from clawrl_trl.serving.supervisor import read_last_lines
 from clawrl_trl.tiny import MODEL_PATH
 
 SHAPE = {
@@ -102,27 +103,26 @@ class Peak(threading.Thread):
             for name, pid in self._roots.items():
                 self.bytes[name] = max(self.bytes[name], self._measure(pid))
 
-    def stop(self) -> dict[str, float]:
-        """GiB by name."""
+    def stop(self) -> dict[str, float | str]:
+        """GiB by name; what nvidia-smi doesn't tell, as in some containers, was not measured."""
         self._halt.set()
         self.join()
-        return {name: peak / 2**30 for name, peak in self.bytes.items()}
+        return {name: peak / 2**30 if peak else "not measured" for name, peak in self.bytes.items()}
 
     def _measure(self, pid: int) -> int:
         try:
             root = psutil.Process(pid)
             pids = {pid, *(child.pid for child in root.children(recursive=True))}
-            return self._measure_card(pids) or measure_tree(root)
+            return self._measure_card(pids) if self._gpu else measure_tree(root)
         except psutil.Error:
             return 0
 
     def _measure_card(self, pids: set[int]) -> int:
-        if not self._gpu:
-            return 0
         command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        rows = [tuple(map(int, line.split(","))) for line in lines if line.strip()]
-        return sum(used * 2**20 for pid, used in rows if pid in pids)
+        lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        rows = [line.split(",") for line in lines if line.count(",") == 1]
+        # Where the driver won't tell it writes [N/A].
+        return sum(int(used) * 2**20 for pid, used in rows if used.strip().isdigit() and int(pid) in pids)
 
 
 @contextmanager
@@ -141,8 +141,12 @@ def train(folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> I
         process.wait(90)
 
 
-async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> dict[str, float]:
-    """Load alone, then load with a trainer until it has taken its steps; returns the peak memory."""
+async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags: list[str]) -> dict[str, float | str]:
+    """Load alone, then load with a trainer until it has taken its steps; returns the peak memory.
+
+    Raises:
+        RuntimeError: If the trainer failed; with the last lines of its log.
+    """
     clients = asyncio.create_task(load.run())
     await asyncio.sleep(options.seconds / 3)
     with load.stretch("alone"):
@@ -154,8 +158,10 @@ async def play(load: Load, folder: RunFolder, options: argparse.Namespace, flags
         has_begun = lambda: trainer.poll() is not None or _count_updates(folder)  # noqa: E731
         await asyncio.to_thread(wait_for, has_begun, options.patience)
         with load.stretch("training"):
-            await asyncio.to_thread(trainer.wait, options.patience)
+            code = await asyncio.to_thread(trainer.wait, options.patience)
         memory = peak.stop()
+    if code:
+        raise RuntimeError(f"the trainer ended with {code}: {read_last_lines(folder.logs / 'trainer.log')}")
     load.stop()
     await clients
     return memory
@@ -169,7 +175,7 @@ def _count_updates(folder: RunFolder) -> int:
     return count
 
 
-def summarise(load: Load, folder: RunFolder, memory: dict[str, float], options: argparse.Namespace) -> Row:
+def summarise(load: Load, folder: RunFolder, memory: dict[str, float | str], options: argparse.Namespace) -> Row:
     """One column of the table."""
     from clawrl_trl.ledger import batches
 

@@ -11,13 +11,15 @@ both, and `gpu_session.md`, a table in which what was not measured is called so.
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +39,10 @@ COLOCATED = (
     "time of a step, median s", "time of a swap, median s", "time of a swap, largest s",
     "peak memory, engine GiB", "peak memory, trainer GiB", "failed requests",
 )  # fmt: skip
+FREED_AT_ONCE = {
+    "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536",
+}  # fmt: skip
+"""Memory that is freed goes back to the system at once, so that a rise of what is resident is what is held."""
 GRACE = 20.0
 """Seconds that a part has to end its own processes once it is told to."""
 
@@ -49,11 +55,13 @@ class Part:
         name: What the table calls it.
         command: The command.
         seconds: Its time-out.
+        environment: Variables beside those of this process.
     """
 
     name: str
     command: Sequence[str]
     seconds: float
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def list_parts(model: Path, out: Path) -> list[Part]:
@@ -70,10 +78,10 @@ def list_parts(model: Path, out: Path) -> list[Part]:
     step = [sys.executable, str(BENCHMARKS / "device_step.py"), "--model", str(model)]
     return [
         Part("versions", own("versions"), 60.0),
-        Part("training step", [*step, "--only", "lengths"], 150.0),
-        Part("engine and trainer", [*own("colocated"), "--model", str(model)], 280.0),
+        Part("training step", [*step, "--only", "lengths"], 150.0, FREED_AT_ONCE),
+        Part("engine and trainer", [*own("colocated"), "--model", str(model)], 240.0),
+        Part("learning", own("learning"), 200.0),
         Part("beside TRL", [*step, "--only", "compare"], 120.0),
-        Part("learning", own("learning"), 240.0),
     ]
 
 
@@ -96,7 +104,8 @@ def run_parts(parts: Sequence[Part], seconds: float) -> Iterator[tuple[str, Row]
 def run_part(part: Part, seconds: float) -> Row:
     """Run a part; its figures, or what became of it as `outcome`."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(part.command, stdout=output, stderr=log, process_group=0)
+        environment = {**os.environ, **part.environment}
+        process = subprocess.Popen(part.command, env=environment, stdout=output, stderr=log, process_group=0)
         outcome = ""
         try:
             process.wait(timeout=seconds)
@@ -136,7 +145,7 @@ def end_tree(process: "subprocess.Popen[bytes]") -> None:
         process.kill()
         process.wait()
     for child in started:
-        if child.is_running():
+        with suppress(psutil.NoSuchProcess):
             child.kill()
     psutil.wait_procs(started, timeout=GRACE)
 
@@ -151,6 +160,21 @@ def tell_versions() -> Row:
         card = "none"
     machine = {"date": str(date.today()), "cores": psutil.cpu_count(), "card, memory, driver": card}
     return {**machine, "python": sys.version.split()[0], **figures}
+
+
+def find_column() -> str:
+    """The column that this machine fills.
+
+    Raises:
+        SystemExit: If there is a card that torch can't use: figures of the processor would stand in its column.
+    """
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"]
+    is_usable = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "True"
+    if not is_usable and (card := tell_versions()["card, memory, driver"]) != "none":
+        raise SystemExit(
+            f"torch {_find_version('torch')} can't use {card}: install its build for CUDA, or a newer driver."
+        )
+    return "gpu" if is_usable else "cpu"
 
 
 def _find_version(package: str) -> str:
@@ -223,7 +247,7 @@ def main() -> int:
         own = {"versions": tell_versions, "learning": measure_learning}
         print(json.dumps(measure_colocated(options) if options.part == "colocated" else own[options.part]()))
         return 0
-    column = "cpu" if tell_versions()["card, memory, driver"] == "none" else "gpu"
+    column = find_column()
     file = options.out / "gpu_session.json"
     columns = json.loads(file.read_text()) if file.exists() else dict.fromkeys(COLUMNS)
     columns[column] = {}

@@ -19,8 +19,8 @@ fi
 if command -v nvidia-smi >/dev/null && ! python -c "import vllm" 2>/dev/null; then
     echo "vLLM is not installed: the part 'engine and trainer' will fail. --install installs it." >&2
 fi
-# Memory that is freed goes back to the system at once, so that a rise of what is resident is what is held.
-export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536
+# One card, however many there are.
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 # A long pass after a short one must not fail for fragments.
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TOKENIZERS_PARALLELISM=false
 exec python benchmarks/gpu_session.py "$@"

@@ -59,6 +59,7 @@ class Reply:
     version: int | None = None
     turn_id: str | None = None
     arrivals: list[float] = field(default_factory=list)
+    tokens: int | None = None
     text: str = ""
     finish: str | None = None
     done: bool = False
@@ -126,8 +127,13 @@ class Load:
         ]
 
     def rate(self, kind: str) -> float:
-        """Tokens a second that arrived in stretches of this kind."""
-        count = sum(self._within(kind, at) for reply in self.replies for at in reply.arrivals)
+        """Tokens a second that arrived in stretches of this kind; an engine that is ahead sends several at once."""
+        count = sum(
+            (reply.tokens or len(reply.arrivals)) / len(reply.arrivals)
+            for reply in self.replies
+            for at in reply.arrivals
+            if self._within(kind, at)
+        )
         seconds = sum(stretch.end - stretch.start for stretch in self.stretches if stretch.kind == kind)
         return count / seconds if seconds else 0.0
 
@@ -162,6 +168,7 @@ class Load:
             "model": "clawrl",
             "messages": messages,
             "stream": True,
+            "stream_options": {"include_usage": True},
             "max_tokens": tokens or self._tokens - seed % 16,
             "ignore_eos": True,
             "seed": seed,
@@ -189,6 +196,8 @@ class Load:
             event = json.loads(line[6:])
             if event.get("error"):
                 reply.error = str(event["error"])[:200]
+            if event.get("usage"):
+                reply.tokens = event["usage"]["completion_tokens"]
             for choice in event.get("choices") or ():
                 text = (choice.get("delta") or {}).get("content")
                 if text:

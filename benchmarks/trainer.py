@@ -189,9 +189,15 @@ class ByOurs:
         start_checkpointing(self._trainer)
 
     def run(self) -> None:
-        """Forward and backward of all samples."""
+        """Forward and backward of all samples.
+
+        Raises:
+            torch.OutOfMemoryError: If a sample was dropped for want of memory, as training does.
+        """
         self._micro.passes.clear()
         self._trainer.training_step(self.model, self._micro)
+        if sum(len(part.rows) for part in self._micro.passes) < len(self._micro.rows):
+            raise torch.OutOfMemoryError("some samples were dropped")
 
 
 COMMON = {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none", "disable_tqdm": True}

@@ -13,7 +13,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from clawrl_trl.config.api_keys import read_api_key
-from clawrl_trl.config.serving import LOOPBACK_HOSTS
+from clawrl_trl.config.serving import LOOPBACK_HOSTS, ServeSettings
 from clawrl_trl.doctor.finding import Finding, Skip
 from clawrl_trl.doctor.memory import GIB, Estimate, Plan, estimate, plan_for_cpu
 from clawrl_trl.doctor.shape import Shape
@@ -103,10 +103,25 @@ def estimate_run(target: Target, shape: Shape, *, on_card: bool) -> Estimate:
     """Estimate what LoRA training beside the engine takes on this machine."""
     slots = max(target.settings.max_staleness, target.settings.keep_policies) + 2
     if on_card:
-        return estimate(shape, Plan(slots=slots, rank=RANK))
+        engine = find_engine_type(target.settings)
+        # Presets that serve 4 bits train on 4 bits.
+        trainer = "4bit" if engine == "4bit" else "bfloat16"
+        return estimate(shape, Plan(slots=slots, rank=RANK, engine=engine, trainer=trainer))
     embedded = target.settings.engine == "transformers"
     plan = Plan(slots=slots, rank=RANK, checkpointing=False, micro_tokens=1024)
     return estimate(shape, plan_for_cpu(plan, dtype=resolve_dtype(target.settings.dtype) if embedded else "bfloat16"))
+
+
+def find_engine_type(settings: ServeSettings) -> str:
+    """The type of the engine's weights, by the flags that its engine reads, as in `Plan.engine`."""
+    if settings.engine == "transformers":
+        return name_width(settings.dtype)
+    return "4bit" if "bitsandbytes" in (settings.vllm_args or "") else name_width(settings.vllm_dtype)
+
+
+def name_width(dtype: str | None) -> str:
+    """Name the type by its width alone: `float32`, or `bfloat16` for all of two bytes."""
+    return "float32" if dtype == "float32" else "bfloat16"
 
 
 def _find_gpu() -> tuple[int, int, str] | None:

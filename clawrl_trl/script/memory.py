@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
 from clawrl_trl.doctor.card import LEAST_PASS, CardPlan
 from clawrl_trl.doctor.finding import Finding
-from clawrl_trl.doctor.machine import describe_growth, nearest_folder
+from clawrl_trl.doctor.machine import describe_growth, find_engine_type, name_width, nearest_folder
 from clawrl_trl.doctor.memory import ENGINE_OVERHEAD, GIB, GRAPHS, QWEN3, USABLE, Plan, estimate
 from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.engines.context import cut_context, read_own_context
@@ -94,8 +94,8 @@ def plan_on_card(config: "AsyncGRPOConfig", model: "ModelConfig", settings: Serv
     apart = settings.is_remote or (settings.engine == "vllm" and settings.rollout_gpus > 0)
     plan = Plan(
         method="lora" if model.use_peft else "full",
-        engine=_find_engine_type(settings),
-        trainer="4bit" if model.load_in_4bit else _widen(model.dtype),
+        engine=find_engine_type(settings),
+        trainer="4bit" if model.load_in_4bit else name_width(model.dtype),
         rank=model.lora_r,
         slots=max(settings.max_staleness, settings.keep_policies) + 2 if model.use_peft else 0,
         reference=bool(config.beta) and not model.use_peft,
@@ -120,17 +120,6 @@ def plan_on_card(config: "AsyncGRPOConfig", model: "ModelConfig", settings: Serv
         grows=grows,
         guessed=_find_guessed(settings, apart=apart),
     )
-
-
-def _find_engine_type(settings: ServeSettings) -> str:
-    """The type of the engine's weights, by the flags that its engine reads."""
-    if settings.engine == "transformers":
-        return _widen(settings.dtype)
-    return "4bit" if "bitsandbytes" in (settings.vllm_args or "") else _widen(settings.vllm_dtype)
-
-
-def _widen(dtype: str | None) -> str:
-    return "float32" if dtype == "float32" else "bfloat16"
 
 
 def _find_guessed(settings: ServeSettings, *, apart: bool) -> frozenset[str]:

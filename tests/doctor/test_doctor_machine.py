@@ -16,6 +16,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor import machine
 from clawrl_trl.doctor.command import MACHINE_CHECKS
 from clawrl_trl.doctor.finding import Finding
+from clawrl_trl.doctor.memory import QWEN3
 from clawrl_trl.doctor.target import Target
 
 CHECKS = {check.name: check for check in MACHINE_CHECKS}
@@ -50,6 +51,21 @@ async def test_only_vllm_takes_a_share(
     monkeypatch.setattr(machine, "_find_gpu", lambda: (24 * 2**30, 24 * 2**30, "a card"))
     settings = ServeSettings(run=str(tmp_path), engine=engine, vllm_gpu_memory_utilization=0.95)
     assert (await machine.check_memory(Target(settings))).status == status
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [({"vllm_args": "--quantization bitsandbytes", "vllm_gpu_memory_utilization": 0.39}, "ok"), ({}, "fail")],
+)
+async def test_weights_of_four_bits_take_less_of_the_card(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: dict[str, Any], status: str
+) -> None:
+    """As in the preset qwen3-4b-24gb, which the doctor refused."""
+    monkeypatch.setattr(machine, "_find_gpu", lambda: (24 * 2**30, 24 * 2**30, "a card"))
+    settings = ServeSettings(run=str(tmp_path), engine="vllm", max_model_len=32768, **flags)
+    target = Target(settings)
+    monkeypatch.setattr(Target, "shape", QWEN3["Qwen3-4B"])
+    assert (await machine.check_memory(target)).status == status
 
 
 async def test_a_busy_port(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The session on a GPU: a part that fails or is late costs its own lines only, and nothing of it stays alive."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +81,59 @@ def test_the_versions_are_those_installed(session) -> None:
 
     figures = json.loads(json.dumps(session.tell_versions()))
     assert figures["torch"] == torch.__version__ and figures["clawrl-trl"] != "not installed"
+
+
+def test_a_card_that_torch_can_not_use_gets_no_column(session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of the processor would stand in it."""
+    assert session.find_column() == "cpu"
+    monkeypatch.setattr(session, "tell_versions", lambda: {"card, memory, driver": "NVIDIA X, 24 GiB, 400.1"})
+    with pytest.raises(SystemExit, match="can't use NVIDIA X"):
+        session.find_column()
+
+
+NO_MEMORY_TOLD = "17, [N/A]\n18, [Insufficient Permissions]\n"
+
+
+@pytest.mark.parametrize(("printed", "told"), [("17, 1024\n18, 512\n99, 4\n", 1.5), (NO_MEMORY_TOLD, 0), ("error", 0)])
+def test_memory_of_a_card_is_that_of_the_card(monkeypatch: pytest.MonkeyPatch, printed: str, told: float) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_colocate
+
+    done = subprocess.CompletedProcess([], 0, printed)
+    monkeypatch.setattr(gpu_colocate.subprocess, "run", lambda *_, **__: done)
+    peak = gpu_colocate.Peak(True, engine=os.getpid())
+    assert peak._measure_card({17, 18}) == told * 2**30
+    assert peak._measure(os.getpid()) == 0, "not what is resident"
+    peak.start()
+    assert peak.stop() == {"engine": "not measured"}
+
+
+def test_tokens_that_arrive_together_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from swap_under_load import Load, Reply, Stretch
+
+    load = Load("http://127.0.0.1:1/v1", 1, 8)
+    load.stretches.append(Stretch("alone", 0.0, 10.0))
+    load.replies = [Reply(0.0, arrivals=[1.0, 2.0, 11.0], tokens=12), Reply(0.0, arrivals=[3.0, 4.0]), Reply(0.0)]
+    assert load.rate("alone") == (8 + 2) / 10
+
+
+def test_a_pass_that_drops_a_sample_is_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from trainer import ByOurs, Workload, save_model
+
+    save_model(tmp_path)
+    method = ByOurs(tmp_path, Workload(0.02).make("ragged", 2))
+    method.run()
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(method._trainer, "compute_loss", no_memory)
+    with pytest.raises(torch.OutOfMemoryError, match="dropped"):
+        method.run()
 
 
 def test_the_operations_of_a_pass_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
