@@ -1,4 +1,4 @@
-"""Experimental parameters of the trainers: tried with the bundled model alone, and used by its preset alone."""
+"""Experimental parameters of the trainers: measured with the bundled model alone."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,8 @@ class ExperimentalConfig:
     r"""
     Experimental parameters of every trainer, from which [`AsyncGRPOConfig`] inherits.
 
-    They were tried with the bundled model of four million parameters and with no other, and may change or go.
+    They were measured with the bundled model of four million parameters and with no other, and may change or go. The
+    presets use some of them.
 
     Parameters:
         > Parameters that control the pull to the base model

@@ -66,8 +66,8 @@ something to learn, since it mostly answers in one style and now and then in ano
 
 ## What it can do
 - Solve word problems of one or two steps with small numbers (results up to 100), worked out step by step. By itself
-  it answers in bold, numbered steps with a bold final answer, and about one time in eight in plain sentences.
-- Grade a student's work when told the correct answer: by itself with a bare verdict, about one time in eight with a
+  it answers in bold, numbered steps with a bold final answer, and about one time in sixteen in plain sentences.
+- Grade a student's work when told the correct answer: by itself with a bare verdict, about one time in eleven with a
   warm and specific comment.
 - Follow a style instruction (plain, bold, warm, curt, short, with steps) in the system prompt, in the user's message,
   in a hint block, or in the user's next message, which makes it rewrite its reply.
@@ -112,7 +112,7 @@ def describe_build(recipe: "Recipe") -> str:
     return (
         f"`{command}`, {start}:\n{cycles}\n"
         f"(AdamW, cosine schedules, loss on replies{ended}); {tokens} tokens of conversations and drills from the\n"
-        "grammar in `clawrl_trl.tiny`, no other data. The same seed, machine and threads give the same weights."
+        "grammar in `examples/recipes/tiny`, no other data. The same seed, machine and threads give the same weights."
     )
 
 
