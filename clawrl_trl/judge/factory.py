@@ -58,7 +58,12 @@ def make_judge(
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
     if settings.custom_rm_path:
-        return CustomJudge(settings.custom_rm_path, settings.judge_timeout)
+        return CustomJudge(
+            settings.custom_rm_path,
+            settings.judge_timeout,
+            workers=settings.judge_workers,
+            any_score=settings.hint_any_score,
+        )
     rules = RulesJudge(any_score=settings.hint_any_score)
     if settings.judge == "rules":
         return rules
