@@ -4,8 +4,8 @@ Two contracts, told apart by the names of the parameters: `reward(turn)` gets on
 `score(prompt, response, next_state)`, that of the reference system's reward models, gets texts. Either may be a
 function, a coroutine function, an instance with `__call__`, or a class or an instance with the method `score`. It
 returns a score in [-1, 1], `None` to abstain, or something with a `score` and a `hint`. A plain one runs in a thread
-of a few that it has for itself. A call that fails is tried again a few times; then the turn is judged as abstained, with
-the reason. Explicit feedback decides before it, and the owner's own words are the hints of what it rejects.
+of its own. A call that fails is tried again a few times; then the turn is judged as abstained, with the reason.
+Explicit feedback decides before it, and the owner's own words are the hints of what it rejects.
 """
 
 import asyncio
