@@ -15,6 +15,7 @@ from clawrl_trl.judge.evaluation.cases import JudgeCase, read_cases
 from clawrl_trl.judge.evaluation.outcomes import make_outcome
 from clawrl_trl.judge.evaluation.summary import summarise
 from clawrl_trl.judge.exam.record import ExamRecord
+from clawrl_trl.judge.factory import find_exam
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, Judgement, JudgeUnavailable
 
@@ -67,14 +68,19 @@ async def check_llm_judge(target: Target) -> Finding:
 
 
 async def check_judge_exam(target: Target) -> Finding:
-    """Check what the run's newest exam of `--judge auto` says; the exam itself is not sat here."""
+    """Check what the exam of the run's model and prompt says (`--judge auto`); the exam itself is not sat here."""
     if target.settings.custom_rm_path:
         raise Skip("an own reward is set (--custom_rm_path)")
     if target.settings.judge != "auto":
         raise Skip(f"not asked for (--judge {target.settings.judge})")
-    result = ExamRecord(target.run.path).find_newest()
+    try:
+        result = await find_exam(target.settings, target.engine)
+    except JudgeUnavailable as failure:
+        raise Skip(f"its model is not known: {failure.reason}") from None
     if result is None:
-        raise Skip("not sat yet: 'clawrl serve' sits it at its first start")
+        others = ExamRecord(target.run.path).read()
+        more = f" (there are {len(others)} of another model or prompt)" if others else ""
+        raise Skip(f"not sat yet{more}: 'clawrl serve' sits it at its next start")
     detail = result.describe_dated()
     if result.failure and not result.no_exam:
         return Finding("judge's exam", "warn", detail, "use a larger --judge_model, or --judge rules")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import run_main
+from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.teacher import HintTeacher
@@ -38,10 +39,19 @@ async def judge_run(settings: ServeSettings) -> int:
         teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_candidates, settings.hint_choice)
         loop = JudgeLoop(ledger, settings, teacher, judge)
         folder.announce("judge", base_url="", exam=judge.announcement)
+        if judge.auto is not None:
+            announcing = asyncio.create_task(announce_result(folder, judge.auto))
+            stack.callback(announcing.cancel)
         logger.info("judging %s", folder.path)
         await loop.run(stop)
     logger.info("stopped after %d verdicts", loop.judged)
     return 0
+
+
+async def announce_result(folder: RunFolder, judge: AutoJudge) -> None:
+    """Announce the judge again once its exam is over."""
+    await judge.over.wait()
+    folder.announce("judge", base_url="", exam=judge.announcement)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,14 +3,18 @@
 Two contracts, told apart by the names of the parameters: `reward(turn)` gets one [`JudgedTurn`], and
 `score(prompt, response, next_state)`, that of the reference system's reward models, gets texts. Either may be a
 function, a coroutine function, an instance with `__call__`, or a class or an instance with the method `score`. It
-returns a score in [-1, 1], `None` to abstain, or something with a `score` and a `hint`. A plain one runs in a thread.
-A call that fails is tried again a few times; then the turn is judged as abstained, with the reason.
+returns a score in [-1, 1], `None` to abstain, or something with a `score` and a `hint`. A plain one runs in a thread
+of its own. A call that fails is tried again a few times; then the turn is judged as abstained, with the reason.
+Explicit feedback decides before it, and the owner's own words are the hints of what it rejects.
 """
 
 import asyncio
 import inspect
 import math
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +23,7 @@ from clawrl_trl.custom import load_object
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.provenance import list_tool_names
 from clawrl_trl.judge.refusals import find_refusal
+from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeUnavailable, encodable_text
 
 ATTEMPTS = 4
@@ -26,6 +31,41 @@ ATTEMPTS = 4
 TEXTS = ("prompt", "response", "next_state")
 """Parameters of the reference system's contract."""
 CONTRACTS = "reward(turn) or score(prompt, response, next_state)"
+
+
+class Threads:
+    """Threads for calls that may never return: such a call keeps its thread, but neither others' nor the process.
+
+    An executor would not do: Python waits for the threads of all executors before it ends.
+
+    Args:
+        count: How many calls may be under way at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+
+    @property
+    def are_held(self) -> bool:
+        """Return whether each thread has a call under way."""
+        return self._free.locked()
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """What a call returns; it goes on, and keeps its thread, when this is cancelled."""
+        await self._free.acquire()
+        loop, result = asyncio.get_running_loop(), Future[Any]()
+        result.set_running_or_notify_cancel()  # so that it can't be cancelled any more
+
+        def work() -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+                result.set_exception(error)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._free.release)
+
+        threading.Thread(target=work, name="custom-reward", daemon=True).start()
+        return await asyncio.wrap_future(result)
 
 
 @dataclass(frozen=True)
@@ -40,7 +80,7 @@ class Reward:
     call: Callable[..., Any]
     takes_texts: bool
 
-    async def ask(self, turn: JudgedTurn) -> object:
+    async def ask(self, turn: JudgedTurn, threads: Threads) -> object:
         """What it returns for a turn."""
         positional = () if self.takes_texts else (turn,)
         named = make_texts(turn) if self.takes_texts else {}
@@ -49,7 +89,7 @@ class Reward:
         ):
             return await self.call(*positional, **named)
         # A plain function may block, so it gets a thread; a lambda may still return a coroutine.
-        result = await asyncio.to_thread(self.call, *positional, **named)
+        result = await threads.run(partial(self.call, *positional, **named))
         return await result if inspect.isawaitable(result) else result
 
 
@@ -127,21 +167,26 @@ def make_texts(turn: JudgedTurn) -> dict[str, str]:
 
 
 class CustomJudge:
-    """Judges with a user's callable.
+    """Judges by explicit feedback, and without it with a user's callable.
 
     Args:
         spec: `file.py:name` or `package.module:name`, called as `reward(turn)` or as
             `score(prompt, response, next_state)`.
         timeout: Longest wait for one call, seconds.
+        workers: Calls of a plain function that may be under way at once.
+        any_score: Write hints also where the score is no objection.
 
     Raises:
         UserError: If it does not exist or can't be called so.
     """
 
-    def __init__(self, spec: str, timeout: float = 60.0) -> None:
+    def __init__(self, spec: str, timeout: float = 60.0, *, workers: int = 4, any_score: bool = False) -> None:
         self._reward = load_reward(spec)
         self.name = f"custom:{spec.rpartition(':')[2]}"
         self._timeout = timeout
+        self._threads = Threads(max(1, workers))
+        self._any_score = any_score
+        self._rules = RulesJudge(any_score=any_score)
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn.
@@ -149,17 +194,31 @@ class CustomJudge:
         Raises:
             JudgeUnavailable: If the callable raised, took too long, or returned no score.
         """
+        if turn.feedback:
+            by_rules = await self._rules.judge(turn)
+            if str(by_rules.detail.get("by")).startswith("feedback"):
+                return by_rules
+        score, hint = await self._ask(turn)
+        reason = find_refusal(hint, list_tool_names(turn.tools), turn.reply) if hint else None
+        detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
+        if hint and reason is None:
+            return Judgement(self.name, score, (hint,), self.name, detail=detail)
+        if score is None or (score >= 0 and not self._any_score):
+            return Judgement(self.name, score, detail=detail)
+        by_rules = await self._rules.judge(turn)
+        return Judgement(self.name, score, by_rules.hints, by_rules.hint_source, detail=detail)
+
+    async def _ask(self, turn: JudgedTurn) -> tuple[float | None, str | None]:
+        """Score and hint of the callable."""
         try:
             async with asyncio.timeout(self._timeout):
-                score, hint = parse_result(await self._reward.ask(turn))
+                return parse_result(await self._reward.ask(turn, self._threads))
         except Exception as error:
+            held = isinstance(error, TimeoutError) and self._threads.are_held
+            reason = "all its threads are held by calls that have not returned" if held else error
             raise JudgeUnavailable(
-                f"custom reward: {type(error).__name__}: {error}"[:300], patience=ATTEMPTS
+                f"custom reward: {type(error).__name__}: {reason}"[:300], patience=ATTEMPTS
             ) from error
-        reason = find_refusal(hint, list_tool_names(turn.tools), turn.reply) if hint else None
-        hints = (hint,) if hint and reason is None else ()
-        detail = {"by": "custom reward", **({"hint_refused": reason} if reason else {})}
-        return Judgement(self.name, score, hints, self.name if hints else None, detail=detail)
 
 
 def parse_result(value: Any) -> tuple[float | None, str | None]:

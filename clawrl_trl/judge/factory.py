@@ -10,6 +10,7 @@ from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
+from clawrl_trl.judge.exam.result import ExamResult
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement
@@ -58,7 +59,12 @@ def make_judge(
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
     if settings.custom_rm_path:
-        return CustomJudge(settings.custom_rm_path, settings.judge_timeout)
+        return CustomJudge(
+            settings.custom_rm_path,
+            settings.judge_timeout,
+            workers=settings.judge_workers,
+            any_score=settings.hint_any_score,
+        )
     rules = RulesJudge(any_score=settings.hint_any_score)
     if settings.judge == "rules":
         return rules
@@ -107,6 +113,18 @@ async def open_judge(
             yield OpenJudge(judge, await stack.enter_async_context(examining(judge)))
         else:
             yield OpenJudge(judge)
+
+
+async def find_exam(settings: ServeSettings, engine: EngineClient) -> ExamResult | None:
+    """The stored exam of the model and prompt that `--judge auto` would use; `None` if none was sat.
+
+    Raises:
+        JudgeUnavailable: If the server does not say which model it has.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
+        judge = make_judge(settings, engine, own)
+        return await judge.find_stored() if isinstance(judge, AutoJudge) else None
 
 
 def _make_own_client(settings: ServeSettings) -> EngineClient:

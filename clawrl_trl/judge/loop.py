@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.config.serving import ServeSettings
@@ -165,7 +166,15 @@ class JudgeLoop:
                 await self._retry(claim, reason)
                 return
             judgement, scores = abstain(reason, claim), None
-        await self._record(claim, judgement, scores)
+        try:
+            await self._record(claim, judgement, scores)
+        except Exception as error:  # a judgement that can't be stored, such as one of another package's judge
+            logger.exception("the verdict on %s can't be stored", claim.turn.id)
+            reason = f"{type(error).__name__} in the verdict"
+            if claim.attempt < FAULTS:
+                await self._retry(claim, reason)
+                return
+            await self._record(claim, abstain(reason, claim), None)
 
     async def _ask_teacher(self, claim: Claim, judgement: Judgement) -> tuple[Judgement, TeacherScores | None]:
         """The teacher's scores, if the judgement has hints and the turn can be trained on."""
@@ -213,7 +222,9 @@ class JudgeLoop:
     async def _retry(self, claim: Claim, reason: str, delay: float | None = None, *, is_attempt: bool = True) -> None:
         # What was no attempt makes the next wait longer all the same.
         wait_s = draw_backoff(claim.attempt + self._waits[claim.turn.id]) if delay is None else delay
+        level = logging.WARNING
         if not is_attempt:
+            level = logging.DEBUG if self._waits[claim.turn.id] else logging.INFO
             self._waits[claim.turn.id] += 1
         # No longer renewed, for a renewal would put off the next attempt.
         claim.is_held = False
@@ -224,7 +235,7 @@ class JudgeLoop:
             if turn is not None and turn.judge_attempts == claim.attempt:
                 turns.retry_later(tx, turn.id, wait_s, reason, is_attempt=is_attempt)
 
-        logger.warning("%s stays pending for %.1f s: %s", claim.turn.id, wait_s, reason)
+        logger.log(level, "%s stays pending for %.1f s: %s", claim.turn.id, wait_s, reason)
         try:
             await self._writer.run(give_back)
         except LedgerError as error:
@@ -232,26 +243,39 @@ class JudgeLoop:
 
 
 def claim_turns(tx: Transaction, limit: int, lease_s: float) -> list[Claim]:
-    """Claim due turns, each with the feedback there is at this moment."""
+    """Claim due turns, each with the feedback there is at this moment; on one that can't be read, abstain."""
     claimed = []
-    for turn in turns.claim_judging(tx, limit, time.time(), lease_s):
-        verdict = turns.verdict_of(tx, turn.id)
-        outcome = verdict if episodes.awaits_teacher(verdict) else None
-        judged_turn = JudgedTurn.of(turn, turns.feedback_of(tx, turn.id))
-        claimed.append(Claim(turn, judged_turn, turn.judge_attempts, outcome))
+    for turn_id in turns.claim_judging(tx, limit, time.time(), lease_s):
+        try:
+            claimed.append(_read_claim(tx, turn_id))
+        except DBAPIError:
+            raise  # of the database, and not of this turn
+        except Exception as error:  # a damaged turn would be the first that is due for ever
+            logger.exception("%s can't be read", turn_id)
+            reason = str(error) if isinstance(error, LedgerError) else f"{type(error).__name__} in the stored turn"
+            verdict = schema.Verdict(turn_id=turn_id, judge="none", detail={"by": "nothing", "reason": reason})
+            turns.record_unread(tx, verdict)
     return claimed
+
+
+def _read_claim(tx: Transaction, turn_id: str) -> Claim:
+    (turn,) = turns.read_locked(tx, [turn_id])
+    verdict = turns.verdict_of(tx, turn.id)
+    outcome = verdict if episodes.awaits_teacher(verdict) else None
+    judged_turn = JudgedTurn.of(turn, turns.feedback_of(tx, turn.id))
+    return Claim(turn, judged_turn, turn.judge_attempts, outcome)
 
 
 def release_claims(tx: Transaction) -> None:
     """Make every pending turn due: the claims of a judge that was killed should not have to run out.
 
+    Due since now, so that turns which were never put off come before those that waited.
+
     One judge works on a ledger at a time. If two ever do, a turn may be judged twice, and recorded once.
     """
-    tx.execute(
-        update(schema.Turn)
-        .where(schema.Turn.state == "judging", schema.Turn.judge_after > time.time())
-        .values(judge_after=0.0)
-    )
+    now = time.time()
+    pending = schema.Turn.state == "judging", schema.Turn.judge_after > now
+    tx.execute(update(schema.Turn).where(*pending).values(judge_after=now))
 
 
 def draw_backoff(attempt: int) -> float:

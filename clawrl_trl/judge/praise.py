@@ -21,23 +21,22 @@ BY_WORDS = frozenset({"words", "votes"})
 """What a verdict's `detail["by"]` says where words decided."""
 SHORT = 12
 """Longest praise, in words, that is compared: a longer text that resembles another one may be the next task."""
+COMPARED = 2000
+"""Characters of a text that are compared but for case and punctuation; what follows must be equal but for case."""
 SIMILAR = 0.85
 """Least ratio of matching characters of near-duplicates."""
 
 _WORD = re.compile(r"\w+")
 
 
-def limit_praise(
-    tx: Transaction, turn: JudgedTurn, judgement: Judgement, cap: int, now: float | None = None
-) -> Judgement:
-    """Limit an approval by words to what its session may still teach today.
+def limit_praise(tx: Transaction, turn: JudgedTurn, judgement: Judgement, cap: int) -> Judgement:
+    """Limit an approval by words to what its session may still teach on the day on which it was said.
 
     Args:
         tx: The open transaction, in which the verdict is written afterwards.
         turn: The turn.
         judgement: Its judgement.
         cap: Most approvals per session and day; 0 sets no bound.
-        now: Unix time, seconds; by default the clock's.
 
     Returns:
         `Judgement`: The same, or an abstention that says why.
@@ -46,17 +45,22 @@ def limit_praise(
     is_praise = judgement.score is not None and judgement.score > 0 and judgement.detail.get("by") in BY_WORDS
     if cap < 1 or not is_praise or not words:
         return judgement
-    earlier = _list_approvals(tx, turn, (time.time() if now is None else now) - DAY_S)
-    if len(earlier) >= cap:
-        return _abstain(judgement, f"{cap} approvals of this session count today already")
-    praises = _read_owner_words(tx, turn, earlier)
+    others = _list_approvals(tx, turn)
+    if len(others) >= cap:
+        return _abstain(judgement, f"{cap} approvals of this session count on that day already")
+    praises = _read_owner_words(tx, turn, others)
     if any(is_near_duplicate(text, praise) for text in words for praise in praises):
         return _abstain(judgement, "the same praise counts once in a session and day")
     return judgement
 
 
-def _list_approvals(tx: Transaction, turn: JudgedTurn, since: float) -> list[str]:
-    """List the ids of the session's other turns of which the owner's words have approved since then."""
+def _list_approvals(tx: Transaction, turn: JudgedTurn) -> list[str]:
+    """List the ids of the session's other turns of which the owner's words approved within a day of this one's.
+
+    By when it was said and not when it was judged: a judge that was away for weeks judges them all on one day, and not
+    always in order.
+    """
+    said_at = tx.scalar(select(schema.Turn.next_state_at).where(schema.Turn.id == turn.turn_id)) or time.time()
     # Without the messages, of which a long session may hold many megabytes: this runs inside a write transaction.
     columns = (schema.Turn.id, schema.Turn.next_state_provenance, schema.Verdict.detail)
     query = select(*columns).join(schema.Verdict, schema.Verdict.turn_id == schema.Turn.id)
@@ -64,7 +68,8 @@ def _list_approvals(tx: Transaction, turn: JudgedTurn, since: float) -> list[str
         schema.Turn.session_id == turn.session_id,
         schema.Turn.id != turn.turn_id,
         schema.Verdict.score > 0,
-        schema.Verdict.created_at > since,
+        schema.Turn.next_state_at > said_at - DAY_S,
+        schema.Turn.next_state_at < said_at + DAY_S,
     )
     return [
         row.id
@@ -90,7 +95,9 @@ def _abstain(judgement: Judgement, reason: str) -> Judgement:
 
 def is_near_duplicate(text: str, other: str) -> bool:
     """Return whether two short texts are the same but for case, punctuation, repeated letters and a word or so."""
-    first, second = _normalise(text), _normalise(other)
+    first, second = _normalise(text[:COMPARED]), _normalise(other[:COMPARED])
+    if first == second and text[COMPARED:].casefold() != other[COMPARED:].casefold():
+        return False
     if first == second:
         # Texts without any word, two emoji for instance, are compared as they are.
         return bool(first) or text.strip() == other.strip()
@@ -105,7 +112,7 @@ def is_near_duplicate(text: str, other: str) -> bool:
 
 
 def _normalise(text: str) -> list[str]:
-    return [re.sub(r"(.)\1{2,}", r"\1", word) for word in _WORD.findall(text[:2000].casefold())]
+    return [re.sub(r"(.)\1{2,}", r"\1", word) for word in _WORD.findall(text.casefold())]
 
 
 def _numbers(words: Iterable[str]) -> set[str]:

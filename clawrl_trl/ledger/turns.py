@@ -6,13 +6,19 @@ the same next state or the same verdict twice changes nothing. A turn may change
 a judge works on it (new feedback, a deleted session); then its verdict is refused and the turn is judged again.
 """
 
-import time
-from collections.abc import Mapping, Sequence
-
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session as Transaction
 
 from clawrl_trl.ledger import events, history, states
+from clawrl_trl.ledger.claims import (
+    CLAIM_VOID,
+    claim_judging,
+    lock,
+    read_locked,
+    record_unread,
+    renew_claims,
+    retry_later,
+)
 from clawrl_trl.ledger.schema import Feedback, Message, Sample, Session, Turn, Verdict
 from clawrl_trl.ledger.sessions import (
     delete_session,
@@ -43,6 +49,7 @@ __all__ = [
     "of_session",
     "read_locked",
     "recent_main",
+    "record_unread",
     "record_verdict",
     "renew_claims",
     "resolve_session",
@@ -52,9 +59,6 @@ __all__ = [
     "short_ids",
     "verdict_of",
 ]
-
-CLAIM_VOID = -1.0
-"""`judge_after` of a turn that changed while a judge worked on it: the verdict under way is out of date."""
 
 
 def add(tx: Transaction, turn: Turn) -> Turn:
@@ -93,7 +97,7 @@ def set_next_state(
     Returns:
         `bool`: `False` when nothing was changed: the turn is gone, is a side turn or has a next state.
     """
-    turn = _lock(tx, turn_id)
+    turn = lock(tx, turn_id)
     # The first next state stays: a retry of the request that brought it must not have the turn judged twice.
     if turn is None or turn.kind != "main" or turn.next_state is not None:
         return False
@@ -115,7 +119,7 @@ def add_feedback(tx: Transaction, feedback: Feedback) -> Turn:
     Raises:
         KeyError: If there is no such turn.
     """
-    turn = _lock(tx, feedback.turn_id)
+    turn = lock(tx, feedback.turn_id)
     if turn is None:
         raise KeyError(f"there is no turn {feedback.turn_id}")
     tx.add(feedback)
@@ -154,65 +158,6 @@ def _withdraw_sample(tx: Transaction, turn_id: str) -> bool:
     return True
 
 
-def claim_judging(tx: Transaction, limit: int, now: float, lease_s: float) -> list[Turn]:
-    """Claim up to `limit` turns for one judge, oldest first.
-
-    A claim lasts `lease_s` seconds unless it is renewed; the claims of a judge that died come back after that.
-    """
-    # Rows that another judge claims at this moment are skipped: neither waits for the other.
-    due = (
-        select(Turn.id)
-        .where(Turn.state == "judging", Turn.judge_after <= now)
-        .order_by(Turn.seq)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    claimed = read_locked(tx, tx.scalars(due).all())
-    for turn in claimed:
-        turn.judge_after = now + lease_s
-        turn.judge_attempts += 1
-    tx.flush()
-    return claimed
-
-
-def renew_claims(tx: Transaction, attempts: Mapping[str, int], until: float) -> None:
-    """Hold claims until that unix time; those that are void, over or taken by another judge stay so.
-
-    Args:
-        tx (`Session`): The open transaction.
-        attempts (`Mapping[str, int]`): Turn ids, each with its `judge_attempts` when it was claimed.
-        until (`float`): When the claims run out.
-    """
-    for turn_id, attempt in attempts.items():
-        is_current = Turn.state == "judging", Turn.judge_attempts == attempt, Turn.judge_after > 0
-        tx.execute(update(Turn).where(Turn.id == turn_id, *is_current).values(judge_after=until))
-
-
-def retry_later(
-    tx: Transaction, turn_id: str, delay: float, error: str, *, is_attempt: bool = True, now: float | None = None
-) -> None:
-    """Give a claimed turn back, to be claimed again in `delay` seconds.
-
-    Args:
-        tx (`Session`): The open transaction.
-        turn_id (`str`): The turn; one that is gone, or is not being judged any more, stays as it is.
-        delay (`float`): Seconds until it is due.
-        error (`str`): The reason, for the ledger's events.
-        is_attempt (`bool`, defaults to `True`): Count this in `judge_attempts`. False if the turn was not tried.
-        now (`float`, *optional*): Unix time, seconds; by default the clock's.
-    """
-    turn = _lock(tx, turn_id)
-    if turn is None or turn.state != "judging":
-        return
-    # A void claim stays void: what made it so, such as new feedback, is to be judged at once.
-    if turn.judge_after != CLAIM_VOID:
-        turn.judge_after = (time.time() if now is None else now) + delay
-    events.log(tx, "judge_retry", turn_id, attempt=turn.judge_attempts, delay_s=delay, error=error)
-    if not is_attempt:
-        turn.judge_attempts = max(0, turn.judge_attempts - 1)
-    tx.flush()
-
-
 def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, attempt: int | None = None) -> bool:
     """Record the judge's decision, in place of an earlier one, and the sample it makes.
 
@@ -231,7 +176,7 @@ def record_verdict(tx: Transaction, verdict: Verdict, sample: Sample | None, *, 
     Raises:
         ValueError: If the sample's arrays are not as long as the turn's completion, or it is another turn's.
     """
-    turn = _lock(tx, verdict.turn_id)
+    turn = lock(tx, verdict.turn_id)
     if turn is None or turn.state != "judging" or turn.judge_after == CLAIM_VOID:
         return False
     if attempt is not None and attempt != turn.judge_attempts:
@@ -328,17 +273,3 @@ def counts(tx: Transaction) -> dict[str, int]:
     """Number of turns in each state."""
     rows = tx.execute(select(Turn.state, func.count()).group_by(Turn.state))
     return dict.fromkeys(states.names(states.TURN), 0) | dict(rows.tuples().all())
-
-
-def read_locked(tx: Transaction, turn_ids: Sequence[str]) -> list[Turn]:
-    """Read turns that this transaction has locked, by a statement before this one, in the order they were added.
-
-    In one statement PostgreSQL would take a turn that it waited for as it is now, and the pieces of its conversation
-    as they were before the wait.
-    """
-    return list(tx.scalars(select(Turn).where(Turn.id.in_(turn_ids)).order_by(Turn.seq)))
-
-
-def _lock(tx: Transaction, turn_id: str) -> Turn | None:
-    locked = tx.scalars(select(Turn.id).where(Turn.id == turn_id).with_for_update()).all()
-    return next(iter(read_locked(tx, locked)), None)

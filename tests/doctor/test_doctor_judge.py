@@ -11,10 +11,14 @@ from clawrl_trl.doctor import calibration
 from clawrl_trl.doctor.calibration import find_best_margins
 from clawrl_trl.doctor.command import ENGINE_CHECKS, run_check
 from clawrl_trl.doctor.target import Target
+from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult, GroupResult
+from clawrl_trl.judge.factory import make_judge
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
+from clawrl_trl.tiny import MODEL_PATH
 
 CHECKS = {check.name: check for check in ENGINE_CHECKS}
 
@@ -47,22 +51,58 @@ async def test_the_llm_judge_is_not_asked_unless_set() -> None:
     assert finding.status == "skipped" and "--judge auto" in finding.detail
 
 
+class Server(EngineClient):
+    """A client of a server that has one model."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self._root = root
+
+    async def find_base_name(self) -> str:
+        return "base"
+
+    async def roots(self) -> dict[str, str | None]:
+        return {"base": self._root}
+
+
+async def make_exam_target(run: Path, root: str = "/models/Qwen3-4B") -> tuple[Target, str]:
+    """A target that has a model, and the key of its exam."""
+    settings = ServeSettings(run=str(run), judge="auto")
+    client = Server(root)
+    judge = make_judge(settings, client, None)
+    assert isinstance(judge, AutoJudge)
+    return Target(settings, client), (await judge._identify())[0]
+
+
 @pytest.mark.parametrize(("wrong", "status"), [(0, "ok"), (20, "warn")])
 async def test_the_stored_exam_is_shown_and_not_sat(tmp_path: Path, wrong: int, status: str) -> None:
-    target = Target(ServeSettings(run=str(tmp_path), judge="auto"))
+    target, key = await make_exam_target(tmp_path)
     (finding,) = await run_check(CHECKS["judge's exam"], target)
     assert finding.status == "skipped" and "not sat yet" in finding.detail
     groups = {"German": GroupResult(5, 5, 0, 0), "questions": GroupResult(5, 1, 4, 0)}
-    ExamRecord(tmp_path).store(ExamResult("k", "Qwen3-4B", 0.0, 60, wrong, 180, 0, groups))
+    ExamRecord(tmp_path).store(ExamResult(key, "Qwen3-4B", 0.0, 60, wrong, 180, 0, groups))
     (finding,) = await run_check(CHECKS["judge's exam"], target)
     assert finding.status == status and "exam of 1970-01-01" in finding.detail
     told = "passed 1 of 2 groups; the embedded judge takes questions" if status == "ok" else "not used"
     assert told in finding.detail and bool(finding.fix) == (status == "warn")
 
 
+async def test_another_models_exam_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    target, key = await make_exam_target(tmp_path)
+    groups = {"German": GroupResult(5, 5, 0, 0)}
+    ExamRecord(tmp_path).store(ExamResult(key, "Qwen3-4B", 1.0, 60, 0, 180, 0, groups))
+    other, _ = await make_exam_target(tmp_path, "/models/Qwen3-0.6B")
+    (finding,) = await run_check(CHECKS["judge's exam"], other)
+    assert finding.status == "skipped" and "not sat yet (there are 1 of another model or prompt)" in finding.detail
+    ExamRecord(tmp_path).store(ExamResult("other", "Qwen3-0.6B", 2.0, 60, 60, 180, 0, groups))
+    (finding,) = await run_check(CHECKS["judge's exam"], target)
+    assert finding.status == "ok" and "Qwen3-4B" in finding.detail
+
+
 async def test_a_model_that_sat_none_is_no_reason_to_warn(tmp_path: Path) -> None:
-    ExamRecord(tmp_path).store(ExamResult.without_exam("k", "the bundled model", "sits no exam"))
-    (finding,) = await run_check(CHECKS["judge's exam"], Target(ServeSettings(run=str(tmp_path))))
+    target, key = await make_exam_target(tmp_path, str(MODEL_PATH))
+    ExamRecord(tmp_path).store(ExamResult.without_exam(key, "the bundled model", "sits no exam"))
+    (finding,) = await run_check(CHECKS["judge's exam"], target)
     assert finding.status == "ok"
     assert finding.detail == "the bundled model sits no exam: not used, the embedded judge alone decides"
 

@@ -1,5 +1,9 @@
 """A user's own reward: what it may return, and what becomes of its faults."""
 
+import asyncio
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +13,7 @@ from judge_helpers import judged_turn
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.custom import CustomJudge, load_reward, make_texts, parse_result
-from clawrl_trl.judge.turn import JudgeUnavailable
+from clawrl_trl.judge.turn import FeedbackItem, JudgeUnavailable
 
 SOURCE = """
 import asyncio
@@ -27,6 +31,13 @@ def nothing(turn):
 def hanging(turn):
     import time
     time.sleep(1)
+
+def stuck(turn):
+    import threading
+    threading.Event().wait()
+
+def rejecting(turn):
+    return -1.0
 
 def links(turn):
     return {"score": -1, "hint": "See https://example.com"}
@@ -207,3 +218,56 @@ def test_nonsense_is_refused(value: Any) -> None:
 def test_anything_with_a_score_will_do() -> None:
     assert parse_result(SimpleNamespace(score=1, hint="Be brief.")) == (1.0, "Be brief.")
     assert parse_result(True) == (1.0, None)
+
+
+async def test_a_reward_that_hangs_holds_its_own_threads_and_no_others(rewards: Path) -> None:
+    loop, others = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+    loop.set_default_executor(others)
+    reasons = []
+    judge = CustomJudge(f"{rewards}:stuck", timeout=0.01, workers=1)
+    for _ in range(2):
+        with pytest.raises(JudgeUnavailable) as failure:
+            await judge.judge(judged_turn("ok"))
+        reasons.append(failure.value.reason)
+        # A function of the loop's own executor would wait for ever behind the one that hangs.
+        assert others._work_queue.qsize() == 0
+        async with asyncio.timeout(60):
+            assert await asyncio.to_thread(lambda: "runs") == "runs"
+    assert "all its threads are held" in reasons[1]
+    thumbs = judged_turn("ok", feedback=[FeedbackItem("thumbs", 1.0, None)])
+    assert (await judge.judge(thumbs)).score == 1.0
+
+
+def test_a_process_whose_reward_hangs_can_end(rewards: Path) -> None:
+    lines = (
+        "import asyncio, contextlib, sys",
+        "from clawrl_trl.judge.custom import CustomJudge",
+        "from clawrl_trl.judge.turn import JudgedTurn, JudgeUnavailable",
+        "turn = JudgedTurn('t', 's', (), None, {}, (), (), (), 0)",
+        "with contextlib.suppress(JudgeUnavailable):",
+        "    asyncio.run(CustomJudge(sys.argv[1], timeout=0.01).judge(turn))",
+    )
+    command = [sys.executable, "-c", "\n".join(lines), f"{rewards}:stuck"]
+    assert subprocess.run(command, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("feedback", "by"),
+    [
+        (FeedbackItem("thumbs", 1.0, None), "feedback: value"),
+        (FeedbackItem("correction", None, "It is 13."), "feedback: correction"),
+        (FeedbackItem("text", None, "Wrong, that is not the sum at all."), "feedback: text"),
+    ],
+)
+async def test_explicit_feedback_decides_before_it(rewards: Path, feedback: FeedbackItem, by: str) -> None:
+    judgement = await CustomJudge(f"{rewards}:broken").judge(judged_turn("ok", feedback=[feedback]))
+    assert judgement.judge == "rules" and judgement.detail["by"] == by
+    assert judgement.score == (1.0 if feedback.value else -1.0)
+
+
+@pytest.mark.parametrize("name", ["rejecting", "short", "nothing"])
+async def test_what_it_rejects_has_the_owners_words_as_hints(rewards: Path, name: str) -> None:
+    judgement = await CustomJudge(f"{rewards}:{name}").judge(judged_turn("No, wrong. Please write it without bold."))
+    assert judgement.detail["by"] == "custom reward"
+    assert ("Please write it without bold." in judgement.hints) == (name == "rejecting")
+    assert judgement.hint_source == ("owner message" if name == "rejecting" else None)

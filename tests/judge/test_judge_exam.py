@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import vote_prompt
+from clawrl_trl.judge.__main__ import announce_result
 from clawrl_trl.judge.evaluation.summary import Share
 from clawrl_trl.judge.exam import auto_judge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
@@ -31,8 +33,10 @@ from clawrl_trl.judge.exam.result import ExamResult, GroupResult
 from clawrl_trl.judge.exam.thumbs import Agreement
 from clawrl_trl.judge.factory import open_judge
 from clawrl_trl.judge.loop import JudgeLoop
-from clawrl_trl.judge.turn import FeedbackItem, JudgeUnavailable
-from clawrl_trl.ledger import Ledger, schema, sessions, turns
+from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement, JudgeUnavailable
+from clawrl_trl.ledger import Ledger, events, schema, sessions, turns
+from clawrl_trl.run import RunFolder
+from clawrl_trl.serving.connection import describe_exam
 from clawrl_trl.tiny import MODEL_PATH
 
 GERMAN = "Das ist falsch, ich hatte nach einer Zahl gefragt."
@@ -101,7 +105,8 @@ async def test_a_model_that_answers_right_passes_and_judges_words(
         assert f"judge auto: base passed {len(GROUPS)} of {len(GROUPS)} groups" in caplog.messages
         judgement = await judge.judge(judged_turn(GERMAN))
     assert judgement.score == -1 and judgement.judge == "llm:base"
-    assert judgement.detail == {"by": "votes", "exam": "base passed: German"}
+    more = {"exam": "base passed: German", "exam_key": result.key}
+    assert judgement.detail == {"by": "votes", **more}
 
 
 async def test_one_that_always_approves_fails_and_is_not_used(
@@ -156,7 +161,7 @@ async def test_one_that_is_wrong_in_german_is_used_for_the_rest(script: Scripted
 
 
 async def test_feedback_and_tool_results_do_not_wait_for_the_exam(script: Scripted, tmp_path: Path) -> None:
-    script.votes = lambda body, number: 3.0  # type: ignore[assignment, return-value]
+    script.broken["/v1/chat/completions"] = 503
     async with auto(script, tmp_path) as judge:
         thumbs = await judge.judge(judged_turn(GERMAN, feedback=[FeedbackItem("thumbs", 1.0, None)]))
         failed = [("tool", {"role": "tool", "content": '{"exit_code": 1, "output": "boom"}'})]
@@ -167,6 +172,92 @@ async def test_feedback_and_tool_results_do_not_wait_for_the_exam(script: Script
     assert (thumbs.score, by_tools.score) == (1.0, -1) and "exam" not in thumbs.detail
     assert waiting.value.delay == auto_judge.WAIT_S and waiting.value.patience is None
     assert not waiting.value.is_attempt
+
+
+class Told:
+    """A rules judge that decides thumbs alone, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    async def judge(self, turn: JudgedTurn) -> Judgement:
+        self.asked[turn.turn_id] += 1
+        by = "feedback: value" if turn.feedback else "words"
+        return Judgement("rules", 1.0, detail={"by": by})
+
+
+async def test_a_turn_that_waits_is_not_classified_again_and_waits_longer(script: Scripted, tmp_path: Path) -> None:
+    script.broken["/v1/chat/completions"] = 503
+    async with auto(script, tmp_path) as judge:
+        judge._rules = told = Told()
+        delays = []
+        for _ in range(9):
+            with pytest.raises(JudgeUnavailable) as waiting:
+                await judge.judge(judged_turn(ENGLISH))
+            delays.append(waiting.value.delay)
+        assert delays[:3] == [5.0, 10.0, 20.0] and delays[-1] == auto_judge.LONGEST_WAIT_S
+        assert told.asked.total() == 1
+        # What comes to it meanwhile is read.
+        thumbs = await judge.judge(judged_turn(ENGLISH, feedback=[FeedbackItem("thumbs", 1.0, None)]))
+    assert thumbs.score == 1.0
+
+
+async def test_thumbs_are_judged_beside_many_turns_that_wait_for_the_exam(
+    script: Scripted, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_judge, "WAIT_S", 0.0)  # each is due again at once
+    script.broken["/v1/chat/completions"] = 503
+    waiting = [put_turn(ledger, ENGLISH) for _ in range(24)]
+    async with auto(script, tmp_path) as judge:
+        judge._rules = told = Told()
+        stop = asyncio.Event()
+        running = asyncio.create_task(JudgeLoop(ledger, ServeSettings(run=str(tmp_path)), None, judge).run(stop))
+        try:
+            async with asyncio.timeout(60):
+                while judge._waits.total() < 2 * len(waiting):  # noqa: ASYNC110 - counted by another task
+                    await asyncio.sleep(0.01)
+                new = put_turn(ledger, ENGLISH)
+                with ledger.transaction() as tx:
+                    turns.add_feedback(tx, schema.Feedback(turn_id=new, kind="thumbs", value=1.0))
+                while _count_judging(ledger) > len(waiting):  # noqa: ASYNC110 - set by another thread
+                    await asyncio.sleep(0.01)
+        finally:
+            stop.set()
+            await running
+    with ledger.reader() as tx:
+        assert turns.verdict_of(tx, new) is not None
+        retries = [event.subject for event in events.recent(tx, 10_000) if event.kind == "judge_retry"]
+    assert max(Counter(retries).values()) == 1 and max(told.asked.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/models", 401), ("/v1/chat/completions", 403), ("/v1/chat/completions", 404)]
+)
+async def test_a_server_that_refuses_the_key_or_the_model_is_left_out_until_the_next_start(
+    script: Scripted, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, status: int
+) -> None:
+    script.broken[path] = status
+    async with auto(script, tmp_path) as judge:
+        async with asyncio.timeout(60):
+            await judge.over.wait()
+        english = await judge.judge(judged_turn(ENGLISH))
+    assert english.judge == "rules" and f"can't be asked (engine answered {status}" in english.detail["exam"]
+    assert len([line for line in caplog.messages if "can't be asked" in line and "not used" in line]) == 1
+    assert ExamRecord(tmp_path).find_newest() is None
+    script.broken.clear()
+    script.votes = make_examinee()
+    async with auto(script, tmp_path) as again:
+        assert (await again.examine()).passed == GROUPS
+
+
+async def test_the_result_is_announced_once_the_exam_is_over(script: Scripted, tmp_path: Path) -> None:
+    script.votes = make_examinee()
+    folder = RunFolder(tmp_path)
+    async with auto(script, tmp_path) as judge:
+        assert "sits its exam" in judge.announcement
+        await announce_result(folder, judge)
+        assert judge.result is not None
+    assert describe_exam(folder) == f"judge auto: {judge.result.describe_dated()}"
 
 
 async def test_the_same_exam_is_not_sat_twice(script: Scripted, tmp_path: Path) -> None:
@@ -339,7 +430,8 @@ async def test_thumbs_that_contradict_the_votes_take_them_out_until_they_agree_a
             for _ in range(count):
                 turn = judged_turn(GERMAN, feedback=[FeedbackItem("thumbs", value, None)])
                 judgement = await judge.judge(turn)
-                assert judgement.score == value and judgement.detail["voted"] == {"judge": "llm:base", "score": 1}
+                voted = {"judge": "llm:base", "score": 1, "exam_key": judge.result.key if judge.result else ""}
+                assert judgement.score == value and judgement.detail["voted"] == voted
                 turn_id = put_turn(ledger, GERMAN)
                 with ledger.transaction() as tx:
                     tx.add(schema.Feedback(turn_id=turn_id, kind="thumbs", value=value))

@@ -12,7 +12,9 @@ import pytest
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.doctor.calibration import check_judge_exam
 from clawrl_trl.doctor.target import Target
+from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.judge.exam.record import ExamRecord
+from clawrl_trl.run import RunFolder
 
 SETTINGS = ("--port", "0", "--max_model_len", "4096")
 LONGEST_S = 240.0
@@ -44,9 +46,11 @@ async def test_the_bundled_model_sits_no_exam_and_the_run_says_so(tmp_path: Path
     for _ in range(2):
         with serving_run(run, log):
             wait_until(lambda: "Serving" in log.read_text())
+            settings = ServeSettings.load(run)
+            async with EngineClient.of_run(RunFolder(run), settings, LONGEST_S) as client:
+                finding = await check_judge_exam(Target(settings, client))
         assert line in log.read_text() and line in (run / "logs" / "judge.log").read_text()
+        assert finding.status == "ok" and "not used" in finding.detail
     assert ServeSettings.load(run).judge == "auto"
     (result,) = ExamRecord(run).read()
     assert result.failure and result.model == "the bundled model"
-    finding = await check_judge_exam(Target(ServeSettings.load(run)))
-    assert finding.status == "ok" and "not used" in finding.detail

@@ -17,7 +17,7 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 from judge_helpers import Scripted, put_turn
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from clawrl_trl.config.serving import ServeSettings
@@ -211,7 +211,8 @@ async def test_a_failure_leaves_the_turn_pending_and_is_tried_again(
     assert sample is not None and sample.teacher_logprobs is not None
     with ledger.reader() as tx:
         reasons = [event.data["error"] for event in events.of(tx, turn_id) if event.kind == "judge_retry"]
-    assert reasons[:2] == ["away", "ValueError in the judge"] and len(reasons) >= 4
+    # That it then waited for the engine is no attempt, and told only of a turn of which nothing else was.
+    assert reasons == ["away", "ValueError in the judge"]
 
 
 async def test_a_turn_the_judge_keeps_failing_on_is_abstained_with_the_reason(
@@ -225,6 +226,57 @@ async def test_a_turn_the_judge_keeps_failing_on_is_abstained_with_the_reason(
     _, verdict, sample = rows(ledger, bad)
     assert verdict is not None and verdict.score is None and sample is None
     assert verdict.detail["reason"] == "KeyError in the judge"
+
+
+class Shape:
+    """No JSON."""
+
+
+@pytest.mark.parametrize(
+    "judgement",
+    [
+        Judgement("told", np.float32(1.0)),  # type: ignore[arg-type]
+        Judgement("told", 1.0, detail={"by": Shape()}),
+        Judgement("told", 1.0, votes=(Shape(),)),  # type: ignore[arg-type]
+        Judgement("told", "good"),  # type: ignore[arg-type]
+    ],
+    ids=["score", "detail", "votes", "text"],
+)
+async def test_a_judgement_that_cant_be_stored_is_abstained_with_the_reason(
+    ledger: Ledger, judgement: Judgement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(judge_loop, "FIRST_DELAY_S", 0.001)
+    bad, good = put_turn(ledger, "bad"), put_turn(ledger, "good")
+    judge = Told(lambda turn: judgement if turn.said_by("owner") == ["bad"] else minus(turn))
+    await judge_until(ledger, judge, judged(ledger, 2))
+    assert rows(ledger, good)[1].score == -1  # type: ignore[union-attr]
+    turn, verdict, sample = rows(ledger, bad)
+    assert verdict is not None and verdict.score is None and sample is None
+    assert verdict.detail["reason"].endswith("Error in the verdict") and turn.judge_attempts == judge_loop.FAULTS
+    assert any(record.exc_info for record in caplog.records if "can't be stored" in record.message)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("UPDATE pieces SET content = '!' WHERE id IN (SELECT id FROM pieces ORDER BY id LIMIT 1)", "damaged"),
+        ("UPDATE turns SET response = X'21' WHERE id = :id", "error in the stored turn"),
+    ],
+    ids=["piece", "reply"],
+)
+async def test_a_damaged_turn_keeps_no_other_from_its_verdict(
+    ledger: Ledger, damage: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = put_turn(ledger)
+    with ledger.transaction() as tx:
+        tx.execute(text(damage), {"id": bad})
+    good = put_turn(ledger, request="What is 6 plus 8?")
+    await judge_until(ledger, Told(minus), judged(ledger, 2))
+    assert rows(ledger, good)[1].score == -1  # type: ignore[union-attr]
+    with ledger.reader() as tx:
+        verdict = turns.verdict_of(tx, bad)
+    assert verdict is not None and verdict.score is None and reason in verdict.detail["reason"]
+    assert any(record.exc_info for record in caplog.records if "can't be read" in record.message)
 
 
 async def test_feedback_that_arrives_while_judging_is_not_lost(ledger: Ledger) -> None:

@@ -67,12 +67,23 @@ async def test_a_session_teaches_no_more_approvals_a_day_than_the_cap(ledger: Le
     await judge_all(ledger, Approving(), praise_cap=3)
     assert sorted(map(str, scores(ledger, first))) == ["1.0"] * 3 + ["None"] * 5
     with ledger.transaction() as tx:
-        tx.execute(update(schema.Verdict).values(created_at=time.time() - DAY_S - 1))
+        tx.execute(update(schema.Turn).values(next_state_at=time.time() - DAY_S - 1))
     next_day = put_turn(ledger, "a fine day's work")
     await judge_all(ledger, Approving(), praise_cap=3)
     with ledger.reader() as tx:
         verdict = turns.verdict_of(tx, next_day)
     assert verdict is not None and verdict.score == 1
+
+
+async def test_the_day_is_that_on_which_it_was_said_and_not_judged(ledger: Ledger) -> None:
+    backlog = [put_turn(ledger, text) for text in DIFFERENT]
+    with ledger.transaction() as tx:
+        for age, turn_id in enumerate(backlog[:6]):
+            said_at = time.time() - (1 + age // 2) * 2 * DAY_S
+            tx.execute(update(schema.Turn).where(schema.Turn.id == turn_id).values(next_state_at=said_at))
+        tx.execute(update(schema.Turn).values(state="judging"))
+    await judge_all(ledger, Approving(), praise_cap=2)
+    assert scores(ledger, backlog) == [1.0] * 8
 
 
 async def test_the_same_praise_counts_once_and_the_reason_is_kept(ledger: Ledger) -> None:
@@ -116,6 +127,7 @@ async def test_no_cap_is_a_cap_of_zero(ledger: Ledger) -> None:
         ("Now: Tom has 5 apples and buys 7 more. How many?", "Now: Tom has 6 apples and buys 9 more. How many?"),
         ("thanks for the table", "thanks, and the boat leaves when?"),
         ("👍", "🎉"),
+        pytest.param("now this: " * 300 + "task one", "now this: " * 300 + "task two", id="long tasks"),
         ("works on linux", "works on windows and the mac too"),
     ],
 )

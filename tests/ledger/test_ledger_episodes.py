@@ -42,7 +42,7 @@ def test_turns_of_an_episode_wait_for_the_outcome(ledger: Ledger) -> None:
         assert [one.state for one in waiting] == ["awaiting_next_state"] * 2
         assert chat[0].state == "judging"
         assert waiting[0].next_state is not None
-        assert [one.id for one in turns.claim_judging(tx, 9, 5.0, 60.0)] == [chat[0].id]
+        assert turns.claim_judging(tx, 9, 5.0, 60.0) == [chat[0].id]
 
 
 def test_a_group_is_measured_as_a_whole(ledger: Ledger) -> None:
@@ -297,7 +297,7 @@ def test_a_turn_with_a_hint_waits_for_its_teacher(ledger: Ledger) -> None:
         verdict = turns.verdict_of(tx, made["b"].id)
         assert verdict is not None and verdict.score == -1.0 and episodes.awaits_teacher(verdict)
         assert not episodes.awaits_teacher(turns.verdict_of(tx, made["a"].id))
-        assert [one.id for one in turns.claim_judging(tx, 9, 5.0, 60.0)] == [made["b"].id]
+        assert turns.claim_judging(tx, 9, 5.0, 60.0) == [made["b"].id]
         again = episodes.settle(tx, "g", [EpisodeOutcome("b", -1.0, hints={made["b"].id: ["other"]})])
         assert (again.hinted, again.samples) == (0, 0), "settled once"
 

@@ -112,8 +112,9 @@ class Machine(RuleBasedStateMachine):
 
     def claim(self, limit: int) -> None:
         with self.ledger.transaction() as tx:
-            claimed = [row.id for row in turns.claim_judging(tx, limit, self.clock, 1e9)]
+            claimed = turns.claim_judging(tx, limit, self.clock, 1e9)
         due = [one for one, state in self.turns.items() if state == "judging" and one not in self.claimed - self.void]
+        due.sort(key=lambda one: one not in self.void)
         assert claimed == due[:limit]
         self.claimed |= set(claimed)
         self.void -= set(claimed)

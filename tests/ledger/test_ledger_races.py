@@ -192,8 +192,8 @@ def test_no_statement_locks_a_row_and_puts_its_conversation_together(ledger: Led
         answer(tx, row.id)
     event.listen(ledger.writer_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     with ledger.transaction() as tx:
-        claimed = turns.claim_judging(tx, 4, 9.0, 60.0)
-        assert [one.id for one in claimed] == [row.id] and claimed[0].messages == LONG["messages"]
+        (claimed,) = turns.read_locked(tx, turns.claim_judging(tx, 4, 9.0, 60.0))
+        assert claimed.id == row.id and claimed.messages == LONG["messages"]
     assert not [one for one in statements if "FOR UPDATE" in one and "FROM pieces" in one]
 
 

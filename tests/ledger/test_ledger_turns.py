@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ledger_rows import follow, judge, judged, session, turn
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from clawrl_trl.ledger import Ledger, batches, events, samples, schema, store, turns
 from clawrl_trl.ledger.errors import AmbiguousName
@@ -124,12 +124,12 @@ def test_claims_are_exclusive_until_their_lease_ends(ledger: Ledger) -> None:
         for one in made:
             follow(tx, one)
     with ledger.transaction() as tx:
-        assert [one.id for one in turns.claim_judging(tx, 2, now=100.0, lease_s=30.0)] == made[:2]
-        assert [one.id for one in turns.claim_judging(tx, 2, now=100.0, lease_s=30.0)] == made[2:]
+        assert turns.claim_judging(tx, 2, now=100.0, lease_s=30.0) == made[:2]
+        assert turns.claim_judging(tx, 2, now=100.0, lease_s=30.0) == made[2:]
         assert turns.claim_judging(tx, 2, now=129.0, lease_s=30.0) == []
     with ledger.transaction() as tx:
-        back = turns.claim_judging(tx, 9, now=130.0, lease_s=30.0)
-        assert [(one.id, one.judge_attempts) for one in back] == [(one, 2) for one in made]
+        assert turns.claim_judging(tx, 9, now=130.0, lease_s=30.0) == made
+        assert [one.judge_attempts for one in turns.read_locked(tx, made)] == [2, 2, 2]
 
 
 def test_a_claim_that_is_renewed_lasts_and_one_that_is_lost_stays_so(ledger: Ledger) -> None:
@@ -138,7 +138,7 @@ def test_a_claim_that_is_renewed_lasts_and_one_that_is_lost_stays_so(ledger: Led
         held, taken, void, released, done = made = [turns.add(tx, turn(home.id)) for _ in range(5)]
         for one in made:
             follow(tx, one.id)
-        attempts = {one.id: 1 for one in turns.claim_judging(tx, 9, now=100.0, lease_s=30.0)}
+        attempts = dict.fromkeys(turns.claim_judging(tx, 9, now=100.0, lease_s=30.0), 1)
         taken.judge_attempts = 2
         turns.add_feedback(tx, thumbs(void.id))
         released.judge_after = 0.0
@@ -148,8 +148,50 @@ def test_a_claim_that_is_renewed_lasts_and_one_that_is_lost_stays_so(ledger: Led
     with ledger.transaction() as tx:
         assert turns.get(tx, done.id).state == "judged"  # type: ignore[union-attr]
         due = turns.claim_judging(tx, 9, now=140.0, lease_s=30.0)
-        assert [one.id for one in due] == [taken.id, void.id, released.id]
-        assert [one.id for one in turns.claim_judging(tx, 9, now=150.0, lease_s=30.0)] == [held.id]
+        assert due == [void.id, released.id, taken.id]
+        assert turns.claim_judging(tx, 9, now=150.0, lease_s=30.0) == [held.id]
+
+
+def test_a_turn_that_was_never_put_off_is_claimed_before_those_that_wait(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        home = session(tx)
+        waiting = [turns.add(tx, turn(home.id)).id for _ in range(9)]
+        for one in waiting:
+            follow(tx, one)
+        turns.claim_judging(tx, 9, now=100.0, lease_s=30.0)
+        for count, one in enumerate(reversed(waiting)):
+            turns.retry_later(tx, one, 5.0 + count, "an exam is under way", is_attempt=False, now=100.0)
+        new = turns.add(tx, turn(home.id)).id
+        follow(tx, new)
+        assert turns.claim_judging(tx, 2, now=200.0, lease_s=30.0) == [new, waiting[-1]]
+
+
+def test_waits_that_were_no_attempt_are_told_once(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        one = turns.add(tx, turn(session(tx).id))
+        follow(tx, one.id)
+        for now in (100.0, 200.0, 300.0):
+            turns.claim_judging(tx, 1, now=now, lease_s=30.0)
+            turns.retry_later(tx, one.id, 60.0, "an exam is under way", is_attempt=False, now=now)
+        assert [event.kind for event in events.of(tx, one.id)] == ["judge_retry"]
+        for now in (400.0, 500.0):
+            turns.claim_judging(tx, 1, now=now, lease_s=30.0)
+            turns.retry_later(tx, one.id, 60.0, "late", now=now)
+        assert len(events.of(tx, one.id)) == 3
+
+
+def test_an_abstention_can_be_recorded_on_a_turn_that_cant_be_read(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        broken, other = (turns.add(tx, turn(session(tx).id)).id for _ in range(2))
+        for one in (broken, other):
+            follow(tx, one)
+        tx.execute(text("UPDATE turns SET response = '!' WHERE id = :id"), {"id": broken})
+    with ledger.transaction() as tx:
+        assert turns.claim_judging(tx, 9, now=100.0, lease_s=30.0) == [broken, other]
+        turns.record_unread(tx, Verdict(turn_id=broken, judge="none"))
+    with ledger.transaction() as tx:
+        assert turns.verdict_of(tx, broken) is not None
+        assert turns.claim_judging(tx, 9, now=1e9, lease_s=30.0) == [other]
 
 
 def test_a_failed_attempt_comes_back_later(ledger: Ledger) -> None:
@@ -159,7 +201,7 @@ def test_a_failed_attempt_comes_back_later(ledger: Ledger) -> None:
         turns.claim_judging(tx, 1, now=100.0, lease_s=30.0)
         turns.retry_later(tx, one.id, 60.0, "engine is away", now=110.0)
         assert turns.claim_judging(tx, 1, now=169.0, lease_s=30.0) == []
-        assert turns.claim_judging(tx, 1, now=170.0, lease_s=30.0) == [one]
+        assert turns.claim_judging(tx, 1, now=170.0, lease_s=30.0) == [one.id]
         [event] = events.of(tx, one.id)
         assert event.data == {"attempt": 1, "delay_s": 60.0, "error": "engine is away"}
         turns.retry_later(tx, "turn_unknown", 1.0, "gone")
@@ -170,7 +212,7 @@ def test_a_wait_that_was_no_attempt_is_not_counted(ledger: Ledger) -> None:
         one = turns.add(tx, turn(session(tx).id))
         follow(tx, one.id)
         for now in (100.0, 200.0, 300.0):
-            assert turns.claim_judging(tx, 1, now=now, lease_s=30.0) == [one] and one.judge_attempts == 1
+            assert turns.claim_judging(tx, 1, now=now, lease_s=30.0) == [one.id] and one.judge_attempts == 1
             turns.retry_later(tx, one.id, 60.0, "an exam is under way", is_attempt=False, now=now)
             assert one.judge_attempts == 0
         assert turns.claim_judging(tx, 1, now=359.0, lease_s=30.0) == []
@@ -242,7 +284,7 @@ def test_feedback_during_judging_voids_the_verdict_under_way(ledger: Ledger) -> 
         turns.add_feedback(tx, thumbs(one.id, -1.0))
         assert not judge(tx, one.id, score=1.0)
         turns.retry_later(tx, one.id, 60.0, "late", now=100.0)
-        assert turns.claim_judging(tx, 1, now=100.0, lease_s=30.0) == [one]
+        assert turns.claim_judging(tx, 1, now=100.0, lease_s=30.0) == [one.id]
         assert [row.value for row in turns.feedback_of(tx, one.id)] == [-1.0]
         assert judge(tx, one.id, score=-1.0)
 

@@ -3,25 +3,27 @@
 Explicit feedback, thumbs and tool results go to the rules judge. Words go to the base model's votes if it passed its
 exam in every group that the turn belongs to, and the owner's thumbs agree with it, else to the embedded judge, which
 abstains outside its language. The exam is sat in the background; until it is over turns with words wait, and nothing
-else does. A server that can't be reached puts the exam off and never fails it; one that is too slow for it is left out
-until the next start. The bundled model, which fails, sits none.
+else does. A server that can't be reached puts the exam off and never fails it; one that is too slow for it, or refuses
+the key or the model, is left out until the next start. The bundled model, which fails, sits none.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from clawrl_trl.engines.client import EngineClient, EngineError
-from clawrl_trl.judge.exam.exam import sit_exam
+from clawrl_trl.judge.exam.exam import find_refusal, sit_exam
 from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.exam.questions import find_key, load_questions
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
-from clawrl_trl.judge.exam.thumbs import NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
+from clawrl_trl.judge.exam.thumbs import EXAM_KEY, NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.ledger import Ledger
@@ -29,8 +31,8 @@ from clawrl_trl.tiny import MODEL_PATH
 
 logger = logging.getLogger(__name__)
 
-WAIT_S = 5.0
-"""Seconds after which a turn that waits for the exam is looked at again."""
+WAIT_S, LONGEST_WAIT_S = 5.0, 300.0
+"""Seconds after which a turn that waits for the exam is looked at again, doubled with each look."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 300.0
 """Delay before the exam is tried again, doubled with each attempt."""
 MOST_SLOW_SITTINGS = 3
@@ -51,7 +53,8 @@ class AutoJudge:
 
     Attributes:
         result: The exam's result, `None` until it is over.
-        announcement: The line that is shown at the start.
+        over: Set once there is a result.
+        announcement: The line that is shown at the start, and again when the exam is over.
     """
 
     def __init__(
@@ -71,7 +74,10 @@ class AutoJudge:
         self._workers = workers
         self._exam: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._model = ""
+        self._model = "the judge's model"
+        # How often each turn was told to wait. What has come to a turn since is part of its key.
+        self._waits: Counter[tuple[str, int, int]] = Counter()
+        self.over = asyncio.Event()
         self.result: ExamResult | None = None
         self.announcement = ""
 
@@ -81,24 +87,34 @@ class AutoJudge:
         Raises:
             JudgeUnavailable: While the exam is under way, for a turn with words alone; if a vote can't be had.
         """
+        key = (turn.turn_id, len(turn.feedback), len(turn.next_state))
+        if self.result is None and key in self._waits:
+            self._wait(key)
         by_rules = await self._rules.judge(turn)
         if by_rules.detail.get("by") != "words":
             return await self._compare(turn, by_rules) if has_thumbs(turn) else by_rules
         result = self.result
         if result is None:
-            self.start()
-            raise JudgeUnavailable("the base model's exam is not over", delay=WAIT_S, is_attempt=False)
+            self._wait(key)
         if result.failure:
             return replace(by_rules, detail={**by_rules.detail, "exam": result.explain(())})
         groups = await asyncio.to_thread(find_groups, turn)
         if not result.admits(groups):
             return replace(by_rules, detail={**by_rules.detail, "exam": result.explain(groups)})
-        agreement = await self._read_agreement()
+        agreement = await self._read_agreement(result.key)
         if not agreement.is_sufficient:
             reason = f"{result.model} is not used: {agreement.describe()}"
             return replace(by_rules, detail={**by_rules.detail, "exam": reason})
         judgement = await self._voter.judge(turn)
-        return replace(judgement, detail={**judgement.detail, "exam": result.explain(groups)})
+        more = {"exam": result.explain(groups), EXAM_KEY: result.key}
+        return replace(judgement, detail={**judgement.detail, **more})
+
+    def _wait(self, key: tuple[str, int, int]) -> NoReturn:
+        """Put off a turn with words; it was classified before, and isn't again until the exam is over."""
+        self.start()
+        delay = min(LONGEST_WAIT_S, WAIT_S * 2.0 ** min(self._waits[key], 16))
+        self._waits[key] += 1
+        raise JudgeUnavailable("the base model's exam is not over", delay=delay, is_attempt=False)
 
     async def _compare(self, turn: JudgedTurn, by_thumbs: Judgement) -> Judgement:
         """The thumbs' judgement, with what the votes would have been in its detail where they would have counted."""
@@ -111,13 +127,13 @@ class AutoJudge:
         except JudgeUnavailable as failure:
             logger.info("%s: thumbs not compared with votes: %s", turn.turn_id, failure.reason)
             return by_thumbs
-        voted = {"judge": votes.judge, "score": votes.score}
+        voted = {"judge": votes.judge, "score": votes.score, EXAM_KEY: self.result.key}
         return replace(by_thumbs, detail={**by_thumbs.detail, VOTED: voted})
 
-    async def _read_agreement(self) -> Agreement:
+    async def _read_agreement(self, key: str) -> Agreement:
         if self._ledger is None:
             return NO_COMPARISON
-        agreement = await asyncio.to_thread(self._query_agreement, self._ledger, await self._voter.find_name())
+        agreement = await asyncio.to_thread(self._query_agreement, self._ledger, key)
         if agreement.is_sufficient != self._agrees:
             self._agrees = agreement.is_sufficient
             state = "used again" if self._agrees else "not used, the embedded judge alone decides"
@@ -125,9 +141,9 @@ class AutoJudge:
         return agreement
 
     @staticmethod
-    def _query_agreement(ledger: Ledger, judge: str) -> Agreement:
+    def _query_agreement(ledger: Ledger, key: str) -> Agreement:
         with ledger.reader() as tx:
-            return read_agreement(tx, judge)
+            return read_agreement(tx, key)
 
     def start(self) -> None:
         """Start the exam in the background, unless it is under way or over; a fault that ended it is raised."""
@@ -151,11 +167,27 @@ class AutoJudge:
             key, model = await self._identify()
         except JudgeUnavailable as failure:
             return f"judge auto: the exam waits for the server ({failure.reason})"
-        self.result = await asyncio.to_thread(self._find_result, key, model)
-        if self.result is None:
+        result = await asyncio.to_thread(self._find_result, key, model)
+        if result is None:
             count = len(await asyncio.to_thread(load_questions))
             return f"judge auto: {model} sits its exam of {count} questions; words wait until it is over"
-        return f"judge auto: {self.result.describe_dated()}"
+        self._take(result)
+        return self.announcement
+
+    async def find_stored(self) -> ExamResult | None:
+        """The stored result of the exam of this model and prompt, which is not sat here; `None` if there is none.
+
+        Raises:
+            JudgeUnavailable: If the server can't be reached.
+        """
+        key, _ = await self._identify()
+        return await asyncio.to_thread(self._record.find, key)
+
+    def _take(self, result: ExamResult) -> None:
+        self.result = result
+        self.announcement = f"judge auto: {result.describe_dated()}"
+        self._waits.clear()
+        self.over.set()
 
     async def examine(self) -> ExamResult:
         """The stored result of the exam, or that of sitting it now.
@@ -166,7 +198,9 @@ class AutoJudge:
         async with self._one_at_a_time:
             if self.result is None:
                 key, model = await self._identify()
-                self.result = await asyncio.to_thread(self._find_result, key, model) or await self._sit(key, model)
+                stored = await asyncio.to_thread(self._find_result, key, model)
+                self._take(stored or await self._sit(key, model))
+            assert self.result is not None
             return self.result
 
     def _find_result(self, key: str, model: str) -> ExamResult | None:
@@ -196,14 +230,17 @@ class AutoJudge:
                     return
             except JudgeUnavailable as failure:
                 reason = failure.reason
+                if (refusal := find_refusal(failure)) is not None:
+                    self._leave_out(f"can't be asked ({refusal})")
+                    return
             logger.warning("judge auto: the exam is tried again in %.0f s: %s", delay, reason)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, LONGEST_DELAY_S)
 
     def _leave_out(self, reason: str) -> None:
         """Go on without the model until the next start: nothing is stored."""
-        self.result = ExamResult.without_exam("", self._model, reason)
-        logger.warning("judge auto: %s", self.result.describe())
+        self._take(ExamResult.without_exam("", self._model, reason))
+        logger.warning("%s", self.announcement)
 
     async def _identify(self) -> tuple[str, str]:
         """The key of the exam, and the name of the model for people."""

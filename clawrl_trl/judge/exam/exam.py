@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from clawrl_trl.engines.client import EngineError
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, judge_cases
 from clawrl_trl.judge.exam.groups import GROUPS
 from clawrl_trl.judge.exam.questions import Question, load_questions
@@ -13,6 +14,16 @@ LOT = 12
 """Questions after which it is looked whether the exam can still be passed."""
 MOST_TIMEOUTS = 3
 """Time-outs that end a sitting: a server that is too slow is not asked all questions to see it."""
+
+
+REFUSALS = frozenset({401, 403, 404})
+"""Statuses of a server that refuses the key or the model, and will again."""
+
+
+def find_refusal(failure: JudgeUnavailable) -> str | None:
+    """What a server said that refuses the key or the model; `None` of any other failure."""
+    error = failure.__cause__
+    return str(error)[:200] if isinstance(error, EngineError) and error.status in REFUSALS else None
 
 
 class Examinee:
@@ -28,9 +39,12 @@ class Examinee:
         self.votes = 0
         self.invalid = 0
         self.timeouts = 0
+        self.refusal: JudgeUnavailable | None = None
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn. A question that the server refuses for good counts as answered with no vote."""
+        if self.refusal is not None:
+            raise self.refusal
         if self.is_too_slow:
             raise JudgeTimedOut(f"{self.timeouts} of its votes timed out")
         try:
@@ -39,6 +53,7 @@ class Examinee:
             self.timeouts += 1
             raise
         except JudgeUnavailable as failure:
+            self.refusal = failure if find_refusal(failure) else self.refusal
             if failure.patience is None:
                 raise
             judgement = Judgement("exam", None, votes=({"score": None, "raw": failure.reason},) * self._votes_each)
@@ -72,6 +87,8 @@ async def sit_exam(judge: Judge, key: str, model: str, *, votes: int, workers: i
     for start in range(0, len(questions), LOT):
         lot = [question.case for question in questions[start : start + LOT]]
         outcomes += await judge_cases(examinee, lot, workers)
+        if examinee.refusal is not None:
+            raise examinee.refusal
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
             raise JudgeTimedOut(failure) if examinee.is_too_slow else JudgeUnavailable(failure)
         if is_lost(questions, outcomes, examinee.invalid, votes):
