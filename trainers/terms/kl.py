@@ -32,8 +32,6 @@ from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks,
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
-PURPOSE = "kl_estimator 'exact'"
-
 
 class BasePull:
     """A trainer's divergence from its base, out of passes that its loss and its reference make anyway.
@@ -43,7 +41,7 @@ class BasePull:
             coefficients `beta` and `support_coef`, and the slack.
 
     Raises:
-        ValueError: If there is no base, or logits are more than hidden states times the head.
+        ValueError: If there is no base.
     """
 
     def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
@@ -56,8 +54,8 @@ class BasePull:
             None if model is None else unwrap_adapter(trainer.accelerator.unwrap_model(model))
             for model in (trainer.model, trainer.ref_model)
         )
-        self._policy = ForwardPasses(policy, PURPOSE)
-        self._base = self._policy if reference is None else ForwardPasses(reference, PURPOSE)
+        self._policy = ForwardPasses(policy)
+        self._base = self._policy if reference is None else ForwardPasses(reference)
         self._head: LMHead | None = None  # the base's, if it has one of its own
 
     def read_base(self, inputs: Inputs) -> torch.Tensor:

@@ -58,13 +58,10 @@ class CandidateLogProbs:
 
     Args:
         model: The causal language model itself, without PEFT or distributed wrappers.
-
-    Raises:
-        ValueError: If its logits are more than hidden states times the head.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._passes = ForwardPasses(model, "opd_top_k")
+        self._passes = ForwardPasses(model)
         self.logps: torch.Tensor | None = None
         """[B, T, K] log-probabilities at temperature 1 out of the last pass, 0 in empty slots, with gradient."""
 
