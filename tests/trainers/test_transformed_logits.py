@@ -19,6 +19,7 @@ from transformers import (
     HyperCLOVAXForCausalLM,
     PreTrainedModel,
 )
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead
 from clawrl_trl.trainers.terms.topk import CandidateLogProbs
@@ -46,9 +47,10 @@ def make_model(family: str) -> PreTrainedModel:
 def test_logits_are_those_of_the_model(family: str) -> None:
     model, seen = make_model(family), list[torch.Tensor]()
 
-    def look(hidden: torch.Tensor, head: LMHead) -> None:
-        seen.append(head.logits(hidden[0]))
-        plain = LMHead(head.weight, head.bias).logits(hidden[0])
+    def look(output: BaseModelOutput, head: LMHead) -> None:
+        hidden = output.last_hidden_state[0]
+        seen.append(head.logits(hidden))
+        plain = LMHead(head.weight, head.bias).logits(hidden)
         assert (plain - seen[0]).abs().max() > 0.1, "this family does transform them"
 
     with torch.no_grad(), ForwardPasses(model).watch(look):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import is_peft_model
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.terms.lm_head import (
@@ -51,8 +52,8 @@ class GateBase:
         """Add `gate_hidden_states` to a micro-batch's inputs if the block makes a pass of the base."""
         mask = select_gate_tokens(inputs, self._tokens)
 
-        def look(hidden: torch.Tensor, head: LMHead) -> None:
-            inputs["gate_hidden_states"] = select_hidden(hidden, mask).detach()
+        def look(output: BaseModelOutput, head: LMHead) -> None:
+            inputs["gate_hidden_states"] = select_hidden(output, mask).detach()
 
         with self._passes.watch(look):
             yield
@@ -126,10 +127,10 @@ def _compare_hidden(trainer: "AsyncGRPOTrainer", inputs: Inputs, mask: torch.Ten
     kept: list[tuple[torch.Tensor, LMHead | None]] = []
     divergences: list[torch.Tensor] = []
 
-    def keep(hidden: torch.Tensor, head: LMHead) -> None:
-        kept.append((select_hidden(hidden, mask), None if base is policy else head))
+    def keep(output: BaseModelOutput, head: LMHead) -> None:
+        kept.append((select_hidden(output, mask), None if base is policy else head))
 
-    def compare(hidden: torch.Tensor, head: LMHead) -> None:
+    def compare(output: BaseModelOutput, head: LMHead) -> None:
         states, own_head = kept[-1]
         # Inside the pass weights that are divided among the processes are whole, the base's no longer.
         base_head = own_head or head
@@ -137,7 +138,7 @@ def _compare_hidden(trainer: "AsyncGRPOTrainer", inputs: Inputs, mask: torch.Ten
         def diverge(policy_states: torch.Tensor, base_states: torch.Tensor) -> torch.Tensor:
             return _sum_gaps(head.logits(policy_states), base_head.logits(base_states))
 
-        divergences.append(map_chunks(diverge, select_hidden(hidden, mask), states))
+        divergences.append(map_chunks(diverge, select_hidden(output, mask), states))
 
     if "gate_hidden_states" in inputs:
         kept.append((inputs["gate_hidden_states"], None))

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.compat import maybe_gather_lm_head_ctx
+from clawrl_trl.trainers.packing.packed_rows import PackedOutput
 
 CHUNK = 256
 """Positions whose logits over the whole vocabulary exist at one time."""
@@ -63,8 +64,8 @@ class LMHead:
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
 
-Look = Callable[[torch.Tensor, LMHead], None]
-"""Called with a pass's last hidden states, [B, L, H] at temperature 1, and the head that follows them."""
+Look = Callable[[BaseModelOutput, LMHead], None]
+"""Called with the output before the head, at temperature 1, and the head; `select_hidden` takes states out of it."""
 
 
 class ForwardPasses:
@@ -99,7 +100,7 @@ class ForwardPasses:
             # Collected once for all chunks: the processes have different numbers of them.
             with maybe_gather_lm_head_ctx(head.weight, head.bias):
                 whole = LMHead(_gather(head.weight), bias, scale=self._scale, cap=self._cap)
-                self._look(output.last_hidden_state, whole)
+                self._look(output, whole)
 
 
 def _gather(weight: torch.Tensor) -> torch.Tensor:
@@ -107,14 +108,16 @@ def _gather(weight: torch.Tensor) -> torch.Tensor:
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-def select_hidden(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def select_hidden(output: BaseModelOutput, mask: torch.Tensor) -> torch.Tensor:
     """[N, H] hidden states before the selected ones of the last T tokens.
 
     Args:
-        hidden: [B, L, H].
-        mask: [B, T] bools, true on the selected tokens.
+        output: Of the model without its head.
+        mask: [B, T] bools, true on the selected tokens; where samples share tokens, on trained ones alone.
     """
-    return hidden[:, -mask.size(1) - 1 : -1][mask]
+    if isinstance(output, PackedOutput):
+        return output.last_hidden_state[0][mask[output.trained]]
+    return output.last_hidden_state[:, -mask.size(1) - 1 : -1][mask]
 
 
 def map_chunks(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
