@@ -19,11 +19,11 @@ from clawrl_trl.trainers.packing.trie import build_trie
 
 
 @dataclass
-class PackedOutput(BaseModelOutput):
+class PackedOutput(BaseModelOutput):  # type: ignore[misc]
     """A base model's output, [1, N, H] hidden states before the trained tokens alone, row by row."""
 
-    trained: torch.Tensor | None = None
-    """[B, T] bools: the N trained tokens."""
+    trained: torch.Tensor = None  # type: ignore[assignment]
+    """[B, T] bools: the N trained tokens. Always given; a model's output must have defaults."""
 
 
 class PackedRows:

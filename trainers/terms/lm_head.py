@@ -115,9 +115,10 @@ def select_hidden(output: BaseModelOutput, mask: torch.Tensor) -> torch.Tensor:
         output: Of the model without its head.
         mask: [B, T] bools, true on the selected tokens; where samples share tokens, on trained ones alone.
     """
+    hidden: torch.Tensor = output.last_hidden_state
     if isinstance(output, PackedOutput):
-        return output.last_hidden_state[0][mask[output.trained]]
-    return output.last_hidden_state[:, -mask.size(1) - 1 : -1][mask]
+        return hidden[0][mask[output.trained]]
+    return hidden[:, -mask.size(1) - 1 : -1][mask]
 
 
 def map_chunks(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
