@@ -21,7 +21,7 @@ from typing import Any
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.custom import load_callable
-from clawrl_trl.engines.devices import set_allocator
+from clawrl_trl.engines.devices import place_weights, set_allocator
 from clawrl_trl.engines.hub_access import require_model
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment
@@ -128,6 +128,7 @@ def make_trainer(
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
+        **({} if config.use_cpu else place_weights()),
         **(config.model_init_kwargs or {}),
     }
     publisher = Publisher(

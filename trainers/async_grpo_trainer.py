@@ -43,7 +43,7 @@ from clawrl_trl.trainers.input_builder import InputBuilder
 from clawrl_trl.trainers.inputs import Inputs
 from clawrl_trl.trainers.loader import StepEnds, make_train_dataloader
 from clawrl_trl.trainers.micro_batch import Division, MicroBatch
-from clawrl_trl.trainers.parallel.backend import prepare_backend
+from clawrl_trl.trainers.parallel.backend import prepare_backend, wrap_layers
 from clawrl_trl.trainers.parallel.first_pass import make_first_pass
 from clawrl_trl.trainers.passes.grouping import ALIKE, PADDED, SHARED, Layout
 from clawrl_trl.trainers.passes.runner import PassRunner
@@ -183,7 +183,7 @@ class AsyncGRPOTrainer(CreditingGRPOTrainer):
         )
         widen_adapter(self.model)
         keep_input_dtype(self.model)
-        prepare_backend(self)
+        wrap_layers(self)
         self._passed = not self.is_fsdp_enabled  # a first pass has been made, where it matters
         self.division = Division(
             step_size=args.step_batch_size,
@@ -208,6 +208,11 @@ class AsyncGRPOTrainer(CreditingGRPOTrainer):
         self.step_rate = StepRate()
         self.add_callback(self.step_rate)
         self.add_callback(StepEnds(self._end_step))
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make the accelerator, and prepare its backend before TRL divides a reference model."""
+        super().create_accelerator_and_postprocess()
+        prepare_backend(self)
 
     def _choose_layout(self) -> Layout:
         if self.packs:

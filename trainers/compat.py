@@ -43,6 +43,7 @@ USED = {
         *("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler"),
     ),
     "transformers.PretrainedConfig": ("_attn_implementation",),
+    "transformers.PreTrainedModel": ("_no_split_modules",),
     "trl.trainer.utils": ("identity", "maybe_gather_lm_head_ctx", "pad", "selective_log_softmax", "use_adapter"),
     "peft.tuners.tuners_utils": ("BaseTunerLayer",),
 }
@@ -152,6 +153,12 @@ def collect_metrics(trainer: GRPOTrainer) -> Iterator[dict[str, list[float]]]:
 def get_attention_name(model: PreTrainedModel) -> str:
     """The name of the attention implementation that a model uses."""
     return str(model.config._attn_implementation)
+
+
+def name_layers(model: torch.nn.Module) -> list[str]:
+    """Names of the classes of a model's layers, those that it has of all that its family names."""
+    present = {type(module).__name__ for module in model.modules()}
+    return sorted(present & set(model._no_split_modules or ()))  # type: ignore[arg-type]
 
 
 def save_weights(trainer: Trainer, folder: Path) -> None:

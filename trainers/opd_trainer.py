@@ -11,7 +11,7 @@ from clawrl_trl.credit import CreditedSample, TrainingSample, accepted_prefix, o
 from clawrl_trl.credit.sample import FloatArray
 from clawrl_trl.trainers.async_grpo_config import AsyncGRPOConfig
 from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
-from clawrl_trl.trainers.inputs import Inputs
+from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.opd_config import OPDConfig
 from clawrl_trl.trainers.terms.averaging import average
 from clawrl_trl.trainers.terms.lm_head import unwrap_adapter
@@ -103,8 +103,9 @@ class OPDTrainer(AsyncGRPOTrainer):
             return super().default_loss(model, inputs)
         sums = torch.zeros(3, device=self.accelerator.device)
         if "topk_ids" in inputs:
-            # Tokens without weight are left out of the products with the head, which cost most.
-            ids = inputs["topk_ids"].masked_fill(inputs["topk_weight"][..., None] == 0, -1)
+            # Tokens that count nothing are left out of the products with the head, which cost most.
+            counts = (inputs["topk_weight"] != 0) & make_trained_mask(inputs)
+            ids = inputs["topk_ids"].masked_fill(~counts[..., None], -1)
             with self._candidates.read(ids) as scored:
                 loss = super().default_loss(model, inputs)
                 assert scored.logps is not None

@@ -83,6 +83,17 @@ def narrow_trainer(settings: ServingArguments, environment: MutableMapping[str, 
     environment[VISIBLE] = share
 
 
+def place_weights(environment: Mapping[str, str] = os.environ) -> dict[str, dict[str, int]]:
+    """Return the option with which a process that trains alone on one GPU loads its whole model there, else none.
+
+    Without it accelerate puts layers for which the GPU is too small on the CPU, without a word, and training crawls.
+    """
+    from torch import cuda
+
+    alone = int(environment.get("WORLD_SIZE") or 1) == 1 and cuda.is_available() and cuda.device_count() == 1
+    return {"device_map": {"": 0}} if alone else {}
+
+
 def set_allocator(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let this process, which trains, give back the memory that it does not use; call it before CUDA is used.
 

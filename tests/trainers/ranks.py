@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
-from made_up import open_source
+from made_up import make_samples, open_source
 from peft import LoraConfig
 from safetensors.torch import save_file
 from torch import distributed
+from torch.distributed.fsdp import FSDPModule
 
+from clawrl_trl.credit import CreditedSample
 from clawrl_trl.errors import UserError, run_main
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.policies import rollback
@@ -26,6 +29,8 @@ from clawrl_trl.trainers.parallel.weights import gather_weights
 STEP = 4
 """Samples per optimizer step, over all processes."""
 WAYS = ("train", "bf16", "reject", "back0", "back1", "resume", "whole")
+MIXED = "mixed"
+"""Way in bfloat16 beside float32 weights, as on a GPU; of the backends that divide no weights by DeepSpeed."""
 ROLLBACKS = {"back0": (2, 0), "back1": (2, 1), "whole": (2, 1)}
 """Rollbacks of a way: the version after which, and to which."""
 RESUMED = ("resume", "whole")
@@ -93,6 +98,9 @@ def choose(backend: str) -> dict[str, Any]:
 
 def train(backend: str, ranks: int, tiny: Path, run: Path, way: str, max_steps: int, kind: type = Rolling) -> None:
     torch.manual_seed(0)
+    if way == MIXED:
+        # As --bf16 does, which transformers refuses without a GPU.
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
     ledger = Ledger.open(run / "ledger.db")
 
     args = CombineConfig(
@@ -122,7 +130,19 @@ def train(backend: str, ranks: int, tiny: Path, run: Path, way: str, max_steps: 
     if main:
         parameters = {name: weight.float().clone() for name, weight in weights.items()}
         save_file(parameters, run / "memory.safetensors", {"version": str(trainer.policy_version)})
+    logps = score(trainer)
+    if main:
+        divided = [type(module).__name__ for module in trainer.model.modules() if isinstance(module, FSDPModule)]
+        layers = sum(name.endswith("DecoderLayer") for name in divided)
+        save_file({"logps": logps, "layers": torch.tensor(layers)}, run / "scores.safetensors")
     ledger.close()
+
+
+@torch.no_grad()
+def score(trainer: CombineTrainer) -> torch.Tensor:
+    """Log-probabilities of the same few replies on every process."""
+    rows = [CreditedSample(sample, np.ones(len(sample.completion_ids))) for sample in make_samples(4, 99)]
+    return trainer.logps(trainer.model, trainer.input_builder.collate(rows))
 
 
 def join(number: int) -> None:

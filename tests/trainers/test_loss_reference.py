@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_up import make_samples
 from peft import LoraConfig
-from transformers import Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from clawrl_trl.credit import TrainingSample
 from clawrl_trl.trainers import (
@@ -151,7 +151,7 @@ def reference_loss(
 
 def build(tiny: Path, tmp_path: Path, method: str, samples: list[TrainingSample], **options: Any) -> AsyncGRPOTrainer:
     trainer_class, config_class, extra = METHODS[method]
-    model = Qwen3ForCausalLM.from_pretrained(tiny, dtype=torch.float64, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float64, attn_implementation="sdpa")
     args = config_class(
         output_dir=str(tmp_path),
         per_device_train_batch_size=len(samples),

@@ -127,6 +127,24 @@ def test_gradients_equal_those_of_padded_rows(tiny: Path, tmp_path: Path) -> Non
     check_gradients(tiny, tmp_path, make_session(), "binary")
 
 
+def test_one_long_reply_pads_no_others(tiny: Path, tmp_path: Path) -> None:
+    """Behind the base model there are states before the trained tokens alone, at each sample's own temperature."""
+    long = make_samples(1, 7, completion_ids=np.arange(200) % 40 + 2, logprobs=np.full(200, -2.0),
+                        teacher_logprobs=None, plain_logprobs=None)  # fmt: skip
+    samples = [*make_samples(20, temperatures=(1.0, 0.6)), *long]
+    check_gradients(tiny, tmp_path, samples, "binary")
+    arguments = AsyncGRPOConfig(output_dir=str(tmp_path), per_device_train_batch_size=len(samples), use_cpu=True)
+    trainer = AsyncGRPOTrainer(model=str(tiny), args=arguments, source=samples)
+    sizes: list[int] = []
+    trainer.model.base_model.register_forward_hook(
+        lambda module, args, output: sizes.append(output.last_hidden_state[..., 0].numel())
+    )
+    (micro,) = trainer.get_train_dataloader()
+    with torch.no_grad():
+        trainer.logps(trainer.model, trainer.input_builder.collate(micro.rows))
+    assert sizes == [sum(len(sample.completion_ids) for sample in samples)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss_type", LOSSES)

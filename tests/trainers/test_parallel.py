@@ -2,16 +2,20 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 from transformers import Qwen3ForCausalLM
 
 from clawrl_trl.errors import UserError
 from clawrl_trl.trainers.checkpoint import FACTS, find_other_backend
 from clawrl_trl.trainers.parallel import process_group
+from clawrl_trl.trainers.parallel.backend import prepare_backend, wrap_layers
 from clawrl_trl.trainers.parallel.process_group import broadcast_tensor, explain_ended_process, run_on_main, share
 from clawrl_trl.trainers.parallel.weights import gather_weights, name_saved_weights, scatter_weights
 
@@ -119,3 +123,45 @@ def test_weights_on_the_cpu_are_sent_by_gloo(monkeypatch: pytest.MonkeyPatch) ->
     broadcast_tensor(torch.zeros(1))
     broadcast_tensor(torch.zeros(1, device="meta"))
     assert sent == ["gloo", None]
+
+
+class Plugin(SimpleNamespace):
+    """Accelerate's, as it is under `accelerate launch --use_fsdp --fsdp_version 2`."""
+
+    def set_state_dict_type(self, kind: str) -> None:
+        self.kind = kind
+
+
+def make_fsdp_trainer(model: Any = None, **fields: Any) -> Any:
+    plugin = Plugin(fsdp_version=2, auto_wrap_policy=None, transformer_cls_names_to_wrap=None, **fields)
+    accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin))
+    return SimpleNamespace(is_fsdp_enabled=True, accelerator=accelerator, model=model)
+
+
+def test_fsdp_rounds_neither_gradients_nor_log_probabilities() -> None:
+    rounding = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+    trainer = make_fsdp_trainer(mixed_precision_policy=rounding)
+    prepare_backend(trainer)
+    policy = trainer.accelerator.state.fsdp_plugin.mixed_precision_policy
+    assert policy == MixedPrecisionPolicy(torch.bfloat16, torch.float32, None)
+    without = make_fsdp_trainer(mixed_precision_policy=None)
+    prepare_backend(without)
+    assert without.accelerator.state.fsdp_plugin.mixed_precision_policy is None
+
+
+def test_fsdp_gathers_the_layers_that_a_model_has(adapted: PeftModel) -> None:
+    """A language model without its family's eyes has the names of their layers still."""
+    adapted.get_base_model()._no_split_modules = {"Qwen3DecoderLayer", "Qwen3VisionBlock"}
+    trainer = make_fsdp_trainer(adapted)
+    wrap_layers(trainer)
+    plugin = trainer.accelerator.state.fsdp_plugin
+    assert plugin.auto_wrap_policy is transformer_auto_wrap_policy
+    assert plugin.transformer_cls_names_to_wrap == ["Qwen3DecoderLayer"]
+
+
+def test_a_wrap_policy_of_the_user_stays(adapted: PeftModel) -> None:
+    trainer = make_fsdp_trainer(adapted)
+    plugin = trainer.accelerator.state.fsdp_plugin
+    plugin.auto_wrap_policy = size_based_auto_wrap_policy
+    wrap_layers(trainer)
+    assert plugin.auto_wrap_policy is size_based_auto_wrap_policy

@@ -26,6 +26,7 @@ from clawrl_trl.trainers.passes.grouping import (
     count_padded,
     group_rows,
 )
+from clawrl_trl.trainers.passes.memory import is_out_of_memory
 from clawrl_trl.trainers.passes.runner import PassRunner
 
 LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
@@ -149,6 +150,18 @@ def test_a_sample_that_does_not_fit_is_dropped_and_the_rest_is_trained(
     whole = train(build(tiny, tmp_path / "rest", make_samples(3), per_device_train_batch_size=3, max_steps=1))
     # Weights as they were: each of the rest counts a quarter, not a third.
     assert (update - whole * 0.75).norm() <= 5e-5 * whole.norm()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call.",
+    ],
+)
+def test_a_lack_of_memory_outside_of_the_allocator_is_recognised(message: str) -> None:
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
 
 
 def test_another_error_is_raised(tiny: Path, tmp_path: Path) -> None:

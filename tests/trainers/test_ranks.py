@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_up import fill, make_samples
-from ranks import WAYS
+from ranks import MIXED, WAYS
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -23,10 +23,11 @@ BACKENDS = ["ddp", "fsdp", *ZERO]
 SAMPLES = 19
 """Five steps of four, the last of three: one process then has a row fewer."""
 EXACT = [way for way in WAYS if way != "bf16"]
+HALF = 0.3
+"""Bound on a log-probability's difference between two trainings that compute in bfloat16."""
 FSDP = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
     "FSDP_RESHARD_AFTER_FORWARD": "true",
 }
 
@@ -55,8 +56,8 @@ def make_runs(root: Path, *ways: str) -> Path:
 @pytest.fixture(scope="module")
 def alone(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of one process."""
-    root = make_runs(tmp_path_factory.mktemp("alone"), *EXACT)
-    result = launch("ddp", 1, tiny, root, *EXACT)
+    root = make_runs(tmp_path_factory.mktemp("alone"), *EXACT, MIXED)
+    result = launch("ddp", 1, tiny, root, *EXACT, MIXED)
     assert result.returncode == 0, result.stderr[-3000:]
     return root
 
@@ -64,8 +65,9 @@ def alone(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=BACKENDS)
 def together(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes under a backend."""
-    root = make_runs(tmp_path_factory.mktemp(request.param), *WAYS)
-    result = launch(request.param, 2, tiny, root, *WAYS)
+    ways = WAYS if request.param.startswith("zero") else (*WAYS, MIXED)
+    root = make_runs(tmp_path_factory.mktemp(request.param), *ways)
+    result = launch(request.param, 2, tiny, root, *ways)
     assert result.returncode == 0, result.stderr[-3000:]
     return root
 
@@ -129,6 +131,22 @@ def test_a_bf16_base_is_trained(together: Path) -> None:
         assert any(not torch.equal(value, after[name]) for name, value in before.items())
 
 
+def test_log_probabilities_of_mixed_precision_are_not_rounded(alone: Path, together: Path) -> None:
+    """What bfloat16 computes differs a little; the numbers themselves have all the bits of float32."""
+    if not (together / MIXED).exists():
+        pytest.skip("DeepSpeed has a mixed precision of its own")
+    own, others = (load_file(root / MIXED / "scores.safetensors")["logps"] for root in (alone, together))
+    assert others.dtype == torch.float32
+    assert (others.bfloat16().float() != others).float().mean() > 0.5
+    torch.testing.assert_close(others, own, rtol=0, atol=HALF)
+
+
+def test_each_layer_is_gathered_by_itself(together: Path) -> None:
+    """Of FSDP's divided modules two are the model's layers; else both would be in memory at once."""
+    for way in ("train", "whole"):
+        assert load_file(together / way / "scores.safetensors")["layers"] == (2 if "fsdp" in together.name else 0)
+
+
 def test_only_what_is_trained_is_saved(together: Path) -> None:
     """No state of an adapter's training holds the base model."""
     base = {name for name in load_versions(together / "whole")["policy-v1"] if "embed" in name}
@@ -150,6 +168,17 @@ def test_resume_with_another_number_of_processes(backend: str, tiny: Path, tmp_p
         assert "can't be used" in result.stderr
         expected = {name: weights for name, weights in expected.items() if name in ("policy-v1", "policy-v2")}
     for name, weights in expected.items():
+        assert_equal(weights, versions[name])
+
+
+def test_what_fsdp_keeps_in_one_piece_is_saved_too(tiny: Path, tmp_path: Path, alone: Path) -> None:
+    """PEFT then turns the adapter off and on where shards and whole parameters take turns."""
+    root = make_runs(tmp_path, "train")
+    whole = {"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP", "FSDP_MIN_NUM_PARAMS": "100000000"}
+    result = launch("fsdp", 2, tiny, root, "train", **whole)
+    assert result.returncode == 0, result.stderr[-3000:]
+    versions = load_versions(root / "train")
+    for name, weights in load_versions(alone / "train").items():
         assert_equal(weights, versions[name])
 
 

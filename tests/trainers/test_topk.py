@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from clawrl_trl.trainers.terms.topk import CandidateLogProbs, partition_kl
+from clawrl_trl.trainers.terms.topk import partition_kl
 
 VOCABULARY = 24
 
@@ -129,12 +128,3 @@ def test_a_bound_on_the_gap_bounds_the_gradient() -> None:
     tail = np.log(0.05 / (1 - 0.04 - 1e-8))
     gaps = np.clip([np.log(0.9 / 1e-8), np.log(0.05 / 0.04), tail], -1.0, 1.0)
     np.testing.assert_allclose(gradient[0].numpy(), np.array([0.9, 0.05]) * (gaps[:2] - gaps[2]), atol=1e-12)
-
-
-def test_models_that_transform_their_logits_are_refused() -> None:
-    config = Gemma2Config(
-        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
-        num_key_value_heads=1, head_dim=8, pad_token_id=0, final_logit_softcapping=30.0,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="final_logit_softcapping"):
-        CandidateLogProbs(Gemma2ForCausalLM(config))

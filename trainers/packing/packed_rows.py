@@ -1,11 +1,12 @@
-"""Padded rows as one trie, and the hidden states at its nodes as rows again.
+"""Padded rows as one trie, and the hidden states at its nodes as those before the trained tokens.
 
-Inside the base model there is one row of distinct tokens. Behind it, hidden states are put before each trained token
-of each sample, where hooks that read or scale them expect them; the head then sees the trained tokens alone.
+Inside the base model there is one row of distinct tokens. Behind it there are the hidden states before each trained
+token of each sample, and no others: padded to the longest reply they would take many times the pass's own memory.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.packing.attention import plan_attention
 from clawrl_trl.trainers.packing.trie import build_trie
+
+
+@dataclass
+class PackedOutput(BaseModelOutput):  # type: ignore[misc]
+    """A base model's output, [1, N, H] hidden states before the trained tokens alone, row by row."""
+
+    trained: torch.Tensor = None  # type: ignore[assignment]
+    """[B, T] bools: the N trained tokens. Always given; a model's output must have defaults."""
 
 
 class PackedRows:
@@ -70,22 +79,14 @@ class PackedRows:
 
     @contextmanager
     def _unpack(self, base: torch.nn.Module) -> Iterator[None]:
-        """Turn nodes into rows in front of other hooks of the base model, and rows into trained tokens behind them."""
+        """Turn nodes into trained tokens in front of other hooks of the base model."""
 
-        def spread(module: torch.nn.Module, args: Any, output: BaseModelOutput) -> BaseModelOutput:
+        def select(module: torch.nn.Module, args: Any, output: BaseModelOutput) -> PackedOutput:
             states = output.last_hidden_state[0].index_select(0, self._nodes)
-            rows = states.new_zeros(len(self.trained), self.trained.size(1) + 1, states.size(-1))
-            mask = torch.nn.functional.pad(self.trained, (0, 1))
-            output.last_hidden_state = rows.masked_scatter(mask[..., None], states)
-            return output
+            return PackedOutput(last_hidden_state=states[None], trained=self.trained)
 
-        def select(module: torch.nn.Module, args: Any, output: BaseModelOutput) -> BaseModelOutput:
-            output.last_hidden_state = output.last_hidden_state[:, :-1][self.trained][None]
-            return output
-
-        handles = [base.register_forward_hook(spread, prepend=True), base.register_forward_hook(select)]
+        handle = base.register_forward_hook(select, prepend=True)
         try:
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()

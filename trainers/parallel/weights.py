@@ -32,10 +32,16 @@ def gather_weights(model: PreTrainedModel, *, keep: bool) -> Weights:
     """
     weights: Weights = {}
     copies: dict[int, torch.Tensor] = {}
+    # Before `state_dict`, which puts FSDP2's shards in the place of whole parameters: where PEFT turned an adapter off
+    # among the ones and on among the others, the shards say still that nothing is trained.
+    frozen = {
+        name
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if is_peft_model(model) and not parameter.requires_grad
+    }
     # Before anything is collected: under FSDP2 and ZeRO-3 these are the shards and cost nothing.
     for name, tensor in model.state_dict(keep_vars=True).items():
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        if is_parameter and is_peft_model(model) and not tensor.requires_grad:
+        if name in frozen:
             continue
         if id(tensor) not in copies:
             copies[id(tensor)] = _gather(tensor, keep)

@@ -4,12 +4,19 @@ import gc
 
 import torch
 
-CPU_MESSAGE = "DefaultCPUAllocator: can't allocate memory"
+MESSAGES = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",  # cuBLAS, of its workspace
+    "CUDA error: out of memory",  # the driver, outside of torch's allocator
+)
+"""Texts of a lack of memory in errors that have no class of their own."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory was not enough, on a device or on the host."""
-    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and CPU_MESSAGE in str(error))
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
 
 
 def release_memory() -> None:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate.utils import is_peft_model
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.terms.lm_head import (
     ForwardPasses,
     LMHead,
-    find_transforms,
     map_chunks,
     select_hidden,
     unwrap_adapter,
 )
-from clawrl_trl.trainers.terms.tempered import make_arguments
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
@@ -36,7 +35,7 @@ class GateBase:
 
     def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
         self._tokens = trainer.args.gate_tokens
-        self._passes = ForwardPasses(unwrap_adapter(trainer.accelerator.unwrap_model(trainer.model)), "the gate")
+        self._passes = ForwardPasses(unwrap_adapter(trainer.accelerator.unwrap_model(trainer.model)))
 
     @classmethod
     def of(cls, trainer: "AsyncGRPOTrainer") -> "GateBase | None":
@@ -46,15 +45,15 @@ class GateBase:
         divided = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if trainer.ref_model is not None or not is_peft_model(model) or divided or not trainer.args.disable_dropout:
             return None
-        return None if "ref" in model.peft_config or find_transforms(unwrap_adapter(model)) else cls(trainer)
+        return None if "ref" in model.peft_config else cls(trainer)
 
     @contextmanager
     def keep(self, inputs: Inputs) -> Iterator[None]:
         """Add `gate_hidden_states` to a micro-batch's inputs if the block makes a pass of the base."""
         mask = select_gate_tokens(inputs, self._tokens)
 
-        def look(hidden: torch.Tensor, head: LMHead) -> None:
-            inputs["gate_hidden_states"] = select_hidden(hidden, mask).detach()
+        def look(output: BaseModelOutput, head: LMHead) -> None:
+            inputs["gate_hidden_states"] = select_hidden(output, mask).detach()
 
         with self._passes.watch(look):
             yield
@@ -84,9 +83,7 @@ def compute_kl_to_base(trainer: "AsyncGRPOTrainer", inputs: Inputs) -> float | N
     mask = select_gate_tokens(inputs, trainer.args.gate_tokens)
     training = trainer.model.training
     trainer.model.eval()  # dropout would be measured as divergence
-    # Every process decides alike: the passes of a model that is divided among them must match.
-    compare = _compare_logits if find_transforms(unwrap_adapter(model)) else _compare_hidden
-    divergence = compare(trainer, inputs, mask)
+    divergence = _compare_hidden(trainer, inputs, mask)
     trainer.model.train(training)
     # Sums are reduced and not means, so that every token counts alike however they are divided among processes.
     totals = accelerator.reduce(torch.stack([divergence.sum(), mask.sum().float()]), reduction="sum")
@@ -130,10 +127,10 @@ def _compare_hidden(trainer: "AsyncGRPOTrainer", inputs: Inputs, mask: torch.Ten
     kept: list[tuple[torch.Tensor, LMHead | None]] = []
     divergences: list[torch.Tensor] = []
 
-    def keep(hidden: torch.Tensor, head: LMHead) -> None:
-        kept.append((select_hidden(hidden, mask), None if base is policy else head))
+    def keep(output: BaseModelOutput, head: LMHead) -> None:
+        kept.append((select_hidden(output, mask), None if base is policy else head))
 
-    def compare(hidden: torch.Tensor, head: LMHead) -> None:
+    def compare(output: BaseModelOutput, head: LMHead) -> None:
         states, own_head = kept[-1]
         # Inside the pass weights that are divided among the processes are whole, the base's no longer.
         base_head = own_head or head
@@ -141,26 +138,13 @@ def _compare_hidden(trainer: "AsyncGRPOTrainer", inputs: Inputs, mask: torch.Ten
         def diverge(policy_states: torch.Tensor, base_states: torch.Tensor) -> torch.Tensor:
             return _sum_gaps(head.logits(policy_states), base_head.logits(base_states))
 
-        divergences.append(map_chunks(diverge, select_hidden(hidden, mask), states))
+        divergences.append(map_chunks(diverge, select_hidden(output, mask), states))
 
     if "gate_hidden_states" in inputs:
         kept.append((inputs["gate_hidden_states"], None))
     else:
-        with ForwardPasses(base, "the gate").watch(keep), use_base(trainer) as model:
+        with ForwardPasses(base).watch(keep), use_base(trainer) as model:
             trainer.show_states(model, cut)
-    with ForwardPasses(policy, "the gate").watch(compare):
+    with ForwardPasses(policy).watch(compare):
         trainer.show_states(trainer.model, cut)
     return divergences[-1]
-
-
-def _compare_logits(trainer: "AsyncGRPOTrainer", inputs: Inputs, mask: torch.Tensor) -> torch.Tensor:
-    """[N] divergences of the tokens that count, out of whole logits: for models that transform their logits."""
-    cut = _cut(inputs, mask)
-    mask = cut["tool_mask"].bool()
-    arguments = make_arguments(cut)
-    end = arguments["input_ids"].size(1)
-    arguments["logits_to_keep"] = torch.arange(end - mask.size(1) - 1, end, device=mask.device)
-    policy = trainer.model(**arguments).logits[:, :-1][mask].float()
-    with use_base(trainer) as model:
-        base = model(**arguments).logits[:, :-1][mask].float()
-    return _sum_gaps(policy, base)

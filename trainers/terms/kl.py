@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import is_peft_model
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.inputs import Inputs, make_trained_mask
 from clawrl_trl.trainers.terms.averaging import average
@@ -31,8 +32,6 @@ from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks,
 
 if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
-
-PURPOSE = "kl_estimator 'exact'"
 
 
 class BasePull:
@@ -43,7 +42,7 @@ class BasePull:
             coefficients `beta` and `support_coef`, and the slack.
 
     Raises:
-        ValueError: If there is no base, or logits are more than hidden states times the head.
+        ValueError: If there is no base.
     """
 
     def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
@@ -56,16 +55,16 @@ class BasePull:
             None if model is None else unwrap_adapter(trainer.accelerator.unwrap_model(model))
             for model in (trainer.model, trainer.ref_model)
         )
-        self._policy = ForwardPasses(policy, PURPOSE)
-        self._base = self._policy if reference is None else ForwardPasses(reference, PURPOSE)
+        self._policy = ForwardPasses(policy)
+        self._base = self._policy if reference is None else ForwardPasses(reference)
         self._head: LMHead | None = None  # the base's, if it has one of its own
 
     def read_base(self, inputs: Inputs) -> torch.Tensor:
         """[N, H] hidden states of the base before each trained token of a micro-batch."""
         mask, states = make_trained_mask(inputs), list[torch.Tensor]()
 
-        def keep(hidden: torch.Tensor, head: LMHead) -> None:
-            states.append(select_hidden(hidden, mask).detach())
+        def keep(output: BaseModelOutput, head: LMHead) -> None:
+            states.append(select_hidden(output, mask).detach())
             self._head = None if self._base is self._policy else head
 
         with self._base.watch(keep):
@@ -81,7 +80,7 @@ class BasePull:
         mask, passes = make_trained_mask(inputs), list[torch.Tensor]()
         slacks = [-math.inf, self._slack] if self._coefficients["support"] else [-math.inf]
 
-        def compare(hidden: torch.Tensor, head: LMHead) -> None:
+        def compare(output: BaseModelOutput, head: LMHead) -> None:
             base_head = self._head or head
 
             def divergence(hidden: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -92,7 +91,7 @@ class BasePull:
                 gaps = logps - base_logps
                 return torch.stack([(logps.exp() * clamp_below(gaps, slack)).sum(-1) for slack in slacks], dim=-1)
 
-            per_token = map_chunks(divergence, select_hidden(hidden, mask), inputs["base_hidden_states"])
+            per_token = map_chunks(divergence, select_hidden(output, mask), inputs["base_hidden_states"])
             passes.append(per_token.new_zeros(*mask.shape, len(slacks)).masked_scatter(mask[..., None], per_token))
 
         with self._policy.watch(compare):

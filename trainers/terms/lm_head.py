@@ -12,22 +12,14 @@ import torch
 from accelerate.utils import is_peft_model
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.compat import maybe_gather_lm_head_ctx
+from clawrl_trl.trainers.packing.packed_rows import PackedOutput
 
 CHUNK = 256
 """Positions whose logits over the whole vocabulary exist at one time."""
-
-_TRANSFORMED = {
-    "final_logit_softcapping": (None, 0.0),
-    "logit_scale": (None, 1.0),
-    "output_multiplier": (None, 1.0),
-    "lm_head_multiplier": (None, 1.0),
-    "logits_scaling": (None, 1.0),
-}
-"""Config entries with which logits are more than hidden states times the head, unless they have these values."""
 
 
 def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
@@ -35,10 +27,15 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if is_peft_model(model) else model
 
 
-def find_transforms(model: PreTrainedModel) -> list[str]:
-    """Names of the config entries by which a model's logits are more than hidden states times the head."""
-    config = model.config.get_text_config()
-    return [name for name, plain in _TRANSFORMED.items() if getattr(config, name, None) not in plain]
+def read_scale(config: PreTrainedConfig) -> float:
+    """What a family multiplies its logits with, before it caps them, as TRL's fused head does."""
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        if (factor := getattr(config, name, None)) is not None:
+            return float(factor)
+    divisor = getattr(config, "logits_scaling", None)
+    if divisor is None:
+        return 1.0
+    return float(divisor if config.model_type == "hyperclovax" else 1 / divisor)
 
 
 class LMHead:
@@ -47,20 +44,28 @@ class LMHead:
     Args:
         weight: [V, H].
         bias: [V], if the model has one.
+        scale: What the products are multiplied with (Cohere, Granite).
+        cap: Bound that they approach, if the model has one (Gemma 2).
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, scale: float = 1.0, cap: float | None = None
+    ) -> None:
         self.weight, self.bias = weight, bias
+        self._scale, self._cap = scale, cap
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[N, V] logits of [N, H] hidden states, in float32 or better."""
         with maybe_gather_lm_head_ctx(self.weight, self.bias):
             logits = torch.nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
-        return logits if logits.dtype == torch.float64 else logits.float()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._scale != 1.0:
+            logits = logits * self._scale
+        return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
 
-Look = Callable[[torch.Tensor, LMHead], None]
-"""Called with a pass's last hidden states, [B, L, H] at temperature 1, and the head that follows them."""
+Look = Callable[[BaseModelOutput, LMHead], None]
+"""Called with the output before the head, at temperature 1, and the head; `select_hidden` takes states out of it."""
 
 
 class ForwardPasses:
@@ -68,16 +73,11 @@ class ForwardPasses:
 
     Args:
         model: The causal language model itself, without PEFT or distributed wrappers.
-        purpose: What they are looked at for, as errors call it.
-
-    Raises:
-        ValueError: If its logits are more than hidden states times the head.
     """
 
-    def __init__(self, model: PreTrainedModel, purpose: str) -> None:
-        if transforms := find_transforms(model):
-            names = ", ".join(transforms)
-            raise ValueError(f"{purpose} does not work with models that transform their logits ({names})")
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config.get_text_config()
+        self._scale, self._cap = read_scale(config), getattr(config, "final_logit_softcapping", None)
         self._model = model
         self._look: Look | None = None
 
@@ -99,7 +99,8 @@ class ForwardPasses:
             bias = None if head.bias is None else _gather(head.bias)
             # Collected once for all chunks: the processes have different numbers of them.
             with maybe_gather_lm_head_ctx(head.weight, head.bias):
-                self._look(output.last_hidden_state, LMHead(_gather(head.weight), bias))
+                whole = LMHead(_gather(head.weight), bias, scale=self._scale, cap=self._cap)
+                self._look(output, whole)
 
 
 def _gather(weight: torch.Tensor) -> torch.Tensor:
@@ -107,13 +108,16 @@ def _gather(weight: torch.Tensor) -> torch.Tensor:
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-def select_hidden(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def select_hidden(output: BaseModelOutput, mask: torch.Tensor) -> torch.Tensor:
     """[N, H] hidden states before the selected ones of the last T tokens.
 
     Args:
-        hidden: [B, L, H].
-        mask: [B, T] bools, true on the selected tokens.
+        output: Of the model without its head.
+        mask: [B, T] bools, true on the selected tokens; where samples share tokens, on trained ones alone.
     """
+    hidden: torch.Tensor = output.last_hidden_state
+    if isinstance(output, PackedOutput):
+        return hidden[0][mask[output.trained]]
     return hidden[:, -mask.size(1) - 1 : -1][mask]
 
 

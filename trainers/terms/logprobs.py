@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.compat import selective_log_softmax
+from clawrl_trl.trainers.packing.packed_rows import PackedOutput
 
 
 class RowTemperatures:
@@ -62,7 +63,10 @@ class RowTemperatures:
     def _scale_hidden_states(self, module: torch.nn.Module, args: object, output: BaseModelOutput) -> BaseModelOutput:
         if self._scale is not None:
             hidden = output.last_hidden_state
-            output.last_hidden_state = hidden * self._scale.to(hidden.dtype)[:, None, None]
+            scale = self._scale.to(hidden.dtype)[:, None, None]
+            if isinstance(output, PackedOutput):
+                scale = scale.expand(-1, output.trained.size(1), -1)[output.trained]
+            output.last_hidden_state = hidden * scale
         return output
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from clawrl_trl.trainers.terms.lm_head import ForwardPasses, LMHead, map_chunks, select_hidden
 
@@ -58,13 +59,10 @@ class CandidateLogProbs:
 
     Args:
         model: The causal language model itself, without PEFT or distributed wrappers.
-
-    Raises:
-        ValueError: If its logits are more than hidden states times the head.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._passes = ForwardPasses(model, "opd_top_k")
+        self._passes = ForwardPasses(model)
         self.logps: torch.Tensor | None = None
         """[B, T, K] log-probabilities at temperature 1 out of the last pass, 0 in empty slots, with gradient."""
 
@@ -73,17 +71,17 @@ class CandidateLogProbs:
         """Take log-probabilities out of the forward passes inside the block.
 
         Args:
-            ids: [B, T, K] candidates for the last T tokens, -1 in an empty slot.
+            ids: [B, T, K] candidates for trained ones of the last T tokens, -1 in an empty slot.
         """
         mask = (ids >= 0).any(-1)
 
-        def score(hidden: torch.Tensor, head: LMHead) -> None:
+        def score(output: BaseModelOutput, head: LMHead) -> None:
             def log_probs(hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
                 logits = head.logits(hidden)
                 return logits.gather(-1, ids) - logits.logsumexp(-1, keepdim=True)
 
             # -1 marks an empty slot and is no index; what is read in its place is masked later.
-            scores = map_chunks(log_probs, select_hidden(hidden, mask), ids[mask].clamp(min=0))
+            scores = map_chunks(log_probs, select_hidden(output, mask), ids[mask].clamp(min=0))
             self.logps = scores.new_zeros(ids.shape).masked_scatter(mask[..., None].expand_as(ids), scores)
 
         try:
