@@ -21,6 +21,18 @@ class LedgerWriteError(LedgerError):
     """A transaction was not committed for a reason outside the program; nothing of it was kept."""
 
 
+class SharedName(UserError):
+    """A name that several owners gave a session of theirs.
+
+    Args:
+        name (`str`): The name.
+        ids (`Sequence[str]`): The ids of those sessions in the ledger.
+    """
+
+    def __init__(self, name: str, ids: Sequence[str]) -> None:
+        super().__init__(f"{len(ids)} clients have a session {name!r}: name one by its id, {', '.join(ids)}.")
+
+
 class AmbiguousName(UserError):
     """A prefix that several sessions share.
 
