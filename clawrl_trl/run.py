@@ -30,7 +30,7 @@ CLOCK_SECONDS = 5.0
 _FOLDERS = ("logs", "policies", "screenshots", "runs", "checkpoint-*")
 _FILES = (
     *("ledger.db*", "*.lock", "settings.json", "metrics.json", "evaluation_*.json", "judge_exam.json", "*.jsonl"),
-    *("practice.json", "persona.json", "engine_memory.json", "judge_engine_memory.json"),
+    *("practice.json", "persona.json", "learning_curve.png", "engine_memory.json", "judge_engine_memory.json"),
     *("engine.json", "gateway.json", "judge.json", "judge_engine.json", "trainer.json", "training_args.bin"),
     "trainer.heartbeat",
 )

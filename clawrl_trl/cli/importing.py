@@ -18,6 +18,7 @@ from clawrl_trl.cli.imported_file import read_conversations
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.calls import find_base_name
 from clawrl_trl.engines.sync_client import SyncEngineClient
+from clawrl_trl.gateway.sessions.identity import named_session
 from clawrl_trl.ledger import Ledger, policies, turns
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.messages import other_parts
@@ -46,8 +47,9 @@ def import_file(path: Path, run: str) -> dict[str, int]:
     settings = ServeSettings.find(run) or ServeSettings(run=str(run))
     ledger = Ledger.open(settings.ledger_url or folder.ledger)
     # All is scored before anything is stored: a failure half-way leaves the ledger as it was.
-    with _open_engine(folder, settings) as engine, ledger.reader() as tx:
-        version = policies.serving(tx).version
+    with _open_engine(folder, settings) as engine:
+        with ledger.reader() as tx:  # closed before the engine scores, which may take hours
+            version = policies.serving(tx).version
         served = name_policy(version) if version else find_base_name(engine.models())
         prepared = [
             (conversation, [_make_turn(entry, engine, version, served) for entry in conversation["turns"]])
@@ -130,7 +132,13 @@ def _store(tx: Transaction, conversations: list[tuple[dict[str, Any], list[Turn]
         now = time.time()
         external_id = conversation["session_id"]
         session = turns.get_or_create_session(
-            tx, owner=OWNER, external_id=external_id, identity_source=ENGINE, now=now
+            tx,
+            owner=OWNER,
+            external_id=external_id,
+            identity_source=ENGINE,
+            now=now,
+            # The gateway looks for it under this id, when a client goes on with it.
+            session_id=named_session(OWNER, external_id),
         )
         parent: str | None = None
         stored = {turn.completion_id for turn in turns.of_session(tx, session.id)}

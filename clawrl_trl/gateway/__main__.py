@@ -52,6 +52,7 @@ def main() -> int:
     gateway = Gateway(folder, settings, keys, ledger, EngineClient.of_run(folder, settings))
     config = BoundedConfig(
         make_app(gateway),
+        requests=settings.max_running + settings.max_waiting,
         server_header=False,
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_S,

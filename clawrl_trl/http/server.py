@@ -26,8 +26,11 @@ logger = logging.getLogger(__name__)
 HEAD_TIMEOUT_S = 15.0
 """Longest time for a request's head: far above what a client on a slow line needs for some kilobytes."""
 
-MAX_CONNECTIONS = 512
-"""Connections open at once: several times the requests that may run and wait, and some of them are kept alive."""
+LEAST_CONNECTIONS = 512
+"""Connections that may be open at once where few requests may run and wait: some of them are kept alive."""
+
+SPARE_CONNECTIONS = 64
+"""Connections beside those whose requests run and wait: for health, models, feedback, and refusals."""
 
 RESERVED_FILES = 512
 """Open files left for connections to the engine, the ledger and logs."""
@@ -120,12 +123,18 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class BoundedConfig(uvicorn.Config):
-    """Settings of uvicorn with the bounds of this module."""
+    """Settings of uvicorn with the bounds of this module.
 
-    def __init__(self, app: Any, **options: Any) -> None:
+    Args:
+        app: The application.
+        requests (`int`, *optional*, defaults to `0`): Requests that may run and wait at once; each has a connection.
+        options: Other settings of uvicorn.
+    """
+
+    def __init__(self, app: Any, *, requests: int = 0, **options: Any) -> None:
         super().__init__(app, http=BoundedProtocol, ws="none", backlog=ACCEPT_BURST, log_config=None, **options)
         self.access_log = False
-        self.max_connections = raise_connection_limit()
+        self.max_connections = raise_connection_limit(max(LEAST_CONNECTIONS, requests + SPARE_CONNECTIONS))
         self.oldest_first: dict[BoundedProtocol, None] = {}
 
 
@@ -160,15 +169,15 @@ class BoundedServer(uvicorn.Server):
             logger.error("no connection can be accepted (%s); raise the limit of open files (ulimit -n)", error)
 
 
-def raise_connection_limit() -> int:
-    """Raise the limit of open files as far as allowed and return how many connections may be open."""
+def raise_connection_limit(wanted: int) -> int:
+    """Raise the limit of open files as far as allowed; returns how many of the wanted connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     if soft == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(16, min(MAX_CONNECTIONS, soft - RESERVED_FILES - ACCEPT_BURST))
+        return wanted
+    return max(16, min(wanted, soft - RESERVED_FILES - ACCEPT_BURST))
 
 
 def listen(host: str, port: int) -> socket.socket:

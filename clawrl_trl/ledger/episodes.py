@@ -134,12 +134,12 @@ def settle(
         tx (`Session`): The open transaction.
         group (`str`): The group's name.
         episodes (`Sequence[EpisodeOutcome]`): Its rollouts.
-        owner (`str`, *optional*): Whose sessions they must be. Default: anybody's.
+        owner (`str`, *optional*): Whose sessions they must be; others are unknown. Default: anybody's.
         signal_weight (`float`, defaults to 0): Weight of the process signals.
         stepwise (`bool`, defaults to `False`): Compare step by step.
 
     Raises:
-        KeyError: If a session does not belong to the group, or to the owner.
+        KeyError: If a session does not belong to the group.
         ValueError: If an episode has a signal or a hint for a turn that is not its own.
     """
     settled = GroupCounts()
@@ -193,10 +193,10 @@ def _assign_rewards(members: Sequence[_RewardedTurn], weight: float) -> bool:
 
 
 def _find_rollout(tx: Transaction, group: str, name: str, owner: str | None) -> Session | None:
-    session = turns.find_session(tx, name)
+    session = turns.find_session(tx, name, owner=owner, group=group)
     if session is None:
         return None
-    if session.group != group or owner not in (None, session.owner):
+    if session.group != group:
         raise KeyError(f"session {name} is no rollout of group {group}")
     return session
 

@@ -21,6 +21,18 @@ class LedgerWriteError(LedgerError):
     """A transaction was not committed for a reason outside the program; nothing of it was kept."""
 
 
+class SharedName(UserError):
+    """A name that several owners gave a session of theirs.
+
+    Args:
+        name (`str`): The name.
+        ids (`Sequence[str]`): The ids of those sessions in the ledger.
+    """
+
+    def __init__(self, name: str, ids: Sequence[str]) -> None:
+        super().__init__(f"{len(ids)} clients have a session {name!r}: name one by its id, {', '.join(ids)}.")
+
+
 class AmbiguousName(UserError):
     """A prefix that several sessions share.
 
@@ -59,6 +71,7 @@ _SQLITE = {
 _POSTGRESQL = {
     "53100": "can't grow, the server's disk is full: free some space, then try again",
     "53300": "has no connection left: raise max_connections or stop other clients",
+    "25P03": "gave up a transaction that stood still for too long: try again",
     "55P03": "stays locked by another client: stop the client that holds it, then try again",
     "57P03": "is not ready: wait until the database server has started",
     "42501": "may not be written by this user: grant it the rights on the database",
@@ -114,4 +127,9 @@ def _explain_one(error: BaseException, where: str) -> str | None:
 
 def _unreachable(origin: BaseException | None) -> bool:
     # Compared by name: psycopg is an optional dependency, and may not be installed.
-    return type(origin).__module__.startswith("psycopg") and type(origin).__name__ == "OperationalError"
+    kinds = [kind.__name__ for kind in type(origin).__mro__ if kind.__module__.startswith("psycopg")]
+    if "OperationalError" not in kinds:
+        return False
+    # A server that gave a code has been reached, unless the code says that it ends or lost the connection.
+    state = getattr(origin, "sqlstate", None)
+    return kinds[0] == "OperationalError" or state is None or state.startswith(("08", "57P0"))

@@ -1,7 +1,7 @@
 """Sessions: conversations, how they are recognised, shown and erased."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from sqlalchemy import case, delete, exists, func, or_, select
@@ -11,7 +11,7 @@ from sqlalchemy.orm import aliased
 
 from clawrl_trl.ledger import events
 from clawrl_trl.ledger.columns import Ids, new_id
-from clawrl_trl.ledger.errors import AmbiguousName
+from clawrl_trl.ledger.errors import AmbiguousName, SharedName
 from clawrl_trl.ledger.schema import Feedback, Sample, Session, Turn, Verdict
 from clawrl_trl.messages import Json
 
@@ -77,13 +77,26 @@ def _lookup(tx: Transaction, owner: str, external_id: str | None, session_id: st
     return None if session_id is None else tx.get(Session, session_id)
 
 
-def find_session(tx: Transaction, name: str) -> Session | None:
-    """A session by its id, or by its external id (the newest one, when several owners use the same)."""
+def find_session(tx: Transaction, name: str, *, owner: str | None = None, group: str | None = None) -> Session | None:
+    """A session by its id, or by its external id; of several the newest one, rather one of the group.
+
+    Args:
+        tx (`Session`): The open transaction.
+        name (`str`): The id, or the client's name.
+        owner (`str`, *optional*): Whose session it must be. Default: anybody's, as several may use the same name.
+        group (`str`, *optional*): The group it is looked for in first.
+    """
     session = tx.get(Session, name)
-    if session is not None:
+    if session is not None and owner in (None, session.owner):
         return session
-    by_name = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc()).limit(1)
-    return tx.scalars(by_name).one_or_none()
+    found = _list_named(tx, name, owner)
+    return next((each for each in found if group is not None and each.group == group), found[0] if found else None)
+
+
+def _list_named(tx: Transaction, name: str, owner: str | None = None) -> Sequence[Session]:
+    """The sessions with that external id, one for each owner, the newest first."""
+    by_name = select(Session).where(Session.external_id == name).order_by(Session.started_at.desc())
+    return tx.scalars(by_name if owner is None else by_name.where(Session.owner == owner)).all()
 
 
 def resolve_session(tx: Transaction, name: str) -> Session | None:
@@ -94,11 +107,14 @@ def resolve_session(tx: Transaction, name: str) -> Session | None:
         name (`str`): The id or its beginning, with or without `session_`, or the client's name or its beginning.
 
     Raises:
-        AmbiguousName: If several sessions begin so.
+        AmbiguousName: If several sessions begin so, or several owners use that name.
     """
-    session = find_session(tx, name)
-    if session is not None or len(name) < LEAST_PREFIX:
-        return session
+    session = tx.get(Session, name)
+    named = [session] if session is not None else _list_named(tx, name)
+    if len(named) > 1:
+        raise SharedName(name, [row.id for row in named])
+    if named or len(name) < LEAST_PREFIX:
+        return named[0] if named else None
     begins = [Session.id.startswith(name, autoescape=True), Session.id.startswith(f"session_{name}", autoescape=True)]
     begins.append(Session.external_id.startswith(name, autoescape=True))
     rows = tx.scalars(select(Session).where(or_(*begins)).order_by(Session.last_at.desc()).limit(100)).all()
@@ -106,7 +122,11 @@ def resolve_session(tx: Transaction, name: str) -> Session | None:
     visible = [row for row in rows if _begins_with(name, row.external_id or row.id)]
     exact = visible or [row for row in rows if _begins_with(name, row.id)]
     if len(exact) > 1:
-        raise AmbiguousName(name, [row.external_id or row.id for row in exact])
+        names = [row.external_id or row.id for row in exact]
+        # A name that several owners use would be said twice, and tell nothing.
+        raise AmbiguousName(
+            name, [row.id if names.count(each) > 1 else each for row, each in zip(exact, names, strict=True)]
+        )
     return exact[0] if exact else None
 
 

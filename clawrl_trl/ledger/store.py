@@ -27,6 +27,21 @@ from clawrl_trl.run import take_from_others
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for another process to give up the write lock, seconds."""
 
+IDLE_TIMEOUT_S = 60.0
+"""How long a writing transaction may stand still before PostgreSQL ends it, with the locks it holds, seconds."""
+
+_CONNECTION_BOUNDS = {
+    **{
+        "connect_timeout": 10,
+        "keepalives": 1,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    },
+    "tcp_user_timeout": 30_000,
+}
+"""Bounds of libpq on a PostgreSQL server that does not answer: to connect, idle and, in milliseconds, under way."""
+
 CHECKPOINT_TRIES = 10
 CHECKPOINT_WAIT_S = 0.2
 """How long a try to clear the log waits for other processes, and holds them up, seconds."""
@@ -261,14 +276,33 @@ def _parse_url(url_or_path: str | Path) -> URL:
 def _create_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _create_sqlite_engine(url, busy_timeout_s, write=write)
+    return _create_server_engine(url, busy_timeout_s, write=write)
+
+
+def _create_server_engine(url: URL, busy_timeout_s: float, *, write: bool) -> Engine:
     # A reader sees one snapshot: PostgreSQL's default would see every commit in between.
     options: dict[str, Any] = {} if write else {"isolation_level": "REPEATABLE READ"}
+    # libpq's words, and not those of other drivers; of what the URL says itself, nothing is overruled.
+    has_libpq = url.get_driver_name().startswith("psycopg")
+    bounds = {name: value for name, value in _CONNECTION_BOUNDS.items() if has_libpq and name not in url.query}
     try:
-        engine = create_engine(url, pool_pre_ping=True, **options)
+        engine = create_engine(url, pool_pre_ping=True, connect_args=bounds, **options)
     except ImportError as error:
         raise UserError(
             f"The driver {url.drivername} is not installed ({error}): pip install 'clawrl-trl[postgresql]'."
         ) from None
+    # 0 would mean to wait for ever.
+    timeouts = {"lock_timeout": max(1, int(busy_timeout_s * 1000))}
+    if write:  # a reader may stand still, for it holds up nobody: files are read and digested beside it
+        timeouts["idle_in_transaction_session_timeout"] = int(IDLE_TIMEOUT_S * 1000)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, record: Any) -> None:
+        with connection.cursor() as cursor:
+            for name, milliseconds in timeouts.items():
+                cursor.execute(f"SET {name} = {milliseconds}")
+        connection.commit()
+
     return engine if write else engine.execution_options(postgresql_readonly=True)
 
 

@@ -3,7 +3,7 @@
 Requests that end at the same time would each wait for the disk in turn. The writer's one thread takes
 everything that is waiting, runs each function in a savepoint of one transaction, and commits once; a caller
 resumes only after that commit, so what it tells its client is on the disk. A function that raises undoes its
-own work and nothing else.
+own work and nothing else; one that PostgreSQL ended for the sake of another process runs once more.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from clawrl_trl.ledger.errors import LedgerWriteError, explain, explain_rollback
+from clawrl_trl.ledger.errors import LedgerWriteError, explain, explain_rollback, is_repeatable
 from clawrl_trl.ledger.store import Ledger, in_transaction
 
 T = TypeVar("T")
@@ -74,7 +74,8 @@ class LedgerWriter:
     async def run(self, function: Callable[[Session], T]) -> T:
         """Run `function` in a transaction, and return its result once that is committed.
 
-        A caller that is cancelled meanwhile does not undo the write.
+        It runs twice after a deadlock, so it changes nothing but the ledger. A caller that is cancelled meanwhile
+        does not undo the write.
 
         Raises:
             LedgerWriteError: If the transaction was not committed (full disk, lock, damage), or the writer is
@@ -120,14 +121,22 @@ class LedgerWriter:
                 self._commit(group)
 
     def _commit(self, group: list[_Job[Any]]) -> None:
-        outcomes: list[tuple[Any, BaseException | None]] = []
-        try:
-            with self._ledger.writing(), self._ledger.writer_engine.begin() as connection:
-                outcomes = [self._run(connection, job) for job in group]
-        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
-            outcomes = [(None, error)] * len(group)
+        outcomes = self._attempt(group)
+        # Once more, without the locks of the others: those were part of a deadlock, and are given up by now.
+        ended = [place for place, (_, error) in enumerate(outcomes) if error is not None and is_repeatable(error)]
+        if ended:
+            for place, outcome in zip(ended, self._attempt([group[place] for place in ended]), strict=True):
+                outcomes[place] = outcome
         for job, (value, failure) in zip(group, outcomes, strict=True):
             job.resolve(value, failure)
+
+    def _attempt(self, group: list[_Job[Any]]) -> list[tuple[Any, BaseException | None]]:
+        """Run a group in one transaction; the result or the error of each."""
+        try:
+            with self._ledger.writing(), self._ledger.writer_engine.begin() as connection:
+                return [self._run(connection, job) for job in group]
+        except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
+            return [(None, error)] * len(group)
 
     def _run(self, connection: Connection, job: _Job[Any]) -> tuple[Any, BaseException | None]:
         """Run one function in a savepoint; an error of the machine, not of the function, fails the group."""

@@ -72,7 +72,8 @@ def attach_or_serve(
 def _start(folder: RunFolder, settings: ServeSettings) -> subprocess.Popen[bytes]:
     try:
         folder.make()
-        log = open_private(folder.logs / "serve.log", "wb")
+        open_private(folder.logs / "serve.log", "wb").close()
+        log = open_private(folder.logs / "serve.log", "ab")  # like all logs: the supervisor cuts those that are long
     except OSError as error:
         raise UserError(f"{folder.path} can't be written to ({error.strerror}): choose another folder.") from None
     with log:

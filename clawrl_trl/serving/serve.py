@@ -57,10 +57,11 @@ def serve(settings: ServeSettings, *, quiet: bool = False) -> int:
         try:
             settings = Startup(supervisor, folder, console, stop).start_all(settings)
             if not stop.is_set():
-                announced = folder.read_announced("gateway") or {}
-                console.print(
-                    describe_connection(settings, announced["base_url"]), highlight=False, markup=False, soft_wrap=True
-                )
+                announced = folder.read_announced("gateway")
+                # It may have died while the judge started: then it comes back at the same address.
+                if announced is not None:
+                    connection = describe_connection(settings, announced["base_url"])
+                    console.print(connection, highlight=False, markup=False, soft_wrap=True)
                 supervisor.watch(stop)
             console.print(
                 f"Stopping: waiting for replies under way to be written down, {GRACE:.0f} s at most for each process."

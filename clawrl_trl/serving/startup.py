@@ -113,7 +113,7 @@ def _make_probe(folder: RunFolder, name: str, path: str) -> Callable[[], bool]:
         url = announced["base_url"].removesuffix("/v1") + path
         try:
             return httpx.get(url, timeout=PROBE_TIMEOUT, trust_env=False).status_code < 500
-        except httpx.HTTPError:
+        except (httpx.HTTPError, OSError):  # an OSError where no file is left for the request
             return False
 
     return answers

@@ -75,6 +75,16 @@ def read_last_lines(path: Path, count: int = 1) -> str:
     return "\n".join(lines[-count:])
 
 
+def _move_aside(log: Path) -> None:
+    """Move what a log holds to `<name>.log.1`; on a full disk it is lost, so that there is room again."""
+    try:
+        with log.open("rb") as old, open_private(log.with_suffix(".log.1"), "wb") as copy:
+            shutil.copyfileobj(old, copy)
+    except OSError as error:
+        logger.warning("%s is begun anew, and no whole copy of it was kept: %s", log, error)
+    os.truncate(log, 0)  # the child appends, so it goes on at the new end
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a child with all that it has started, in whatever process group, and wait for the child's end."""
     if process.poll() is not None:
@@ -172,8 +182,17 @@ class Supervisor:
             child.process, child.restart_at = None, now + delay
             child.delay = FIRST_DELAY if stable else min(child.delay * 2, LONGEST_DELAY)
         if child.process is None and now >= child.restart_at:
-            child.restarts += 1
+            self._spawn_again(child)
+
+    def _spawn_again(self, child: Child) -> None:
+        try:
             self._spawn(child)
+        except OSError as error:  # no memory, or no file, is left for a while
+            child.restart_at = time.monotonic() + child.delay
+            logger.warning("%s can't be started (%s); trying again in %.2g s", child.name, error, child.delay)
+            child.delay = min(child.delay * 2, LONGEST_DELAY)
+        else:
+            child.restarts += 1
 
     def _end_hung(self, child: Child) -> None:
         """Kill a child whose probes fail for too long; it is revived like any that died."""
@@ -196,11 +215,13 @@ class Supervisor:
         if time.monotonic() - self._logs_checked_at < LOG_PERIOD:
             return
         self._logs_checked_at = time.monotonic()
-        for child in self.children:
-            log = self.logs / f"{child.name}.log"
-            if log.exists() and log.stat().st_size > LOG_LIMIT:
-                shutil.copyfile(log, log.with_suffix(".log.1"))
-                os.truncate(log, 0)  # the child appends, so it goes on at the new end
+        # Those of servers that the children have started, too: whoever writes there appends.
+        for log in self.logs.glob("*.log"):
+            try:
+                if log.stat().st_size > LOG_LIMIT and not log.is_symlink():
+                    _move_aside(log)
+            except OSError as error:
+                logger.warning("%s can't be bounded: %s", log, error)
 
     def _spawn(self, child: Child) -> None:
         def prepare() -> None:

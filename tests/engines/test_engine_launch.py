@@ -196,6 +196,8 @@ def test_a_servers_log_in_a_line(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, too long\n")
     assert log.find_cause() == "Value error, too long"
+    path.write_text("RuntimeError: new one\n")
+    assert log.find_cause() == "RuntimeError: new one"
     assert ServerLog(tmp_path / "none").find_cause() == ""
 
 

@@ -122,6 +122,14 @@ def test_running_out_of_files_is_told_once_a_minute(caplog: pytest.LogCaptureFix
     assert [record.getMessage().count("ulimit -n") for record in caplog.records if record.levelname == "ERROR"] == [1]
 
 
+@pytest.mark.parametrize(("requests", "connections"), [(288, 512), (1024, 1088)])
+def test_there_is_a_connection_for_each_request_that_may_run_or_wait(
+    monkeypatch: pytest.MonkeyPatch, requests: int, connections: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (65_536, 65_536))
+    assert BoundedConfig(None, requests=requests).max_connections == connections
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_head_that_never_ends_is_cut(tmp_path: Path, engine: str) -> None:

@@ -14,7 +14,7 @@ from clawrl_trl.credit import binary
 from clawrl_trl.credit.ledger_source import training_sample
 from clawrl_trl.ledger import Ledger, batches, episodes, turns
 from clawrl_trl.ledger.episodes import CONSTANT, INCOMPARABLE, EpisodeOutcome
-from clawrl_trl.ledger.schema import Event, Sample, Turn
+from clawrl_trl.ledger.schema import Event, Sample, Session, Turn
 
 
 def rollout(tx: Transaction, name: str, steps: int, group: str | None = "g", owner: str = "local") -> list[Turn]:
@@ -239,12 +239,28 @@ def test_who_may_settle_what(ledger: Ledger) -> None:
     with ledger.transaction() as tx:
         rollout(tx, "a", 1, owner="alice")
         rollout(tx, "chat", 1, group=None)
-        for group, name, owner in (("other", "a", None), ("g", "a", "bob"), ("g", "chat", None)):
+        for group, name in (("other", "a"), ("g", "chat")):
             with pytest.raises(KeyError, match="no rollout of group"):
-                episodes.settle(tx, group, [EpisodeOutcome(name, 1.0)], owner=owner)
+                episodes.settle(tx, group, [EpisodeOutcome(name, 1.0)])
+        assert episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0)], owner="bob").unknown == ["a"]
         assert episodes.settle(tx, "g", [EpisodeOutcome("nobody", 1.0)]).unknown == ["nobody"]
         with pytest.raises(ValueError, match="session a has no turn elsewhere"):
             episodes.settle(tx, "g", [EpisodeOutcome("a", 1.0, signals={"elsewhere": 1.0})])
+
+
+@pytest.mark.parametrize("owner", ["alice", None])
+def test_owners_may_use_the_same_names(ledger: Ledger, owner: str | None) -> None:
+    with ledger.transaction() as tx:
+        rollout(tx, "task-0", 1, owner="alice")
+        (others,) = rollout(tx, "task-0", 1, group="other", owner="bob")
+        others_session = tx.get_one(Session, others.session_id)
+        others_session.started_at = 2.0
+        tx.flush()
+        assert episodes.settle(tx, "g", [EpisodeOutcome("task-0", 1.0)], owner=owner).samples == 1
+        assert others.state == "awaiting_next_state" and not others_session.done
+        (shared,) = rollout(tx, "task-1", 1, group="other", owner="bob")
+        assert episodes.settle(tx, "g", [EpisodeOutcome("task-1", 1.0)], owner="alice").unknown == ["task-1"]
+        assert shared.state == "awaiting_next_state"
 
 
 def test_a_baseline_is_part_of_what_a_batch_promises(ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ledger_rows import follow, judge, judged, session, turn
 from sqlalchemy import func, select, text
 
+from clawrl_trl.errors import UserError
 from clawrl_trl.ledger import Ledger, batches, events, samples, schema, store, turns
 from clawrl_trl.ledger.errors import AmbiguousName
 from clawrl_trl.ledger.schema import Feedback, Sample, Verdict
@@ -463,6 +464,16 @@ def test_a_session_is_found_by_a_beginning_that_no_other_has(ledger: Ledger) -> 
         assert turns.resolve_session(tx, "mor") is None, "too short to be sure"
         with pytest.raises(AmbiguousName, match="2 sessions begin with 'morning'"):
             turns.resolve_session(tx, "morning")
+
+
+def test_a_name_that_several_owners_use_is_told_with_the_whole_ids(ledger: Ledger) -> None:
+    with ledger.transaction() as tx:
+        ids = [session(tx, "task-0", owner=owner, now=now).id for owner, now in (("a", 1.0), ("b", 2.0))]
+        for name in ("task-0", "task"):
+            with pytest.raises(UserError) as told:
+                turns.resolve_session(tx, name)
+            assert all(each in str(told.value) for each in ids)
+        assert turns.resolve_session(tx, ids[0]) is turns.find_session(tx, "task-0", owner="a")
 
 
 @given(st.sets(st.text(min_size=1, max_size=40), min_size=1, max_size=20))

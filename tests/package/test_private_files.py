@@ -101,16 +101,16 @@ def test_a_run_of_an_earlier_version_is_closed_and_told_in_one_line(
     assert str(run.path) in line and "private now" in line
 
 
-@pytest.mark.parametrize("shared", ["sticky", "other folders"])
+@pytest.mark.parametrize("shared", ["sticky", "other folders", "other files"])
 def test_a_folder_that_is_more_than_a_run_keeps_its_modes(tmp_path: Path, shared: str) -> None:
     folder = tmp_path / "shared"
-    (folder if shared == "sticky" else folder / "project").mkdir(parents=True)
+    (folder / "project" if shared == "other folders" else folder).mkdir(parents=True)
     folder.chmod(0o1777 if shared == "sticky" else 0o755)
     before = mode(folder)
     (folder / "notes.json").write_text("{}")
     ledger = fill(folder)
     RunFolder(folder).make()
-    theirs = {".", "notes.json"} | ({"project"} - ({"project"} if shared == "sticky" else set()))
+    theirs = {".", "notes.json"} | ({"project"} if shared == "other folders" else set())
     assert mode(folder) == before and set(open_to_others(folder)) == theirs
     ledger.close()
 

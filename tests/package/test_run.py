@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from clawrl_trl.run import RunFolder
 
 
@@ -30,5 +33,33 @@ def test_another_process_with_its_id_is_not_taken_for_it(tmp_path: Path) -> None
     run.announce("gateway", "http://127.0.0.1:1")
     path = tmp_path / "gateway.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"started": content["started"] - 3600}))
+    boot, ticks = content["mark"].split()
+    path.write_text(json.dumps(content | {"mark": f"{boot} {int(ticks) - 1}"}))
     assert run.read_announced("gateway") is None
+
+
+def test_a_clock_that_is_set_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder(tmp_path)
+    run.announce("engine", "http://127.0.0.1:1")
+    since = psutil.Process().create_time()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: since + 3600)
+    assert run.read_announced("engine") is not None
+
+
+def test_the_name_of_a_process_does_not_hide_its_start(tmp_path: Path) -> None:
+    run, name = RunFolder(tmp_path), Path("/proc/self/comm")
+    run.announce("engine", "http://127.0.0.1:1")
+    before = name.read_text()
+    name.write_text("a) b (c 1 2")
+    try:
+        assert run.read_announced("engine") is not None
+    finally:
+        name.write_text(before)
+
+
+@pytest.mark.parametrize(("error", "is_found"), [(0.0, True), (3600.0, False)])
+def test_an_announcement_of_an_earlier_release_is_understood(tmp_path: Path, error: float, is_found: bool) -> None:
+    run, process = RunFolder(tmp_path), psutil.Process()
+    content = {"base_url": "http://127.0.0.1:1", "pid": process.pid, "started": process.create_time() - error}
+    (tmp_path / "engine.json").write_text(json.dumps(content))
+    assert (run.read_announced("engine") is not None) == is_found

@@ -1,6 +1,8 @@
 """The supervisor brings back what dies, gives up on a user's mistake, and leaves nothing behind."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import psutil
@@ -150,6 +153,61 @@ def test_a_long_log_is_moved_aside(supervisor: Supervisor, tmp_path: Path, monke
     stop.set()
     thread.join()
     assert old.stat().st_size > 1000 and (tmp_path / "child.log").stat().st_size < 100_000
+
+
+@pytest.fixture
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clawrl_trl.serving.supervisor.LOG_LIMIT", 1000)
+    monkeypatch.setattr("clawrl_trl.serving.supervisor.LOG_PERIOD", 0.0)
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_a_full_disk_does_not_end_the_service(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    supervisor.start(_child("import time; time.sleep(600)"))
+    log = tmp_path / "child.log"
+    log.write_bytes(b"x" * 2000)
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    monkeypatch.setattr(shutil, "copyfileobj", refuse)
+    supervisor._bound_logs()
+    assert log.stat().st_size == 0
+    assert "No space left" in caplog.text
+
+
+@pytest.mark.usefixtures("short_logs")
+def test_the_log_of_what_a_child_has_started_is_bounded_too(supervisor: Supervisor, tmp_path: Path) -> None:
+    logs = [tmp_path / "vllm.log", tmp_path / "vllm-judge.log"]
+    outside = tmp_path / "outside"
+    for path in (*logs, outside):
+        path.write_bytes(b"x" * 2000)
+    (tmp_path / "link.log").symlink_to(outside)
+    supervisor._bound_logs()
+    copies = [path.with_suffix(".log.1").stat() for path in logs]
+    assert [(each.st_size, each.st_mode & 0o777) for each in copies] == [(2000, 0o600)] * 2
+    assert [path.stat().st_size for path in (*logs, outside)] == [0, 0, 2000]
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE])
+def test_a_child_that_can_not_be_started_for_a_while_comes_back(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    child = supervisor.start(_child("import time; time.sleep(600)"))
+    assert child.process is not None
+    child.process.kill()
+    child.process.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number))))
+        supervisor._revive(child)
+        child.restart_at = 0.0
+        supervisor._revive(child)
+        assert child.process is None and child.restart_at > time.monotonic()
+    child.restart_at = 0.0
+    supervisor._revive(child)
+    assert child.process is not None and child.process.poll() is None and child.restarts == 1
 
 
 def test_a_users_mistake_is_told_and_not_repeated(supervisor: Supervisor) -> None:

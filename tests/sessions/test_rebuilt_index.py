@@ -1,5 +1,6 @@
 """The index after a restart, from a real ledger; and its time limit."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,10 @@ class LedgerGateway(Gateway):
                 turns.set_next_state(tx, answer.turn_id, answer.messages, answer.provenance, turn_id, self.clock)
         return turn_id
 
-    def restart(self) -> None:
+    def restart(self, **bounds: int) -> None:
         self.sessions = Sessions(now=lambda: self.clock)
         with self.ledger.reader() as tx:
-            self.sessions.load(tx)
+            self.sessions.load(tx, **bounds)
 
 
 @pytest.fixture
@@ -176,3 +177,30 @@ def test_the_named_owner_is_remembered(gateway: LedgerGateway) -> None:
     gateway.restart()
     body = {"messages": [{"role": "user", "name": "bob", "content": "and 6 plus 7?"}]}
     assert gateway.ask(body, headers=headers).provenance == ["other"]
+
+
+def test_a_session_that_is_done_is_not_read_again(gateway: LedgerGateway) -> None:
+    over, _ = Plain(gateway).chat("hello", "Hi.")
+    goes_on, _ = Plain(gateway).chat("good day", "Good day.")
+    with gateway.ledger.transaction() as tx:
+        tx.get_one(schema.Session, over.session_id).done = True
+    gateway.restart()
+    assert [conversation.id for conversation in gateway.sessions._index] == [goes_on.session_id]
+
+
+def test_a_start_reads_only_so_much_and_the_newest_of_each_session(
+    gateway: LedgerGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    quiet, loud = Plain(gateway), Plain(gateway)
+    for number in range(5):
+        loud.chat(f"{number}: " + secrets.token_hex(5_000), f"Reply {number}.")
+    quiet.chat("good day", "Good day.")
+    gateway.restart(budget=20_000)
+    replies = {len(conversation.replies) for conversation in gateway.sessions._index}
+    assert len(gateway.sessions) == 2 and replies == {1}
+    assert "4 of the newest 6 turns are too much" in caplog.text
+    caplog.clear()
+    assert loud.chat("more", "Sure.")[0].answered and quiet.chat("more", "Sure.")[0].answered
+    gateway.restart()
+    assert {len(conversation.replies) for conversation in gateway.sessions._index} == {2, 6}
+    assert not caplog.text

@@ -69,7 +69,8 @@ async def serve(run: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     port = listener.getsockname()[1]
     app = create_app(engine, key)
-    config = BoundedConfig(app, log_level="warning", timeout_graceful_shutdown=5)
+    requests = settings.max_running + settings.max_waiting
+    config = BoundedConfig(app, requests=requests, log_level="warning", timeout_graceful_shutdown=5)
 
     def announce() -> None:
         RunFolder(run).announce("engine", f"http://127.0.0.1:{port}", key=key)

@@ -56,6 +56,8 @@ class ServerLog:
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)
+                if size < self._begin:  # it was cut meanwhile
+                    self._begin = 0
                 # The tail alone: it is read twice a second while the server starts.
                 file.seek(max(self._begin, size - TAIL_BYTES))
                 return file.read().decode(errors="replace").splitlines()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -93,7 +93,16 @@ async def answer(http: Request, request: IncomingRequest, reply: ReplyTranslatio
         raise error
     if request.is_streamed:
         return _Stream(exchange, exchange.events() if reply is None else _translate(exchange.events(), reply))
-    return JSONResponse(exchange.reply if reply is None else reply.convert(exchange.reply), headers=exchange.headers)
+    return ReplyResponse(exchange.reply if reply is None else reply.convert(exchange.reply), headers=exchange.headers)
+
+
+class ReplyResponse(JSONResponse):
+    """A whole reply, whose text may hold half a surrogate pair: by now it is kept, and must not fail."""
+
+    def render(self, content: Any) -> bytes:
+        """The body, with a question mark in its place as in streams."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace")
 
 
 async def _translate(events: AsyncIterator[bytes], reply: ReplyTranslation) -> AsyncIterator[bytes]:

@@ -18,7 +18,7 @@ from clawrl_trl.gateway.admission import admit_request
 from clawrl_trl.gateway.errors import ApiError, invalid
 from clawrl_trl.gateway.media import check_media
 from clawrl_trl.gateway.requests import ResponsesRequest
-from clawrl_trl.gateway.routes.chat import answer
+from clawrl_trl.gateway.routes.chat import ReplyResponse, answer
 from clawrl_trl.gateway.service import Gateway
 from clawrl_trl.gateway.translate import responses_reply, responses_request
 from clawrl_trl.gateway.wire import RESPONSES
@@ -56,7 +56,7 @@ async def fetch(http: Request, response_id: str) -> Response:
     """A response that was made before."""
     gateway: Gateway = http.app.state.gateway
     owner = gateway.keys.chat_owner(dict(http.headers))
-    return JSONResponse(await asyncio.to_thread(_describe_response, gateway, owner, response_id))
+    return ReplyResponse(await asyncio.to_thread(_describe_response, gateway, owner, response_id))
 
 
 @router.delete(PATH + "/{response_id}")

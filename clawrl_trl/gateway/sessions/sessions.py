@@ -36,6 +36,7 @@ from clawrl_trl.gateway.sessions.kinds import find_kind, find_setting, why_side_
 from clawrl_trl.gateway.sessions.match import ReplyMatch
 from clawrl_trl.gateway.sessions.placement import RETRIED, Answer, Placement, explain_main, make_placement
 from clawrl_trl.gateway.sessions.reading import read
+from clawrl_trl.gateway.sessions.selection import select_turns
 from clawrl_trl.gateway.sessions.senders import fold
 from clawrl_trl.ledger import schema
 from clawrl_trl.messages import Message
@@ -288,10 +289,10 @@ class Sessions:
         self._index.add(conversation)
         return conversation
 
-    def load(self, tx: Transaction, *, newest: int = 2_000) -> None:
-        """Rebuild the index from the ledger's `newest` turns."""
-        # The newest by number, but read oldest first: each request is entered on top of those before it.
-        numbers = select(schema.Turn.seq).order_by(schema.Turn.seq.desc()).limit(newest)
+    def load(self, tx: Transaction, *, newest: int = 2_000, budget: int = 512 * 2**20) -> None:
+        """Rebuild the index from the ledger's `newest` turns, as far as the budget of bytes goes."""
+        # Read oldest first: each request is entered on top of those before it.
+        numbers = select_turns(tx, newest, budget)
         columns = (
             *(schema.Turn.id, schema.Turn.kind, schema.Turn.messages, schema.Turn.tools),
             *(schema.Turn.response, schema.Turn.finish_reason, schema.Turn.created_at),

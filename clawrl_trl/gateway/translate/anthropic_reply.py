@@ -16,7 +16,7 @@ API = "messages"
 PREFIX = "msg_"
 
 UNREADABLE = "unparsed_arguments"
-"""Where the arguments of a call stand whose JSON is broken, as a reply cut by its length leaves it."""
+"""Where the arguments of a call stand that are no JSON, as in a reply that was cut by its length."""
 
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
@@ -119,6 +119,8 @@ def _make_block(part: Part, *, empty: bool = False) -> Json:
 def _parse_input(arguments: str) -> Json:
     try:
         parsed = json.loads(arguments or "{}")
+        # Python reads infinity, NaN and half a surrogate pair, and no answer can be written with them.
+        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         parsed = None
     # `input` must be an object in this API; what can't be one is shown and not lost.
