@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import LedgerSource, TrainingSample
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger import Ledger, policies
-from clawrl_trl.ledger.schema import Batch, Sample
+from clawrl_trl.ledger import Ledger, interruptions, policies
+from clawrl_trl.ledger.schema import Batch, Event, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
 
@@ -472,6 +472,29 @@ class TestGoingBack:
         trainer.train()
         with ledger.reader() as tx:
             assert policies.serving(tx).parent == 1
+
+    def test_a_rollback_during_a_step_is_not_undone(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        """What was trained on the version that was left is thrown away; its samples train the one that serves."""
+        fill(ledger, make_samples(6))
+
+        class RolledBack(AsyncGRPOTrainer):
+            rolled = False
+
+            def _end_step(self) -> None:
+                if self.policy_version == 2 and not self.rolled:
+                    self.rolled = True
+                    rollback(ledger, to=1)
+                super()._end_step()
+
+        trainer = build(tiny, tmp_path, ledger, trainer_class=RolledBack)
+        trainer.train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
+        with ledger.reader() as tx:
+            newest = policies.serving(tx)
+            batches = [(batch.state, batch.trained_into) for batch in tx.query(Batch).order_by(Batch.created_at)]
+            assert not tx.query(Event).where(Event.kind == interruptions.EXCUSED).count()
+        assert (trainer.policy_version, newest.parent) == (3, 1)
+        assert batches == [("trained", 1), ("trained", 2), ("released", None), ("trained", 3)]
 
     def test_a_rejected_version_is_left_behind(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6))
