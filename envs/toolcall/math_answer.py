@@ -26,6 +26,7 @@ LONGEST = 500
 """Characters of an answer; a longer one is wrong."""
 
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
+_GROUPED_NUMBER = re.compile(r"[-+]?\d{1,3}([, ]\d{3})+(\.\d+)?")
 _PLAIN_NUMBER = re.compile(r"[-+]?(?:\d+/0*[1-9]\d*|\d+\.?\d*|\.\d+)")
 
 
@@ -140,5 +141,7 @@ def _find_boxed(text: str) -> str | None:
 
 
 def _parse_number(text: str) -> Fraction | None:
-    digits = text.strip().strip("$").replace(",", "").replace("−", "-").replace(" ", "").rstrip(".")
+    digits = text.strip().strip("$").strip().replace("−", "-").rstrip(".")
+    if _GROUPED_NUMBER.fullmatch(digits):
+        digits = digits.replace(",", "").replace(" ", "")
     return Fraction(digits) if _PLAIN_NUMBER.fullmatch(digits) else None
