@@ -142,6 +142,10 @@ class PolicyLine:
             logger.info("training goes on from policy version %d, not %d", version, self.version)
             self._load(version)
 
+    def go_back(self) -> None:
+        """Hold the current version again, in place of steps that became none."""
+        self._load(self._find_current())
+
     def _publish_waiting(self) -> None:
         """Try again to publish a candidate that waits for the engine."""
         with self.publisher.ledger.reader() as tx:

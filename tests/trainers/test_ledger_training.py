@@ -238,6 +238,28 @@ class TestResume:
         with ledger.reader() as tx:
             assert sorted(sample.state for sample in tx.query(Sample)) == ["ready"] * 2 + ["trained"] * 2
 
+    @pytest.mark.parametrize("stop", [1, 3])
+    def test_steps_of_a_batch_that_was_not_finished_are_left_out(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, stop: int
+    ) -> None:
+        """What is in memory then, and saved, is the version before; the batch comes again, and nobody is to blame."""
+        fill(ledger, make_samples(8))
+        trainer = build(tiny, tmp_path, ledger, publish_steps=2, max_steps=stop)
+        before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+        trainer.train()
+        trainer.save_model(str(tmp_path / "adapter"))
+        saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+        assert trainer.policy_version == max(states(ledger)) == stop // 2
+        if stop == 1:
+            assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+            assert all(not value.any() for name, value in saved.items() if "lora_B" in name)
+        else:
+            assert all(torch.equal(value, saved[name]) for name, value in weights(tmp_path, 1).items())
+        build(tiny, tmp_path, ledger, publish_steps=2).train()
+        with ledger.reader() as tx:
+            assert [batch.state for batch in tx.query(Batch)] == ["trained", "trained"]
+            assert not tx.query(Event).where(Event.kind.in_([interruptions.KIND, interruptions.EXCUSED])).count()
+
     @pytest.mark.slow
     def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         """On resuming, when a version is rejected, and when they differ from those that were saved."""
