@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
 FACTS = "policy.json"
+LOGS_KEPT = 1000
+"""Newest entries of the trainer's log that are kept in memory and with each version."""
 
 
 def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, object], *, merged: bool = False) -> None:
@@ -67,6 +69,8 @@ def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, obj
             merged_model.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
         save_training_state(trainer, state)
+        # All of them would make each version of a long run slower to write than the one before, and its memory grow.
+        del trainer.state.log_history[:-LOGS_KEPT]
         if trainer.accelerator.is_main_process:
             _write_record(trainer, folder)
             (state / FACTS).write_text(json.dumps(facts))

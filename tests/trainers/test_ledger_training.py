@@ -161,6 +161,15 @@ class TestVersions:
         trainer.train()
         assert versions == [1, 2], "an engine that died starts in what the trainer has given back"
 
+    def test_the_log_of_a_version_is_bounded(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "LOGS_KEPT", 2, raising=False)
+        fill(ledger, make_samples(8))
+        build(tiny, tmp_path, ledger, logging_steps=1).train()
+        state = tmp_path / "policies" / "policy-v4" / "training_state" / "trainer_state.json"
+        assert [entry["step"] for entry in json.loads(state.read_text())["log_history"]] == [2, 3]
+
     def test_old_optimizer_states_are_pruned(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(10))
         build(tiny, tmp_path, ledger, keep_training_states=2).train()
