@@ -12,7 +12,7 @@ import torch
 from made_up import fill, make_samples
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import LedgerSource, TrainingSample
@@ -556,6 +556,25 @@ class TestGoingBack:
         ruin = {"learning_rate": 1e6, "max_grad_norm": 0.0, "max_kl": 0.5}
         build(tiny, tmp_path, ledger, gradient_accumulation_steps=2, **ruin).train()
         assert states(ledger) == {0: "serving", 1: "rejected"}
+
+
+def test_version_0_and_merged_models_are_of_the_revision_that_is_trained(
+    tiny: Path, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    read = Qwen3ForCausalLM.from_pretrained
+
+    def spy(source: Any, revision: str | None = None, **options: Any) -> Any:
+        asked.append(revision)
+        return read(source, **options)
+
+    whole = build(tiny, tmp_path, ledger, full=True, model_init_kwargs={"revision": "v2"})
+    adapter = build(tiny, tmp_path, ledger, model_init_kwargs={"revision": "v2"})
+    monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", spy)
+    checkpoint.InitialWeights(whole).restore()
+    checkpoint._write_weights(adapter, tmp_path)
+    checkpoint._merge(adapter, tmp_path)
+    assert asked == ["v2", "v2"]
 
 
 def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
