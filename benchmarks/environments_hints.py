@@ -18,6 +18,8 @@ from pathlib import Path
 from processes import run_training
 from reporting import RESULTS, ROOT, Row, describe_setting, make_table, write_results
 
+from clawrl_trl.json_lines import split_lines
+
 EPISODES = {"swe": 120, "gui": 200}
 RISE = 0.15
 """Least that success must rise with a task's own hints, and most that it may with others'."""
@@ -54,7 +56,7 @@ def make_control(env: str, folder: Path) -> Path:
     """A copy of a shipped task set, whose training tasks have others' hints."""
     shutil.copytree(ROOT / "examples" / "tasks" / env, folder, dirs_exist_ok=True)
     path = ROOT / "examples" / "tasks" / env / "train.jsonl"
-    rows = SHUFFLES[env]([json.loads(line) for line in path.read_text().splitlines()])
+    rows = SHUFFLES[env]([json.loads(line) for line in split_lines(path.read_text())])
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -69,7 +71,7 @@ def run(folder: Path, env: str, method: str, control: bool, seed: int, arguments
     if control:
         flags += ["--tasks", str(make_control(env, folder.with_name(f"{folder.name}-tasks")))]
     row = run_training(folder, *flags, timeout=3600)
-    episodes = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    episodes = [json.loads(line) for line in split_lines((folder / "episodes.jsonl").read_text())]
     log = (folder / "logs" / "judge.log").read_text()
     return {
         **row,

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.rules import Classify, RulesJudge
@@ -46,7 +47,7 @@ def make_turn(request: str, response: str, state: Sequence[dict], provenance: Se
 
 
 def read_cases() -> list[Case]:
-    rows = [json.loads(line) for line in CASES.read_text().splitlines()]
+    rows = [json.loads(line) for line in split_lines(CASES.read_text())]
     return [
         (
             "words" if row["provenance"] == ["owner"] else "tools and events",

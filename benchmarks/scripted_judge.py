@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.envs.chat import wordings, wordings_bilingual, wordings_curt
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.judge.exam.questions import load_questions
 from clawrl_trl.judge.vote_prompt import build_prompt
 
@@ -165,7 +166,7 @@ def flatten(content: Any) -> str:
 
 def read_table(path: Path) -> dict[str, int]:
     """Scores by text, from lines of JSON with `text` and `score`."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in split_lines(path.read_text(encoding="utf-8")) if line.strip()]
     return {row["text"]: row["score"] for row in rows}
 
 

@@ -141,7 +141,6 @@ class AsyncGRPOTrainer(CreditingGRPOTrainer):
     """Ingredients of which a sample needs at least one."""
 
     args: AsyncGRPOConfig
-    source: Source
 
     def __init__(
         self,
@@ -203,7 +202,6 @@ class AsyncGRPOTrainer(CreditingGRPOTrainer):
         self._unweighed: Inputs | None = None  # of the loss whose pass is being made
         is_followed = self.line is not None and self.accelerator.is_main_process
         self.heartbeat = Heartbeat(RunFolder(args.output_dir).heartbeat) if is_followed else None
-        self._micro: MicroBatch | None = None  # the one in training
         self.passes = PassRunner(self, args.max_pass_tokens, self._choose_layout())
         self.step_rate = StepRate()
         self.add_callback(self.step_rate)

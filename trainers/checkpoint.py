@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from clawrl_trl.trainers.async_grpo_trainer import AsyncGRPOTrainer
 
 FACTS = "policy.json"
+LOGS_KEPT = 1000
+"""Newest entries of the trainer's log that are kept in memory and with each version."""
 
 
 def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, object], *, merged: bool = False) -> None:
@@ -67,6 +69,8 @@ def write_policy(trainer: "AsyncGRPOTrainer", folder: Path, facts: dict[str, obj
             merged_model.save_pretrained(folder / MERGED)
             trainer.processing_class.save_pretrained(folder / MERGED)
         save_training_state(trainer, state)
+        # All of them would make each version of a long run slower to write than the one before, and its memory grow.
+        del trainer.state.log_history[:-LOGS_KEPT]
         if trainer.accelerator.is_main_process:
             _write_record(trainer, folder)
             (state / FACTS).write_text(json.dumps(facts))
@@ -102,7 +106,7 @@ def _merge(trainer: "AsyncGRPOTrainer", folder: Path) -> PreTrainedModel:
     if not source:
         raise UserError("The base model came from memory, so the adapter can't be merged for vLLM: load it by name.")
     base_class = type(trainer.accelerator.unwrap_model(trainer.model).get_base_model())
-    base = base_class.from_pretrained(source, revision=config.revision, dtype=trainer.model.dtype)
+    base = base_class.from_pretrained(source, revision=_get_revision(trainer), dtype=trainer.model.dtype)
     model = PeftModel.from_pretrained(base, str(folder), config=config).merge_and_unload()
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     if model.config.get_text_config().tie_word_embeddings and not torch.equal(head.weight, embeddings.weight):
@@ -126,10 +130,16 @@ def describe_training(trainer: "AsyncGRPOTrainer") -> dict[str, object]:
         "method": trainer.method,
         "trainer": own.__name__,
         "base_model": str(Path(base).absolute()) if base and Path(base).is_dir() else base or None,
-        "base_revision": (trainer.args.model_init_kwargs or {}).get("revision"),
+        "base_revision": _get_revision(trainer),
         "hyper_parameters": {name: getattr(trainer.args, name, None) for name in HYPER_PARAMETERS},
         "packages": {name: _read_version(name) for name in PACKAGES},
     }
+
+
+def _get_revision(trainer: "AsyncGRPOTrainer") -> str | None:
+    """The revision of the base model, where it came from the Hub; a folder has none."""
+    revision: str | None = (trainer.args.model_init_kwargs or {}).get("revision")
+    return revision
 
 
 def _write_record(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
@@ -180,11 +190,11 @@ def read_weights(trainer: "AsyncGRPOTrainer", folder: Path) -> None:
         scatter_weights(model, load_model(trainer, str(folder)).get_parameter)
 
 
-def load_model(trainer: "AsyncGRPOTrainer", source: str) -> PreTrainedModel:
+def load_model(trainer: "AsyncGRPOTrainer", source: str, revision: str | None = None) -> PreTrainedModel:
     """Load a whole model like the one in training, on this process alone."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     with load_undivided(getattr(trainer.args, "hf_deepspeed_config", None)):
-        return type(model).from_pretrained(source, dtype=model.dtype)
+        return type(model).from_pretrained(source, revision=revision, dtype=model.dtype)
 
 
 def read_training_state(trainer: "AsyncGRPOTrainer", state: Path | None) -> None:
@@ -257,4 +267,4 @@ class InitialWeights:
         elif self._adapter is not None:
             scatter_weights(model, self._adapter.__getitem__)
         else:
-            scatter_weights(model, load_model(self._trainer, self._source).get_parameter)
+            scatter_weights(model, load_model(self._trainer, self._source, _get_revision(self._trainer)).get_parameter)

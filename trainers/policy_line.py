@@ -142,6 +142,10 @@ class PolicyLine:
             logger.info("training goes on from policy version %d, not %d", version, self.version)
             self._load(version)
 
+    def go_back(self) -> None:
+        """Hold the current version again, in place of steps that became none."""
+        self._load(self._find_current())
+
     def _publish_waiting(self) -> None:
         """Try again to publish a candidate that waits for the engine."""
         with self.publisher.ledger.reader() as tx:
@@ -180,10 +184,8 @@ class PolicyLine:
         return state if fault is None else None
 
     def _read_current(self) -> int:
-        """The newest version while it waits to be served, else the one that serves."""
         with self.publisher.ledger.reader() as tx:
-            latest = policies.latest(tx)
-            return latest.version if latest.state == "candidate" else policies.serving(tx).version
+            return policies.current(tx).version
 
     def _load(self, version: int) -> None:
         store = self.publisher.store
@@ -249,16 +251,32 @@ class PolicyLine:
             kind="adapter" if is_peft_model(self._model) and not self._merges else "full",
             metrics=metrics,
         )
-        try:
-            with self.publisher.ledger.transaction() as tx:
-                for sample_id, reason in trained.left_out.items():
-                    samples.drop(tx, sample_id, reason)
-                batches.commit(tx, [] if trained.batch.batch_id is None else [trained.batch.batch_id], row)
-        except AlreadyTrained as error:
-            logger.warning("the update is thrown away: %s", error)
+        fault = self._record(row, trained)
+        if fault is not None:
+            logger.warning("the update is thrown away: %s", fault)
             shutil.rmtree(final)
             return "discarded"
         return self.publisher.publish(Candidate(version, final, kl, self._trainer.model))
+
+    def _record(self, row: Policy, trained: CreditedBatch) -> str | None:
+        """Add a version and mark its batch trained; returns why the update can't become a version, if it can't."""
+        batch_ids = [] if trained.batch.batch_id is None else [trained.batch.batch_id]
+        try:
+            with self.publisher.ledger.transaction() as tx:
+                # A rollback that comes from here on finds the candidate, and rejects it.
+                policies.lock(tx)
+                current = policies.current(tx).version
+                if current != self.version:
+                    reason = f"version {current} took the place of version {self.version} during the training"
+                    for batch_id in batch_ids:
+                        batches.release(tx, batch_id, reason)
+                    return reason
+                for sample_id, dropped_for in trained.left_out.items():
+                    samples.drop(tx, sample_id, dropped_for)
+                batches.commit(tx, batch_ids, row)
+        except AlreadyTrained as error:
+            return str(error)
+        return None
 
     def _prune(self) -> None:
         with self.publisher.ledger.reader() as tx:

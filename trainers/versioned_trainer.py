@@ -1,20 +1,28 @@
 """Training that goes on from a policy version: where it resumes, and how it follows the versions that serve."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 
+from clawrl_trl.credit import SampleBatch, Source
 from clawrl_trl.policies.checksums import TRAINING_STATE
 from clawrl_trl.trainers.checkpoint import keep_learning_rates, read_weights
 from clawrl_trl.trainers.compat import load_undivided_optimizer
 from clawrl_trl.trainers.hub import HubGRPOTrainer
+from clawrl_trl.trainers.micro_batch import MicroBatch
 from clawrl_trl.trainers.parallel.process_group import explain_ended_process
+
+logger = logging.getLogger(__name__)
 
 
 class VersionedGRPOTrainer(HubGRPOTrainer):
     """Trainer that holds a version of a policy line, if it has one; see [`AsyncGRPOTrainer`]."""
+
+    source: Source
+    _micro: MicroBatch | None = None  # the one in training
 
     @property
     def policy_version(self) -> int:
@@ -37,8 +45,20 @@ class VersionedGRPOTrainer(HubGRPOTrainer):
             resume_from_checkpoint = self.line.recover()
         elif isinstance(resume_from_checkpoint, str) and (Path(resume_from_checkpoint) / TRAINING_STATE).is_dir():
             resume_from_checkpoint = str(Path(resume_from_checkpoint) / TRAINING_STATE)
+        self._micro = None
         with explain_ended_process():
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            result = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        if self.line is not None and self._micro is not None and not self._micro.is_last:
+            self._leave_batch(self._micro.batch.batch)
+        return result
+
+    def _leave_batch(self, batch: SampleBatch) -> None:
+        """Go back to the version before a batch of which training has ended too early; the batch comes again."""
+        if self.accelerator.is_main_process:
+            self.source.excuse(batch)
+            logger.warning("training ended inside a batch, whose steps so far are left out: it is trained anew")
+        assert self.line is not None
+        self.line.go_back()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
         # A version's weights lie above its training state, which is what transformers resumes from.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -45,7 +46,7 @@ def _split_entries(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(split_lines(text), 1) if line.strip()]
         # JSON lines only if every line begins an object; else it is one broken document.
         if len(lines) < 2 or not all(line.lstrip().startswith("{") for _, line in lines):
             raise UserError(f"{path} is not JSON: {error}.") from None

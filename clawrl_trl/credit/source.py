@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from clawrl_trl.credit.sample import TrainingSample
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.ledger import Ledger, samples
 
 logger = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ def _converted(source: object, batch_size: int) -> Source:
     # A text is iterable too: read as samples it would be one letter each.
     if isinstance(source, str | Path):
         try:
-            lines = Path(source).read_text().splitlines()
+            lines = split_lines(Path(source).read_text())
         except OSError as error:
             raise UserError(f"{source} can't be read ({error.strerror}): name a file of JSON lines.") from None
         return ListSource([json.loads(line) for line in lines if line.strip()], batch_size=batch_size)

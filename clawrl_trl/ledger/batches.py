@@ -32,6 +32,7 @@ def lease(
 ) -> Batch | None:
     """Lease the oldest free samples as one batch, or return the batch that was not finished.
 
+    An unfinished batch with samples that have become stale since is released, so that the others are leased anew.
     A sample at which training was interrupted repeatedly is leased alone (see `interruptions`).
     Samples that have nothing of what is needed, and those of policies that are not among the last `max_staleness`
     updates that led to this version or to the serving one, are dropped on the way, with the reason.
@@ -52,7 +53,7 @@ def lease(
     Raises:
         DigestMismatch: If the unfinished batch is not what it was.
     """
-    unfinished = _find_unfinished(tx, held_ids)
+    unfinished = _find_unfinished(tx, held_ids, max_staleness, current_version)
     if unfinished is not None:
         return unfinished
     _drop_useless(tx, needs, max_staleness, current_version)
@@ -103,7 +104,7 @@ def _write(tx: Session, samples: list[Sample], needs: Sequence[str], key: str | 
     return batch
 
 
-def _find_unfinished(tx: Session, held_ids: Collection[str]) -> Batch | None:
+def _find_unfinished(tx: Session, held_ids: Collection[str], max_staleness: int, current_version: int) -> Batch | None:
     leased = (
         select(Batch).where(Batch.state == "leased", Batch.id.not_in(held_ids)).order_by(Batch.created_at, Batch.id)
     )
@@ -114,9 +115,17 @@ def _find_unfinished(tx: Session, held_ids: Collection[str]) -> Batch | None:
             release(tx, batch.id, "some of its samples were erased")
         elif _compute_digest(content) != batch.digest:
             raise DigestMismatch(f"batch {batch.id} no longer has the content it was leased with")
+        elif not _are_fresh(tx, batch, max_staleness, current_version):
+            release(tx, batch.id, f"some of its samples are stale for version {current_version}")
         else:
             return batch
     return None
+
+
+def _are_fresh(tx: Session, batch: Batch, max_staleness: int, current_version: int) -> bool:
+    """Whether all samples of a batch may be trained now; a rollback since its lease leaves behind what was sampled."""
+    stale = Sample.policy_version.not_in(policies.lineage(current_version, max_staleness))
+    return tx.scalar(select(Sample.id).where(Sample.id.in_(batch.sample_ids), stale).limit(1)) is None
 
 
 def _drop_useless(tx: Session, needs: Sequence[str], max_staleness: int, current_version: int) -> None:
@@ -199,6 +208,7 @@ def release(tx: Session, batch_id: str, reason: str) -> None:
         raise AlreadyTrained(f"batch {batch_id} is {batch.state}")
     states.move(tx, Sample.state, states.SAMPLE, "ready", Sample.batch_id == batch_id, batch_id=None)
     batch.state = "released"
+    interruptions.forget_excuses(tx, [batch_id])
     events.log(tx, "batch_released", batch_id, reason=reason)
     tx.flush()
 

@@ -33,6 +33,12 @@ def latest(tx: Session) -> Policy:
     return tx.scalars(usable.order_by(Policy.version.desc()).limit(1)).one()
 
 
+def current(tx: Session) -> Policy:
+    """The version to train on: the latest while it waits to be served, else the one that serves."""
+    newest = latest(tx)
+    return newest if newest.state == "candidate" else serving(tx)
+
+
 def get(tx: Session, version: int) -> Policy | None:
     """One version, or `None` when there is none."""
     return tx.get(Policy, version)

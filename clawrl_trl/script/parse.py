@@ -24,6 +24,7 @@ from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.runs.options import RANGE
 from clawrl_trl.errors import UserError
 from clawrl_trl.script.arguments import ScriptArguments
+from clawrl_trl.script.memory import find_revision
 from clawrl_trl.script.precision import choose_dtype
 from clawrl_trl.script.selection import Selection
 
@@ -98,7 +99,24 @@ def parse(
     choose_dtype(model, on_card=on_card)
     if selection.practises:
         _fit_to_environments(script, config, model, serving, values)
-    return script, config, model, _make_serve_settings(config, model, serving)
+    settings = _make_serve_settings(config, model, serving)
+    _refuse_other_revision(find_revision(config, model), settings)
+    return script, config, model, settings
+
+
+def _refuse_other_revision(revision: str | None, settings: ServeSettings) -> None:
+    """Refuse a revision that the trainer would load and the run's engine would not.
+
+    Raises:
+        UserError: If the model comes from the Hub and the engine is started for the run.
+    """
+    name = settings.model_name_or_path
+    if revision in (None, "main") or name is None or settings.is_remote or Path(name).expanduser().is_dir():
+        return
+    raise UserError(
+        f"--model_revision {revision} is for the trainer alone, the engine would serve another revision of {name}: "
+        f"load it with 'hf download {name} --revision {revision}' and give --model_name_or_path the folder it prints."
+    )
 
 
 def _load_kinds() -> tuple[dict[str, type], type]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from clawrl_trl.envs.gui.screen import Element, Screen, ScreenError, Size
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.messages import Json
 
 
@@ -134,7 +135,7 @@ def resolve_step(step: Mapping[str, Any], outline: Sequence[Element]) -> Json:
 
 
 def _read_rows(path: Path) -> Iterator[tuple[Json, str]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), 1):
         if line.strip():
             where = f"{path}, line {number}"
             yield _parse_object(line, where), where

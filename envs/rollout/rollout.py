@@ -91,6 +91,12 @@ class Rollout:
         self.judge = judge
         self.screenshots = screenshots
         self.hints = hints
+        self._closed = threading.Event()  # of the play under way
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when no further episode begins, though tasks may be left: `stop` is set, or nobody reads the groups."""
+        return self.stop.is_set() or self._closed.is_set()
 
     def play(self, tasks: Iterable[int]) -> Iterator[Group]:
         """Play a group for each task, and yield it when its last episode has ended.
@@ -105,6 +111,7 @@ class Rollout:
         episodes = EpisodeQueue(tasks, self.num_generations)
         # Bounded, so that a reader who waits (for the trainer's next version) makes the environments wait too.
         results = ResultQueue(2 * self.parallel_envs)
+        self._closed = results.closed
         with ThreadPoolExecutor(self.parallel_envs, thread_name_prefix="rollout") as threads:
             for _ in range(self.parallel_envs):
                 threads.submit(self._run_worker, episodes, results).add_done_callback(results.put_ended_thread)
@@ -130,15 +137,12 @@ class Rollout:
         """Play episode after episode in one environment, until there is no task left."""
         env = self.make_env()  # on this thread, where it stays: browsers insist on one
         try:
-            while not self._is_stopped(results) and (group := episodes.next()) is not None:
-                results.put(group, self._play_episode(env, group, results))
+            while not self.is_stopped and (group := episodes.next()) is not None:
+                results.put(group, self._play_episode(env, group))
         finally:
             env.close()
 
-    def _is_stopped(self, results: ResultQueue) -> bool:
-        return self.stop.is_set() or results.closed.is_set()
-
-    def _play_episode(self, env: EnvBase, group: OpenGroup, results: ResultQueue) -> Episode:
+    def _play_episode(self, env: EnvBase, group: OpenGroup) -> Episode:
         started = time.perf_counter()
         state = env.reset(TensorDict({"next_task": torch.tensor([group.task])}, batch_size=()))
         self._keep_screenshot(state)
@@ -146,7 +150,7 @@ class Rollout:
         signals, drop_reason = EpisodeSignals(self.judge), ""
         turns: dict[int, str] = {}
         while not (bool(state["done"]) or bool(state["dropped"])):
-            if self._is_stopped(results):
+            if self.is_stopped:
                 drop_reason = "stopped"
                 break
             reply = self.policy.reply(

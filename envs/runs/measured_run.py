@@ -27,6 +27,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.envs.runs.options import RunOptions
 from clawrl_trl.envs.runs.progress import open_progress_bar
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.ledger import Ledger, policies, samples, turns
 from clawrl_trl.messages import Json
 from clawrl_trl.process import end_with_parent
@@ -136,8 +137,9 @@ class MeasuredRun(ABC, Generic[Options, Report]):
     def read_rows(self) -> list[Json]:
         """Read the rows so far; without the repair that `Interactions` makes, for the file is being written."""
         path = self.folder / self.record
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        # Whole lines alone, the last of which may be half written.
+        whole = path.read_bytes().rpartition(b"\n")[0].decode() if path.exists() else ""
+        return [json.loads(line) for line in split_lines(whole)]
 
     def write_report(self, ledger: Ledger, version: int, **facts: object) -> Json:
         """Evaluate policy `version`, write `metrics.json`, return the metrics."""

@@ -53,10 +53,14 @@ class Pace:
         self._waiting, self._room = waiting, room
         self._idle_s, self._pass_s = idle_s, pass_s
 
-    def wait(self) -> None:
-        """Wait; return when another group may begin."""
+    def wait(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait; return when another group may begin.
+
+        Args:
+            is_stopped (`Callable[[], bool]`, *optional*): True ends the wait, for no further group will begin.
+        """
         newest, since = self._read_heartbeat(), time.monotonic()
-        while self._waiting() >= self._room:
+        while not is_stopped() and self._waiting() >= self._room:
             heartbeat = self._read_heartbeat()
             if heartbeat != newest:
                 # By this process's clock, which nobody sets: the file's time only tells that there is a new one.

@@ -9,6 +9,7 @@ import itertools
 import logging
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -44,6 +45,24 @@ def order_tasks(count: int, seed: int) -> Iterator[int]:
         yield from rng.sample(range(count), count)
 
 
+def list_missing_tasks(rows: Sequence[Json], count: int, options: PracticeOptions) -> list[int]:
+    """Positions of the tasks that a run has still to play, in the seed's order.
+
+    Args:
+        rows (`list[dict]`): The groups on record, in the order in which they ended.
+        count (`int`): Tasks there are.
+        options ([`PracticeOptions`]): What is practised.
+    """
+    played = Counter(row["episodes"][0]["task"] for row in rows)
+    missing = []
+    for position in itertools.islice(order_tasks(count, options.seed), options.groups):
+        if played[position]:
+            played[position] -= 1
+        else:
+            missing.append(position)
+    return missing[: max(0, options.groups - len(rows))]
+
+
 def is_untrainable(row: Json) -> bool:
     """Return whether a group has outcomes, but no turn of it can be trained."""
     settled, graded = row["settled"], any(episode["outcome"] is not None for episode in row["episodes"])
@@ -75,13 +94,17 @@ def play_episodes(
         waiting = partial(count_waiting, ledger, options.hints)
         pace = Pace(run, waiting, room=options.update_samples * options.lead, idle_s=options.lead_s)
     numbers = itertools.count(len(record.rows))
+    # Counts go on from those on record, which are of the processes before.
+    last = record.rows[-1] if record.rows else {"requests": 0, "failed": 0}
+    requests, failed = last["requests"] - policy.requests, last["failed"] - policy.failures
     reward = options.reward_function_path
 
     def paced_tasks() -> Iterator[int]:
-        # The order is the seed's, so a run that goes on skips the tasks of the groups on record.
-        for position in itertools.islice(order_tasks(count, options.seed), len(record.rows), options.groups):
+        for position in list_missing_tasks(record.rows, count, options):
             if pace is not None:
-                pace.wait()
+                pace.wait(lambda: rollout.is_stopped)
+            if rollout.is_stopped:
+                return
             yield position
 
     rollout = Rollout(
@@ -103,8 +126,8 @@ def play_episodes(
             "group": group.id,
             "episodes": [asdict(episode) for episode in group.episodes],
             "settled": dict(group.settled),
-            "requests": policy.requests,
-            "failed": policy.failures,
+            "requests": requests + policy.requests,
+            "failed": failed + policy.failures,
         }
         if is_untrainable(row) and not any(map(is_untrainable, record.rows)):
             logger.warning(

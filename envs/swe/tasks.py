@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.messages import Json
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -122,7 +123,7 @@ def _read_rows(file: Path) -> Iterator[Json]:
         except (OSError, ValueError) as error:
             raise UserError(f"{file} is no parquet file: {error}.") from None
         return
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, line in enumerate(split_lines(file.read_text()), 1):
         if line.strip():
             try:
                 yield dict(json.loads(line))

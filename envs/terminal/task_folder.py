@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.messages import Json
 
 DIFFICULTIES = {"easy": 1, "medium": 2, "hard": 3}
@@ -194,7 +195,7 @@ def _read_folder(folder: Path) -> TaskFolder:
 
 
 def _read_lines(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if line.strip()]
+    return [line for line in split_lines(path.read_text()) if line.strip()]
 
 
 def _parse_row(line: str, where: str) -> TaskFolder:

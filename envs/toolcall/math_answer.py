@@ -141,7 +141,7 @@ def _find_boxed(text: str) -> str | None:
 
 
 def _parse_number(text: str) -> Fraction | None:
-    digits = text.strip().strip("$").strip().replace("−", "-").removesuffix(".")
+    digits = text.strip().strip("$").strip().replace("−", "-").rstrip(".")
     if _GROUPED_NUMBER.fullmatch(digits):
         digits = digits.replace(",", "").replace(" ", "")
     return Fraction(digits) if _PLAIN_NUMBER.fullmatch(digits) else None

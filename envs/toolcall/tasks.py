@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.messages import Json
 
 
@@ -78,7 +79,7 @@ def read_tool_tasks(path: Path | str, *, difficulty: int | None = None) -> list[
     path = Path(path)
     if not path.is_file():
         raise UserError(f"There is no task set {path}: name a file of JSON lines.")
-    lines = path.read_text().splitlines()
+    lines = split_lines(path.read_text())
     config = path.parent / "tools.json" if (path.parent / "tools.json").is_file() else None
     tasks = [
         _read_task(line, f"{path}, line {number}", config) for number, line in enumerate(lines, 1) if line.strip()

@@ -76,6 +76,14 @@ def test_a_dead_trainer_is_noticed(
     assert "taken no samples for 300 s" in caplog.text
 
 
+def test_a_rollout_that_is_stopped_waits_no_longer(
+    tmp_path: Path, make_trainer: Callable[..., SimulatedTrainer]
+) -> None:
+    trainer = make_trainer(16, dies_at=0.0)
+    make_pace(tmp_path, trainer).wait(lambda: trainer.now > 3)
+    assert 3 < trainer.now < 4
+
+
 @pytest.mark.parametrize("has_waited", [True, False])
 def test_a_trainer_that_waits_itself_is_waited_for_briefly(
     has_waited: bool, tmp_path: Path, make_trainer: Callable[..., SimulatedTrainer]

@@ -3,7 +3,8 @@
 import itertools
 import json
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from clawrl_trl.envs.base.actor import GatewayPolicy
 from clawrl_trl.envs.catalogue import BUILTIN_ENVIRONMENTS, SPLITS, find_task_folder, get_environment
 from clawrl_trl.envs.rollout.episode import Episode, Group
 from clawrl_trl.envs.rollout.rollout import Rollout
+from clawrl_trl.envs.runs.interactions import Interactions
+from clawrl_trl.envs.runs.pace import Pace
 from clawrl_trl.envs.runs.practice_options import PracticeOptions
 from clawrl_trl.envs.runs.practice_run import PracticeRun
 from clawrl_trl.envs.runs.practice_worker import FILE_NAME, order_tasks, play_episodes
 from clawrl_trl.errors import UserError
+from clawrl_trl.ledger import Ledger
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 
@@ -59,6 +63,51 @@ def test_episodes_are_on_record_and_not_played_again(scripted: Any, tmp_path: Pa
     again = list(play_episodes(tmp_path, make_options(episodes=8), policy))
     assert [row["index"] for row in again] == [3]
     assert list(play_episodes(tmp_path, make_options(episodes=8), policy)) == []
+    policy.close()
+
+
+def test_a_run_that_goes_on_plays_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are on record in the order in which they ended; of the first three the second was not through."""
+    given: list[int] = []
+
+    def play(self: Rollout, tasks: Iterable[int]) -> Iterator[Group]:
+        for task in tasks:
+            given.append(task)
+            policy.requests += 10
+            policy.failures += 1
+            yield Group(str(task), [Episode(task, "task", "session", 1.0, "", 1, (), 0.1)], {})
+
+    monkeypatch.setattr(Rollout, "play", play)
+    options = make_options(episodes=10)
+    _, count = options.load_environments("train")
+    order = list(itertools.islice(order_tasks(count, options.seed), 5))
+    record = Interactions(tmp_path / FILE_NAME)
+    for task, requests in ((order[2], 10), (order[0], 20)):
+        episodes = [{"task": task, "outcome": 1.0}]
+        record.append({"episodes": episodes, "settled": {}, "requests": requests, "failed": 2})
+    policy = GatewayPolicy("http://127.0.0.1:9")
+    rows = list(play_episodes(tmp_path, options, policy))
+    policy.close()
+    assert given == [order[1], order[3], order[4]]
+    assert [(row["requests"], row["failed"]) for row in rows] == [(30, 3), (40, 4), (50, 5)]
+
+
+def test_a_reader_that_leaves_ends_the_wait_for_the_trainer(
+    scripted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = itertools.count()
+
+    def wait(self: Pace, is_stopped: Callable[[], bool]) -> None:
+        while next(begun) and not is_stopped():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Pace, "wait", wait)
+    policy = GatewayPolicy(scripted(make_obliging_script()).base_url, stream_share=0.0)
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    rows = play_episodes(tmp_path, make_options(episodes=8), policy, ledger=ledger)
+    assert next(rows)["index"] == 0
+    rows.close()  # type: ignore[attr-defined]
+    ledger.close()
     policy.close()
 
 

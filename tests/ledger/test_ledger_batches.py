@@ -46,6 +46,24 @@ def test_an_unfinished_batch_is_leased_again_unchanged(ledger: Ledger) -> None:
         assert other is not None and not set(other.sample_ids) & set(first.sample_ids)
 
 
+def test_an_unfinished_batch_of_a_line_that_was_left_is_released(ledger: Ledger) -> None:
+    """The trainer died, and before it came back the operator rolled back."""
+    with ledger.transaction() as tx:
+        for number in (1, 2):
+            policies.add(tx, version(number))
+            policies.promote(tx, number)
+        old, new = (scored(tx, policy_version=number) for number in (1, 2))
+        first = batches.lease(tx, **LEASE | {"current_version": 2})
+    assert first is not None and len(first.sample_ids) == 2
+    with ledger.transaction() as tx:
+        policies.promote(tx, 1)
+        again = batches.lease(tx, **LEASE | {"current_version": 1})
+        assert again is not None and again.id != first.id
+        assert [one.id for _, one in batches.samples_of(tx, again)] == [old.id]
+        left = tx.scalars(select(Sample).where(Sample.turn_id == new.id)).one()
+        assert left.state == "dropped" and "stale" in str(left.reason)
+
+
 @pytest.mark.parametrize(
     "change",
     [

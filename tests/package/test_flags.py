@@ -193,3 +193,14 @@ def test_a_warning_is_logged_by_the_first_process_alone(
     monkeypatch.setenv("RANK", "1")
     parse(["--max_steps", "3", *TERMINAL])
     assert not [record for record in caplog.records if record.name == "clawrl_trl.config.old_flags"]
+
+
+def test_a_revision_that_the_engine_would_not_serve_is_refused(tmp_path: Path) -> None:
+    named = ["--model_name_or_path", "someone/model", *QUIET]
+    with pytest.raises(UserError, match=r"another revision of someone/model.*hf download someone/model --revision v2"):
+        parse(["--model_revision", "v2", *named])
+    with pytest.raises(UserError, match="another revision"):
+        parse(["--model_init_kwargs", '{"revision": "v2"}', *named])
+    parse(["--model_revision", "main", *named])
+    parse(["--model_revision", "v2", "--engine", "http://127.0.0.1:8000", *named])
+    parse(["--model_revision", "v2", "--model_name_or_path", str(tmp_path), *QUIET])

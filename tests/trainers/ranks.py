@@ -28,11 +28,11 @@ from clawrl_trl.trainers.parallel.weights import gather_weights
 
 STEP = 4
 """Samples per optimizer step, over all processes."""
-WAYS = ("train", "bf16", "reject", "back0", "back1", "resume", "whole")
+WAYS = ("train", "bf16", "reject", "back0", "back1", "during", "resume", "whole")
 MIXED = "mixed"
 """Way in bfloat16 beside float32 weights, as on a GPU; of the backends that divide no weights by DeepSpeed."""
-ROLLBACKS = {"back0": (2, 0), "back1": (2, 1), "whole": (2, 1)}
-"""Rollbacks of a way: the version after which, and to which."""
+ROLLBACKS = {"back0": (2, 0), "back1": (2, 1), "during": (2, 1), "whole": (2, 1)}
+"""Rollbacks of a way: the version after which, and to which; with "during", while the next is trained."""
 RESUMED = ("resume", "whole")
 """Ways that stop after some steps and begin again with a new trainer."""
 
@@ -41,9 +41,16 @@ class Rolling(CombineTrainer):
     """Trainer beside whom the operator rolls back."""
 
     back: tuple[int, int] | None = None
+    early = False
 
     def _end_step(self) -> None:
+        if self.early:
+            self._roll_back()
         super()._end_step()
+        if not self.early:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
         if self.back is not None and self.policy_version == self.back[0]:
             if self.accelerator.is_main_process:
                 rollback(self.source.ledger, to=self.back[1])
@@ -123,7 +130,7 @@ def train(backend: str, ranks: int, tiny: Path, run: Path, way: str, max_steps: 
         source=open_source(ledger),
         peft_config=None if way == "whole" else LoraConfig(r=4, target_modules="all-linear"),
     )
-    trainer.back = ROLLBACKS.get(way)
+    trainer.back, trainer.early = ROLLBACKS.get(way), way == "during"
     trainer.train()
     main = trainer.accelerator.is_main_process
     weights = gather_weights(trainer.accelerator.unwrap_model(trainer.model), keep=main)

@@ -12,13 +12,13 @@ import torch
 from made_up import fill, make_samples
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.credit import LedgerSource, TrainingSample
 from clawrl_trl.errors import UserError
-from clawrl_trl.ledger import Ledger, policies
-from clawrl_trl.ledger.schema import Batch, Sample
+from clawrl_trl.ledger import Ledger, interruptions, policies
+from clawrl_trl.ledger.schema import Batch, Event, Sample
 from clawrl_trl.policies import Candidate, FirstGate, GateReport, PolicyStore, Publisher, rollback
 from clawrl_trl.trainers import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, checkpoint
 
@@ -161,6 +161,15 @@ class TestVersions:
         trainer.train()
         assert versions == [1, 2], "an engine that died starts in what the trainer has given back"
 
+    def test_the_log_of_a_version_is_bounded(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "LOGS_KEPT", 2, raising=False)
+        fill(ledger, make_samples(8))
+        build(tiny, tmp_path, ledger, logging_steps=1).train()
+        state = tmp_path / "policies" / "policy-v4" / "training_state" / "trainer_state.json"
+        assert [entry["step"] for entry in json.loads(state.read_text())["log_history"]] == [2, 3]
+
     def test_old_optimizer_states_are_pruned(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(10))
         build(tiny, tmp_path, ledger, keep_training_states=2).train()
@@ -237,6 +246,28 @@ class TestResume:
         assert states(ledger) == {0: "retired", 1: "serving"}
         with ledger.reader() as tx:
             assert sorted(sample.state for sample in tx.query(Sample)) == ["ready"] * 2 + ["trained"] * 2
+
+    @pytest.mark.parametrize("stop", [1, 3])
+    def test_steps_of_a_batch_that_was_not_finished_are_left_out(
+        self, tiny: Path, tmp_path: Path, ledger: Ledger, stop: int
+    ) -> None:
+        """What is in memory then, and saved, is the version before; the batch comes again, and nobody is to blame."""
+        fill(ledger, make_samples(8))
+        trainer = build(tiny, tmp_path, ledger, publish_steps=2, max_steps=stop)
+        before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+        trainer.train()
+        trainer.save_model(str(tmp_path / "adapter"))
+        saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+        assert trainer.policy_version == max(states(ledger)) == stop // 2
+        if stop == 1:
+            assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.named_parameters())
+            assert all(not value.any() for name, value in saved.items() if "lora_B" in name)
+        else:
+            assert all(torch.equal(value, saved[name]) for name, value in weights(tmp_path, 1).items())
+        build(tiny, tmp_path, ledger, publish_steps=2).train()
+        with ledger.reader() as tx:
+            assert [batch.state for batch in tx.query(Batch)] == ["trained", "trained"]
+            assert not tx.query(Event).where(Event.kind.in_([interruptions.KIND, interruptions.EXCUSED])).count()
 
     @pytest.mark.slow
     def test_own_learning_rates_are_kept(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
@@ -473,6 +504,29 @@ class TestGoingBack:
         with ledger.reader() as tx:
             assert policies.serving(tx).parent == 1
 
+    def test_a_rollback_during_a_step_is_not_undone(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
+        """What was trained on the version that was left is thrown away; its samples train the one that serves."""
+        fill(ledger, make_samples(6))
+
+        class RolledBack(AsyncGRPOTrainer):
+            rolled = False
+
+            def _end_step(self) -> None:
+                if self.policy_version == 2 and not self.rolled:
+                    self.rolled = True
+                    rollback(ledger, to=1)
+                super()._end_step()
+
+        trainer = build(tiny, tmp_path, ledger, trainer_class=RolledBack)
+        trainer.train()
+        assert states(ledger) == {0: "retired", 1: "retired", 2: "retired", 3: "serving"}
+        with ledger.reader() as tx:
+            newest = policies.serving(tx)
+            batches = [(batch.state, batch.trained_into) for batch in tx.query(Batch).order_by(Batch.created_at)]
+            assert not tx.query(Event).where(Event.kind == interruptions.EXCUSED).count()
+        assert (trainer.policy_version, newest.parent) == (3, 1)
+        assert batches == [("trained", 1), ("trained", 2), ("released", None), ("trained", 3)]
+
     def test_a_rejected_version_is_left_behind(self, tiny: Path, tmp_path: Path, ledger: Ledger) -> None:
         fill(ledger, make_samples(6))
 
@@ -502,6 +556,25 @@ class TestGoingBack:
         ruin = {"learning_rate": 1e6, "max_grad_norm": 0.0, "max_kl": 0.5}
         build(tiny, tmp_path, ledger, gradient_accumulation_steps=2, **ruin).train()
         assert states(ledger) == {0: "serving", 1: "rejected"}
+
+
+def test_version_0_and_merged_models_are_of_the_revision_that_is_trained(
+    tiny: Path, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    read = Qwen3ForCausalLM.from_pretrained
+
+    def spy(source: Any, revision: str | None = None, **options: Any) -> Any:
+        asked.append(revision)
+        return read(source, **options)
+
+    whole = build(tiny, tmp_path, ledger, full=True, model_init_kwargs={"revision": "v2"})
+    adapter = build(tiny, tmp_path, ledger, model_init_kwargs={"revision": "v2"})
+    monkeypatch.setattr(Qwen3ForCausalLM, "from_pretrained", spy)
+    checkpoint.InitialWeights(whole).restore()
+    checkpoint._write_weights(adapter, tmp_path)
+    checkpoint._merge(adapter, tmp_path)
+    assert asked == ["v2", "v2"]
 
 
 def test_facts_of_a_version(tiny: Path, tmp_path: Path, ledger: Ledger) -> None:

@@ -114,7 +114,7 @@ def test_a_rejected_update_is_gone(together: Path) -> None:
 
 
 def test_memory_holds_the_version_that_serves(together: Path) -> None:
-    for way in ("back0", "back1", "resume"):
+    for way in ("back0", "back1", "during", "resume"):
         with safe_open(together / way / "memory.safetensors", framework="pt") as file:
             version = file.metadata()["version"]
             total = sum(float(file.get_tensor(name).double().sum()) for name in file.keys())  # noqa: SIM118
