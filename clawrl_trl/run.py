@@ -25,7 +25,7 @@ PRIVATE_UMASK = 0o077
 """Umask of the processes that write nothing but a run's files."""
 
 CLOCK_SECONDS = 5.0
-"""By how much two readings of a process's start may differ when the clock is set."""
+"""By how much two readings of the time at which a process started may differ."""
 
 _FOLDERS = ("logs", "policies", "screenshots", "runs", "checkpoint-*")
 _FILES = (
@@ -35,6 +35,13 @@ _FILES = (
     "trainer.heartbeat",
 )
 """What a run makes: all that is changed in a folder that holds other things too."""
+_SAVED = (
+    *("README.md", "config.json", "generation_config.json", "adapter_config.json", "trainer_state.json"),
+    *("*_results.json", "*processor_config.json", "chat_template.*", "tokenizer*", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.*", "merges.txt", "*.safetensors", "*.safetensors.index.json", ".git*"),
+    *("*.tmp", ".probe-*"),
+)
+"""What a run's own folder may hold besides: what transformers saves there, and files that are being written."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +110,17 @@ class RunFolder:
         status = self.path.stat()
         if status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX:
             return False
-        return all(any(e.match(name) for name in _FOLDERS) for e in self.path.iterdir() if e.is_dir())
+        return all(
+            any(entry.match(name) for name in (_FOLDERS if entry.is_dir() else (*_FILES, *_SAVED)))
+            for entry in self.path.iterdir()
+        )
 
     def announce(self, name: str, base_url: str, **extra: Any) -> None:
         """Write `<name>.json` with `base_url` and this process's id, readable by the owner alone."""
         process = psutil.Process()
-        content = {"base_url": base_url, "pid": process.pid, "started": process.create_time(), **extra}
+        # The time is for processes of a release that knows no marks.
+        born = {"started": process.create_time(), "mark": _read_mark(process.pid)}
+        content = {"base_url": base_url, "pid": process.pid, **born, **extra}
         write_private(self.path / f"{name}.json", json.dumps(content) + "\n")
 
     def read_announced(self, name: str) -> dict[str, Any] | None:
@@ -117,7 +129,7 @@ class RunFolder:
             content: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text())
         except (OSError, ValueError):
             return None
-        return content if _lives(int(content["pid"]), content.get("started")) else None
+        return content if _lives(int(content["pid"]), content.get("started"), content.get("mark")) else None
 
 
 def make_private(folder: Path) -> None:
@@ -156,10 +168,27 @@ def _open_descriptor(path: str, flags: int) -> int:
     return descriptor
 
 
-def _lives(pid: int, started: float | None) -> bool:
+def _lives(pid: int, started: float | None, mark: str | None) -> bool:
     """Return whether that process is still there, and not another that was given its id."""
+    now = _read_mark(pid) if mark is not None else None
+    if now is not None:
+        return now == mark
     try:
         since = psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
         return False
     return started is None or abs(since - started) < CLOCK_SECONDS
+
+
+def _read_mark(pid: int) -> str | None:
+    """Boot of the machine and tick at which a process started; `None` where the system tells neither.
+
+    Unlike the time of its start it stays the same when the clock is set.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold spaces and parentheses itself; the start is the 20th field behind it.
+    return f"{boot} {status.rpartition(')')[2].split()[19]}"
