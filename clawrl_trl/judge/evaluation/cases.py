@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from clawrl_trl.errors import UserError
+from clawrl_trl.json_lines import split_lines
 from clawrl_trl.judge.turn import JudgedTurn
 from clawrl_trl.messages import Json, Message
 
@@ -119,7 +120,7 @@ def read_cases(paths: Iterable[Path]) -> list[JudgeCase]:
 
 def _read_file(path: Path) -> Iterator[tuple[int, JudgeCase]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = split_lines(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} can't be read: {error}") from error
     for number, line in enumerate(lines, 1):
