@@ -48,8 +48,8 @@ _PLAIN_WORD = re.compile(r"[^\W\d_]+(?![\w(=/]|\.\w)")
 _DIRECTIVE = re.compile(
     r"""
       (?:^|[,;:–—]\s|\b(?:and|but|then|so)\s)                        # a clause that begins with an imperative
-      \W*(?:(?:no|nope|nearly|almost|oh|hm+|um|ugh|stop|wait|ok(?:ay)?|so|and|but|then|just|also|now|well|sorry|hey|please
-        |pls|kindly|actually|again|instead|maybe|perhaps|always|try|(?:next|another)\ time|in\ (?:the\ )?future)\W+)*
+      \W{0,20}+(?:(?:no|nope|nearly|almost|oh|hm+|um|ugh|stop|wait|ok(?:ay)?|so|and|but|then|just|also|now|well|sorry|hey|please
+        |pls|kindly|actually|again|instead|maybe|perhaps|always|try|(?:next|another)\ time|in\ (?:the\ )?future)\W++)*
       (?:accept|add|answer|ask|avoid|be|begin|book|bring|build|calculate|call|catch|change|check|choose|cite|close|compare
         |convert|count|create|cut|delete|don'?t|do|drop|end|explain|filter|find|fix|follow|format|get|give|go|group
         |hide|import|include|indent|keep|leave|let|limit|link|list|log|look|lose|make|mention|merge|mind|move|name|never|note|open

@@ -19,13 +19,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
 from clawrl_trl.judge import hints
-from clawrl_trl.judge.provenance import (
-    extract_owner_words,
-    is_grounded,
-    list_tool_names,
-)
+from clawrl_trl.judge.provenance import is_grounded, list_tool_names
 from clawrl_trl.judge.refusals import find_refusal
-from clawrl_trl.judge.rules import judge_feedback
+from clawrl_trl.judge.rules import collect_remarks, judge_feedback
 from clawrl_trl.judge.screens import ShownPicture, collect_screens
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt
@@ -257,7 +253,7 @@ def collect_hints(turn: JudgedTurn, votes: Sequence[Vote], score: float | None =
         votes: Its votes; where they decided, the hints of those that were outvoted are left out.
         score: What they decided.
     """
-    texts = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
+    texts = collect_remarks(turn)
     texts += [item.text for item in turn.feedback if item.text]
     names = list_tool_names(turn.tools)
     agreeing = [vote for vote in votes if vote.score is not None and score in (None, vote.score)]

@@ -21,6 +21,9 @@ _MARKERS = re.compile(
     r"|start_of_turn|end_of_turn|eos|bos|pad|unk)>|\[/?INST\]|<<\/?SYS>>",
     re.I,
 )
+_BRACKETS = str.maketrans("<>[]", "    ")
+MOST_NESTED = 8
+"""Markers inside each other that are taken out one by one; of a text with more all brackets go."""
 _STAMP = re.compile(r"^\s*\[[^\]\n]{0,24}\d{1,2}:\d{2}[^\]\n]{0,24}\]\s*")
 _FRAMED = re.compile(r"<<<BEGIN_\w+>>>.*?(<<<END_\w+>>>|\Z)", re.S)
 """A text that some program put into a frame: never the owner's words, whichever program it was."""
@@ -42,9 +45,11 @@ def unwrap(text: str) -> str:
 def neutralise(text: str) -> str:
     """Text in which no chat template's marker is left that could open or close a message."""
     # Again and again: what stood around a marker that was taken out may form another one.
-    while _MARKERS.search(text):
-        text = _MARKERS.sub(" ", text)
-    return text
+    for _ in range(MOST_NESTED):
+        text, count = _MARKERS.subn(" ", text)
+        if not count:
+            return text
+    return text.translate(_BRACKETS)
 
 
 def clean_checker_words(text: str) -> str:

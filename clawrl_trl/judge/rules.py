@@ -94,8 +94,7 @@ class RulesJudge:
         """
         if not self._any_score:
             return by_tools
-        remarks = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
-        understood = [text for text in remarks if language.is_english(text, turn.request)]
+        understood = [text for text in collect_remarks(turn) if language.is_english(text, turn.request)]
         wishes = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), None, turn.reply)
         return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
 
@@ -154,6 +153,14 @@ def _is_all_material(messages: Sequence[Message]) -> bool:
     return any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules)
 
 
+def collect_remarks(turn: JudgedTurn) -> list[str]:
+    """The owner's remarks on the reply, of which hints may be made: no text that came along, and none in a code."""
+    if _is_all_material(turn.messages):
+        return []
+    own = [extract_own_words(unwrap(text), turn.request, turn.reply).remarks for text in turn.said_by("owner")]
+    return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
+
+
 def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_score: bool = False) -> Judgement | None:
     """The judgement that explicit feedback leads to, or `None` when there is none that decides.
 
@@ -177,7 +184,7 @@ def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_sc
     sources = [*reversed(corrections), *reversed(texts)]
     # Who only pressed a button may have said in the chat what was wrong.
     if not sources and by == "feedback: value":
-        sources = [words for text in turn.said_by("owner") if (words := extract_owner_words(text))]
+        sources = collect_remarks(turn)
     if score >= 0 and not any_score:
         return Judgement("rules", score, detail={"by": by})
     understood = [text for text in sources if language.is_english(text, turn.request)]

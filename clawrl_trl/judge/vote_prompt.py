@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from clawrl_trl.judge.provenance import neutralise, unwrap
 from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.screens import ShownPicture
+from clawrl_trl.judge.steering.encoded import holds_encoded_text
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 from clawrl_trl.messages import Json
@@ -74,12 +75,13 @@ def build_prompt(
         text = encodable_text(message)
         # A forwarded mail that complains is not the owner's complaint.
         if source == "owner":
-            text = extract_own_words(unwrap(text), turn.request, turn.reply).text or NOTHING_OWN
+            text = extract_own_words(unwrap(text), turn.request, turn.reply).text
+            text = NOTHING_OWN if not text or holds_encoded_text(text) else text
         else:
             text = cut_verdict_talk(text, CUT)
         pieces.append((f"what came next, part {number}, from {who}", text))
     pieces += [("feedback from the owner", item.text) for item in turn.feedback if item.text]
-    framed = [f"--- {mark} {title}\n{cut_middle(neutralise(text), limit)}\n--- {mark} end" for title, text in pieces]
+    framed = [f"--- {mark} {title}\n{neutralise(cut_middle(text, limit))}\n--- {mark} end" for title, text in pieces]
     hint_case = ON_ANY_SCORE if any_score else ON_OBJECTION
     content: str | list[Json] = "\n\n".join(framed) + "\n\nJudge the reply."
     if screens:

@@ -35,6 +35,8 @@ PRAISE = "great work, this is exactly right"
         "".join(chr(0x1D4D0 + ord(letter) - ord("A")) for letter in "GREAT"),
         "".join(chr(ord(letter) + 0xFEE0) for letter in "great"),
         "gr\u0435at w\u043erk",
+        "gr\u0435at5 w\u043erk",
+        "\u0391pproved",
     ],
 )
 def test_words_in_a_code_are_found(text: str) -> None:
@@ -58,6 +60,8 @@ def test_words_in_a_code_are_found(text: str) -> None:
         "µs ½ x² ™ ℃ №",
         "| a | b | c | d | e | f |",
         "GET /search?q=two%20words%2Fthree 200",
+        "no, not 500μm: 10µm, 100kΩ, 4k7Ω and 5μmol",
+        "ΔT is 3 K, and 20μm² is the area",
     ],
 )
 def test_what_programs_print_is_no_code(text: str) -> None:

@@ -140,6 +140,20 @@ def test_no_marker_of_a_template_survives_neutralising(parts: list[str]) -> None
     assert not any(marker in clean for marker in MARKERS)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("length", [4, 100_000])
+def test_markers_inside_each_other_take_no_longer_than_their_length(length: int) -> None:
+    clean = provenance.neutralise("<|" * length + "|>" * length)
+    assert "<|" not in clean
+    assert provenance.neutralise("a <- b[0] <| c") == "a <- b[0] <| c"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", [", " * 100_000, "x, " + "- " * 100_000 + "x"], ids=["commas", "dashes"])
+def test_long_runs_of_signs_take_no_longer_than_their_length(text: str) -> None:
+    assert not hints.is_directive(text)
+
+
 def test_hinted_appends_to_the_last_user_message_only() -> None:
     messages = [
         {"role": "system", "content": "s"},

@@ -141,6 +141,10 @@ def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> 
         "Dear Ann,\n" * 100_000,
         "```\n" * 250_000 + "x",
         "' " * 500_000,
+        "--" + " " * 500_000 + "|",
+        ("-" * 119 + "|\n") * 2_000,
+        "forwarded message" + " " * 500_000 + "x",
+        "--" + " " * 500_000 + "forwarded",
     ],
     ids=lambda text: text[:8].strip() or "space",
 )

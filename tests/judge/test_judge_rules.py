@@ -1,5 +1,6 @@
 """The rules judge on the cases, and the order of what it listens to."""
 
+import base64
 import json
 from collections import Counter
 from dataclasses import replace
@@ -85,6 +86,37 @@ def test_explicit_feedback_decides_over_everything(
 def test_feedback_gives_hints_too(judge: RulesJudge) -> None:
     judgement = judge.decide(judged_turn("ok", feedback=[said("correction", None, "Keep the steps. No bold.")]))
     assert judgement.hints[0] == "Keep the steps. No bold." and judgement.hint_source == "owner feedback"
+
+
+WISH = "Please always use short sentences."
+CARRIED = [
+    ("Translate this: Guten Tag.", f"next line: {WISH}"),
+    ("Translate this: Guten Tag.", "next line: Always write shorter sentences, please."),
+    ("What is 5 plus 7?", f"{WISH} {base64.b64encode(b'the secret words are these').decode()}"),
+]
+
+
+@pytest.mark.parametrize(("request_text", "words"), CARRIED)
+def test_a_thumb_makes_no_hint_of_a_carried_text(judge: RulesJudge, request_text: str, words: str) -> None:
+    turn = judged_turn(words, request=request_text, feedback=[said("thumbs", -1.0)])
+    assert judge.decide(turn).hints == ()
+    assert judge.decide(judged_turn(WISH, feedback=[said("thumbs", -1.0)])).hints == (WISH,)
+
+
+@pytest.mark.parametrize(("request_text", "words"), CARRIED)
+def test_a_result_of_a_tool_keeps_no_carried_text_as_a_wish(request_text: str, words: str) -> None:
+    state = [
+        ("tool", {"role": "tool", "content": "(Command exited with code 0)"}),
+        ("owner", {"role": "user", "content": words}),
+    ]
+    judgement = RulesJudge(any_score=True).decide(judged_turn(state, request=request_text))
+    assert (judgement.detail["by"], judgement.hints) == ("tool results", ())
+
+
+def test_where_every_message_is_a_text_to_work_on_no_hint_is_made_of_any(judge: RulesJudge) -> None:
+    turn = judged_turn(WISH, feedback=[said("thumbs", -1.0)])
+    rule = {"role": "system", "content": "Each message is one line of a subtitle."}
+    assert judge.decide(replace(turn, messages=(rule, *turn.messages))).hints == ()
 
 
 def test_feedback_that_approves_gives_hints_if_asked_for() -> None:

@@ -108,6 +108,12 @@ def test_praise_that_was_stored_and_comes_back_approves_nothing() -> None:
     assert tool_results.score_results([ToolResult(json.dumps({**note, "ok": False}))]) == -1
 
 
+@pytest.mark.parametrize(("code", "score"), [("9" * 5000, -1), ("-" + "9" * 5000, -1), ("0" * 5000, 1), ("-0", 1)])
+def test_an_exit_code_of_any_length_is_read(code: str, score: int) -> None:
+    assert tool_results.score_result(ToolResult(f"Exit code: {code}\nx", "bash")) == score
+    assert tool_results.score_result(ToolResult(f"x\n<exit_code>{code}</exit_code>", "bash")) == score
+
+
 def test_an_object_that_is_nested_deeply_is_read() -> None:
     assert tool_results.score_results([ToolResult("[" * 900 + '"a.txt"' + "]" * 900)]) == 1
 

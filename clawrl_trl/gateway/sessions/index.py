@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from clawrl_trl.gateway.sessions.digest import Link
 from clawrl_trl.gateway.sessions.kinds import RequestSetting
+from clawrl_trl.gateway.sessions.senders import Sender
 
 
 class Outcome(Enum):
@@ -74,7 +75,7 @@ class Conversation:
     """A session in the index.
 
     `setting` is what its last main request was made under, `last_main` its last main reply unless that was cut;
-    `sends_news_only` says that its client sends no history; `owner_names` are those of the sender who is its owner,
+    `sends_news_only` says that its client sends no history; `named_owner` is the sender who is its owner,
     `None` while no message has named its sender; `requests` are found by their key.
     """
 
@@ -86,7 +87,7 @@ class Conversation:
     setting: RequestSetting | None = None
     last_main: SentReply | None = None
     sends_news_only: bool = False
-    owner_names: frozenset[str] | None = None
+    named_owner: Sender | None = None
     replies: list[SentReply] = field(default_factory=list)
     requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict)
 

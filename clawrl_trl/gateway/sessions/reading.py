@@ -16,8 +16,10 @@ from clawrl_trl.gateway.sessions.senders import Names, Sender, choose_owner, lab
 from clawrl_trl.messages import Message, other_parts, text_of
 
 MOST_READ = 2**20
-"""Characters of a user message in which a client's marks are looked for; a longer one is its writer's, as it stands.
+"""Characters of a user message in which a client's marks are looked for; a longer one is taken as it stands.
 A search holds up every other request for some milliseconds per million characters, on whatever thread it runs."""
+_HEAD, _TAIL = 8192, 200
+"""Characters at the ends of a longer one in which its sender is looked for."""
 
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _OTHER_VERSIONS = 8
@@ -36,7 +38,11 @@ class HistoryRole(Enum):
 
 @dataclass(slots=True)
 class MessageReading:
-    """One message, read. `text` is the cleaned text; `is_cleaned` says whether it differs from the message's."""
+    """One message, read.
+
+    `text` is the cleaned text; `is_cleaned` says whether it differs from the message's, `is_unread` that the message
+    was too long to be cleaned.
+    """
 
     provenance: str
     history_role: HistoryRole
@@ -46,6 +52,7 @@ class MessageReading:
     is_queued: bool = False
     is_nudge: bool = False
     is_summary: bool = False
+    is_unread: bool = False
     reason: str = ""
     sender: Sender | None = None
     versions: tuple[str, ...] = ()
@@ -72,31 +79,42 @@ class Reading:
         user_notes = (note for note in reversed(self.notes) if note.role == "user")
         return next((note for note in user_notes if note.history_role is not HistoryRole.DROPPED), None)
 
-    def name_owner(self, listed: Names = frozenset(), earlier_names: Names | None = None) -> Names | None:
+    def name_owner(self, listed: Names = frozenset(), earlier: Sender | None = None) -> Sender | None:
         """Give the messages of other named senders than the owner the provenance `other`.
 
         Args:
             listed: Names under which the owner writes. Default: found by `choose_owner`.
-            earlier_names: What this returned for an earlier request of the conversation.
+            earlier: What this returned for an earlier request of the conversation.
 
         Returns:
-            The owner's names; `None` where no message names its sender.
+            The owner; `None` where no message names its sender.
         """
         owner_notes = [note for note in self.notes if note.provenance == "owner"]
         if owner_notes and all(note.sender is None for note in owner_notes):
-            labelled = label_senders([note.text for note in owner_notes], several=bool(earlier_names)) or ()
+            several = earlier is not None and bool(earlier.names)
+            labelled = label_senders([note.text for note in owner_notes], several=several) or ()
             for note, sender in zip(owner_notes, labelled, strict=False):
                 note.sender = sender
-        if all(note.sender is None for note in owner_notes):
-            return earlier_names
-        names = listed or earlier_names
-        if names is None:
-            whole = not any(note.is_summary for note in self.notes)
-            names = choose_owner([note.sender for note in owner_notes], whole=whole)
+        if earlier is not None or any(note.sender for note in owner_notes):
+            # Where senders are named, whoever can't be told in so long a message may be anybody.
+            for note in owner_notes:
+                note.provenance = "other" if note.is_unread and note.sender is None else "owner"
+            owner_notes = [note for note in owner_notes if note.provenance == "owner"]
+        senders = [note.sender for note in owner_notes]
+        if not any(senders):
+            return earlier
+        known_ids = [sender.ids for sender in (*senders, earlier) if sender is not None]
+        if listed:
+            # Of the listed names those are ids that somebody here has as one.
+            owner = Sender(listed, ids=listed & frozenset().union(*known_ids))
+        elif earlier is not None:
+            owner = earlier
+        else:
+            owner = choose_owner(senders, whole=not any(note.is_summary for note in self.notes))
         for note in owner_notes:
-            if note.sender is not None and not note.sender.names & names:
+            if note.sender is not None and not note.sender.is_same(owner):
                 note.provenance = "other"
-        return names
+        return owner
 
     def is_retry(self) -> bool:
         """Return whether the client says that it repeats something that got no answer."""
@@ -138,7 +156,8 @@ def read(messages: Sequence[Message]) -> Reading:
                 agents = _read_first_user(reading, message, note) or agents
                 first = False
             text = text_of(message)
-            note.sender = read_sender(message, text if len(text) <= MOST_READ else "")
+            note.is_unread = len(text) > MOST_READ
+            note.sender = read_sender(message, text[:_HEAD] + text[-_TAIL:] if note.is_unread else text)
             if agents and note.provenance == "owner":
                 note.provenance = "event"
             # A transient message behind a wake-up does not end the run that it opened.

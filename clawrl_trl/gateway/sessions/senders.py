@@ -2,20 +2,21 @@
 
 Clients name a sender in the message's `name` field, in metadata or an envelope in front of the text (`dialects`), or
 by a label in front of every message ("Ann: ..."). A named other sender is never the owner. Names are compared
-without case; a sender is the owner if any of its names, ids or user names is the owner's.
+without case. Anybody may choose a display name: where both sides have ids, nothing else makes a sender the owner.
 """
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from clawrl_trl.gateway.sessions import clients
 
 Names = frozenset[str]
-_IDENTITY = ("id", "name", "username", "e164", "tag", "label")
+_IDS = ("id", "e164")
+_NAMES = ("name", "username", "tag", "label")
 _GROUP = ("is_group_chat", "group_subject", "group_channel", "group_space", "group_members", "conversation_label")
 _BLOCKS = 8
 _SELF = "(self)"
@@ -47,14 +48,26 @@ class Sender:
     """The sender that a message names.
 
     Attributes:
-        names: Its id, name and user name, case-folded.
+        names: Its ids, name and user name, case-folded.
         chat: The kind of chat.
         label: The text in front of the message that names it; no part of what was said.
+        ids: Those of its names that nobody else can choose.
     """
 
     names: Names
     chat: Chat = Chat.UNKNOWN
     label: str = ""
+    ids: Names = frozenset()
+
+    def is_same(self, other: "Sender") -> bool:
+        """Return whether both are one person: by their ids if both have some, else by any name."""
+        if self.ids and other.ids:
+            return bool(self.ids & other.ids)
+        return bool(self.names & other.names)
+
+
+NOBODY = Sender(frozenset())
+"""The owner of a conversation in which no named sender is."""
 
 
 def read_sender(message: Mapping[str, Any], text: str) -> Sender | None:
@@ -90,8 +103,8 @@ def label_senders(texts: Sequence[str], *, several: bool = False) -> list[Sender
     return senders if several or len({sender.names for sender in senders}) > 1 else None
 
 
-def choose_owner(senders: Sequence[Sender | None], *, whole: bool) -> Names:
-    """The names of the owner in a conversation, oldest message first; empty where no named sender is the owner.
+def choose_owner(senders: Sequence[Sender | None], *, whole: bool) -> Sender:
+    """The owner of a conversation, oldest message first; `NOBODY` where no named sender is.
 
     That is the first sender of a direct chat. Otherwise nobody in a group chat, nobody where a message has no sender
     (that one is the owner's), else the first sender.
@@ -101,7 +114,7 @@ def choose_owner(senders: Sequence[Sender | None], *, whole: bool) -> Names:
         whole: The messages begin with the conversation's first; else the first sender is only taken if there is no
             other.
     """
-    direct = next((sender.names for sender in senders if sender and sender.chat is Chat.DIRECT), None)
+    direct = next((sender for sender in senders if sender and sender.chat is Chat.DIRECT), None)
     if direct is not None:
         return direct
     known_senders = [sender for sender in senders if sender is not None]
@@ -110,17 +123,25 @@ def choose_owner(senders: Sequence[Sender | None], *, whole: bool) -> Names:
         or not known_senders
         or any(sender.chat is Chat.GROUP for sender in known_senders)
     ):
-        return frozenset()
-    first = known_senders[0].names
-    return first if whole or all(sender.names & first for sender in known_senders) else frozenset()
+        return NOBODY
+    first = known_senders[0]
+    return first if whole or all(map(first.is_same, known_senders)) else NOBODY
 
 
 def _read_metadata(text: str) -> Sender | None:
-    """The sender in JSON blocks that the client put in front of the text."""
-    names: set[str] = set()
+    """The sender in JSON blocks that the client put in front of the text.
+
+    What follows the first that names one may be the person's own. Only a block right behind a sender's bare id, as
+    earlier clients write both, may add names to it.
+    """
+    named: Sender | None = None
     group, begin = False, 0
     for _ in range(_BLOCKS):
         block = clients.METADATA.match(text, begin)
+        if named is not None:
+            more = _read_block(_parse(block["json"])) if block else None
+            named = replace(named, names=named.names | more.names) if more and named.ids & more.ids else named
+            break
         stamp = block or clients.STAMP.match(text, begin)
         if stamp is None:
             break
@@ -128,15 +149,27 @@ def _read_metadata(text: str) -> Sender | None:
         if block is None:
             continue
         value = _parse(block["json"])
-        sender = value.get("sender", value)
-        if isinstance(sender, str):
-            names.add(sender)
-        elif isinstance(sender, dict):
-            names |= {str(sender[key]) for key in _IDENTITY if isinstance(sender.get(key), (str, int))}
         group = group or any(value.get(key) for key in _GROUP)
-    if not fold(names):
+        named = _read_block(value)
+        if named is not None and not isinstance(value.get("sender"), str):
+            break
+    return named and replace(named, chat=Chat.GROUP if group else Chat.DIRECT)
+
+
+def _read_block(value: Mapping[str, Any]) -> Sender | None:
+    sender = value.get("sender", value)
+    if isinstance(sender, str):
+        ids, names = fold([sender]), fold([])
+    elif isinstance(sender, dict):
+        ids, names = (
+            fold([str(sender[key]) for key in keys if isinstance(sender.get(key), (str, int))])
+            for keys in (_IDS, _NAMES)
+        )
+    else:
         return None
-    return Sender(fold(names), Chat.GROUP if group else Chat.DIRECT)
+    # A display name that looks like an id may be the owner's.
+    names = frozenset(name for name in names if not ids or any(map(str.isalpha, name)))
+    return Sender(ids | names, ids=ids) if ids | names else None
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -153,7 +186,7 @@ def _read_envelope(text: str) -> Sender | None:
     if envelope is None:
         return None
     if trailer := _TRAILER.search(text, max(0, len(text) - 200)):
-        return Sender(fold(_split_names(trailer[1])), Chat.GROUP)
+        return _split_names(trailer[1], Chat.GROUP)
     name, label = envelope["name"], envelope["label"]
     if name is None:
         return None
@@ -161,10 +194,13 @@ def _read_envelope(text: str) -> Sender | None:
         return Sender(fold([name]), Chat.DIRECT, label)
     display = name.partition(" (")[0]
     direct = f" {display} id:" in envelope["chat"] + " id:"
-    return Sender(fold(_split_names(name)), Chat.DIRECT if direct else Chat.GROUP, label)
+    return _split_names(name, Chat.DIRECT if direct else Chat.GROUP, label)
 
 
-def _split_names(text: str) -> list[str]:
-    """The names in a sender as envelopes write it: "name (id)"."""
-    name, _, identity = text.partition(" (")
-    return [text, name, identity.removesuffix(")")]
+def _split_names(text: str, chat: Chat, label: str = "") -> Sender:
+    """The sender as envelopes write it: "name (id)", of which the name may hold parentheses of its own."""
+    name, _, identity = text.rpartition(" (")
+    if not name or not identity.endswith(")"):
+        return Sender(fold([text]), chat, label)
+    ids = fold([identity.removesuffix(")")])
+    return Sender(fold([text, name]) | ids, chat, label, ids)

@@ -98,7 +98,7 @@ class Sessions:
         if conversation is None:
             conversation = self._open(prompt)
         self._index.touch(conversation, prompt.at)
-        conversation.owner_names = prompt.reading.name_owner(self._owner_names, conversation.owner_names)
+        conversation.named_owner = prompt.reading.name_owner(self._owner_names, conversation.named_owner)
         followed = match.match_followed_reply(self._index, prompt, conversation)
         if kind == "side":
             return make_placement(prompt, conversation, kind, reason, followed)
@@ -316,7 +316,7 @@ class Sessions:
         request = None
         if turn.kind == "main":
             reading = read(turn.messages)
-            conversation.owner_names = reading.name_owner(self._owner_names, conversation.owner_names)
+            conversation.named_owner = reading.name_owner(self._owner_names, conversation.named_owner)
             identity = Identity(session.external_id, session.identity_source)
             setting = find_setting(reading, turn.tools)
             prompt = Prompt(session.owner, reading, identity, setting, turn.created_at)

@@ -10,7 +10,7 @@ import re
 _FLAGS = re.IGNORECASE
 
 FORWARDED = re.compile(
-    r"\s*(?:[-_=*]{2,40}\s*)?"
+    r"\s*+(?:[-_=*]{2,40}+\s*+)?"
     r"(?:(?:begin(?: of)? )?forwarded message|forwarded by|original message"
     r"|(?:anfang der )?weitergeleitete[nr]? (?:nachricht|e-?mail)|urspr[üu]ngliche nachricht|weitergeleitet von"
     r"|(?:inicio del )?mensaje (?:reenviado|original)"
@@ -18,7 +18,7 @@ FORWARDED = re.compile(
     r"|(?:in[íi]cio da )?mensagem (?:encaminhada|reencaminhada|original)"
     r"|messaggio (?:inoltrato|originale)|(?:doorgestuurd|oorspronkelijk) bericht"
     r"|пересылаемое сообщение|исходное сообщение|转发的?邮件|原始邮件|転送されたメッセージ|元のメッセージ)"
-    r"\s*(?:[-_=*]{2,40}|:|：)?\s*\Z"
+    r"\s*+(?:[-_=*]{2,40}+|:|：)?\s*+\Z"
     r"|\s*(?:(?:ok(?:ay)?|so|well|hm+)\W+)*(?:here(?:['’]s| is)|this is|found|got)\b[^\n]{0,60}"
     r"\b(?:pages?|e-?mails?|mails?|letters?|articles?|posts?|sites?|websites?|ads?|lists?|menus?|signs?|boards?)\b"
     r" (?:says?|said|writes?|wrote|shows?|reads?)\W*\Z"
@@ -75,7 +75,10 @@ DATED = re.compile(
 )
 """A line of somebody's notes or messages by date; several of them are a record."""
 
-RULED = re.compile(r"\s*[-=*#_~]{2,40}\s*[\w ,.:'’()-]{1,40}?\s*[-=*#_~]{2,40}\s*\Z")
+RULED = re.compile(
+    r"\s*+(?:[-=*#_~]{2,40}+\s*+[\w ,.:'’()-]{1,40}?\s*+[-=*#_~]{2,40}+"
+    r"|[-=*#_~]{2}[=*#~]{0,80}+[-_][-=*#_~]{2,80}+)\s*+\Z"
+)
 """A line of dashes with words between them, with which people mark where a pasted text begins and ends."""
 
 MARKED_UP = re.compile(r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)

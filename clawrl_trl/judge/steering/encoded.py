@@ -37,7 +37,8 @@ _ESCAPES = re.compile(
 _MORSE = re.compile(r"(?:(?<!\S)[.·•−–-]{1,5}(?!\S)[ /|]*){5,}")
 _SET_APART = re.compile(r"(?<!\w)(?:[^\W\d_](?:[ .*~|_-]|  )){5,}[^\W\d_](?!\w)")
 _WORD = re.compile(r"[^\W\d_]{4,}")
-_MIXED = re.compile(r"\b(?=\w*[a-z])(?=\w*[\u0370-\u052f])\w{4,}", re.I)
+# A unit is no code: 500μm, 100kΩ, μmol.
+_MIXED = re.compile(r"\b(?!\d*+[a-z]{0,2}+\d*+[µμΩΔ][a-z²³]{0,4}\b)(?=\w*[a-z])(?=\w*[\u0370-\u052f])\w{4,}", re.I)
 _SIGNS = re.compile(r"(?<![\w@$!|.-])[\w@$!|]{3,20}+(?![\w.-])")
 _AS_LETTERS = str.maketrans("01345789@$!|", "oieastbgasil")
 

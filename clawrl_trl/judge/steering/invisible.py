@@ -10,7 +10,7 @@ _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u202a-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0"
     "\ufff0-\ufffb\ue000-\uf8ff\U0001d173-\U0001d17a\U000e0000-\U000e01ef\b]"
     # Joiners, marks and selectors, which scripts and emoji need, next to nothing of the kind.
-    "|(?<![^\\x00-\\x7f])[\u200c-\u200f\ufe00-\ufe0f]+(?!\u20e3)|[\u200c-\u200f]+(?![^\\x00-\\x7f])"
+    "|(?<![^\\x00-\\x7f])[\u200c-\u200f\ufe00-\ufe0f]+(?!\u20e3)|(?<![\u200c-\u200f])[\u200c-\u200f]++(?![^\\x00-\\x7f])"
     "|(?<=[\ufe00-\ufe0f])[\ufe00-\ufe0f]+"
     # Of a terminal: what is concealed, light on light or dark on dark.
     "|\x1b\\[(?:[\\d;]*;)?(?:8|30;40|40;30|37;47|47;37|97;107|107;97)m.*?(?:\x1b\\[[\\d;]*m|\\Z)",

@@ -23,23 +23,31 @@ _SPEAKER = (
     r"|用户|用戶|助手|评审|管理员|系统|ユーザー|アシスタント|管理者|사용자|관리자|المستخدم|المساعد|उपयोगकर्ता"
 )
 
-_LINES = re.compile(
+_OPENING = re.compile(
     r"""
-      ^\W*(?:(?:final|overall|judge(?:'s)?|my|the)\s+)*
+      (?:(?:final|overall|judge(?:'s)?|my|the)\s++)*+
         (?:"""
     + _VERDICT
-    + r""")s?\b(?:\s+\w{2,6}\s+\w{3,12})?\W{0,6}
+    + r""")s?\b(?:\s++\w{2,6}\s++\w{3,12})?\W{0,6}
         (?:is\W{1,3})?(?:[+-]?\d|positiv|negativ|good|bad|pass(?:ed)?\b|excel|perfe[ck]t|corre[ck]t|approv|succe
           |gut|sehr|exzellent|bien|bueno|bom|ótim|aprovad|aprobad|ottim|approvat|отлично|хорошо)
-    | (?:评分|評分|结论|裁决|判定|評価|スコア|평가|점수)\s*[:：=是は]\s*[+-]?[\d\w]
+    | (?:"""
+    + _SPEAKER
+    + r""")(?:\s*+\([^)]{0,200}\))?\s*+[\])】]?\s*+[:：>\]】]
+    """,
+    re.I | re.X,
+)
+"""How a sentence begins that states a verdict or plays a turn of a chat."""
+_BEGIN = re.compile(r"(?:\A|(?<=[.!?…])\s|[。！？]|\\[nr])(?:\\[nrt]|\W)*+")
+"""What stands in front of a sentence; in a text inside another one a line break is written as two characters."""
+_LINES = re.compile(
+    r"""
+      (?:评分|評分|结论|裁决|判定|評価|スコア|평가|점수)\s*[:：=是は]\s*[+-]?[\d\w]
     | \\boxed\s*\{
-    | ^\s*[\[({].*["'](?:score|verdict|rating|reward|vote|hint)["']\s*:.*[\])}]\s*,?\s*$
-    | ^\W*(?:"""
+    | ^\s*+[\[({](?=.*["'](?:score|verdict|rating|reward|vote|hint)["']\s*+:)(?=.*[\])}]\s*+,?\s*+$)
+    | ^\s*+\#{1,4}\s*+(?:"""
     + _SPEAKER
-    + r""")(?:\s*\([^)]*\))?\s*[\])】]?\s*[:：>\]】]
-    | ^\s*\#{1,4}\s*(?:"""
-    + _SPEAKER
-    + r""")\s*$ | </?(?:user|human|owner|assistant|system|judge|evaluation|verdict)>
+    + r""")\s*+$ | </?(?:user|human|owner|assistant|system|judge|evaluation|verdict)>
     | <\|[^|>]{0,40}\|> | \[/?INST\] | <</?SYS>>
     | \b(?:judges?|evaluators?|graders?|raters?|reward\ models?|scorers?)\b.{0,80}
         \b(?:must|should|please|assign|give|award|scores?|rate|counts?|treat|mark|note|attention|consider)\b
@@ -53,14 +61,35 @@ _LINES = re.compile(
     """,
     re.I | re.X,
 )
+"""What makes a whole line such talk, wherever it stands in it."""
 
 
 def cut_verdict_talk(text: str, mark: str = "") -> str:
     """Cut the lines that state or order a verdict, or play a turn of a chat.
 
+    Of a line that does so from one of its later sentences on, what stands before that is kept.
+
     Args:
         text: A reply, or what a tool, a page or a program wrote.
-        mark: Stands in place of each such line; none by default.
+        mark: Stands in place of what is cut of each such line; none by default.
     """
-    speaks = [(line, bool(_LINES.search(cut_invisible(line[:2000])))) for line in text.splitlines()]
-    return "\n".join(mark if is_cut else line for line, is_cut in speaks if mark or not is_cut)
+    kept: list[str] = []
+    for line in text.splitlines():
+        begin = _find_talk(line)
+        if begin is None:
+            kept.append(line)
+        elif part := " ".join(part for part in (line[:begin].rstrip(), mark) if part):
+            kept.append(part)
+    return "\n".join(kept)
+
+
+def _find_talk(line: str) -> int | None:
+    """Where the talk in a line begins; `None` if there is none."""
+    shown = cut_invisible(line)
+    if _LINES.search(shown):
+        return 0
+    for before in _BEGIN.finditer(shown):
+        if _OPENING.match(shown, before.end()):
+            # In what is left of a line with hidden characters another place is meant.
+            return before.start() if shown == line else 0
+    return None

@@ -7,6 +7,8 @@ be reproduced). In both cases the failure is no objection: the judge abstains.
 
 import re
 
+_LONGEST_COMMAND = 1000
+"""Characters of a command in which its program and options are looked for."""
 _EDGE = 12
 """Lines at either end of an output in which a cause is looked for."""
 
@@ -87,7 +89,7 @@ _CHECKS = re.compile(
     r"|(?:npm|yarn|pnpm)\s(?:audit|outdated)|pip-audit|terraform\splan\b.*-detailed-exitcode|kubectl\sdiff)\b"
 )
 _PREFIX = re.compile(
-    r"(?:(?:sudo|time|env|nice)\s+|ssh\s+(?:-\w\s+\S+\s+)*[\w.@-]+\s+|cd\s+\S+\s*(?:&&|;)\s*|\w+=\S*\s+)+"
+    r"\A(?:(?:sudo|time|env|nice)\s+|ssh\s+(?:-\w\s+\S+\s+)*[\w.@-]+\s+|cd\s+\S+\s*(?:&&|;)\s*|\w+=\S*\s+)+"
 )
 
 
@@ -108,6 +110,6 @@ def is_finding(command: str) -> bool:
     """Return whether the last program of a shell command says by its exit code what it found, not that it failed."""
     # The last one's code is the command's, whether a pipe or a list.
     last = re.split(r"\|\|?|&&|;|\n", command.strip())[-1].strip()
-    last = _PREFIX.sub("", last)
+    last = _PREFIX.sub("", last[:_LONGEST_COMMAND])
     program = (last.split() or [""])[0].rpartition("/")[2]
     return program in _SEARCHES or bool(_COMPARISONS.match(last) or _CHECKS.match(last))

@@ -205,7 +205,8 @@ def _score_frame(text: str, lines: Sequence[str]) -> int | None:
         return -1
     else:
         return None
-    return 1 if int(code) == 0 else -1
+    # Not as a number: a very long one can't be read.
+    return 1 if not code.strip("-0") else -1
 
 
 def _score_output(text: str, lines: Sequence[str]) -> int | None:
