@@ -66,7 +66,19 @@ def test_an_output_with_a_verdict_in_the_middle_is_not_approved(text: str) -> No
         "final " * 100_000,
         "é" + "\u200c" * 300_000 + "é",
     ],
-    ids=["objects", "users", "lines", "object", "spaces", "parentheses", "sentences", "stops", "breaks", "words", "joiners"],
+    ids=[
+        "objects",
+        "users",
+        "lines",
+        "object",
+        "spaces",
+        "parentheses",
+        "sentences",
+        "stops",
+        "breaks",
+        "words",
+        "joiners",
+    ],
 )
 def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
     assert cut_verdict_talk(text) in (text.rstrip("\n"), "")
