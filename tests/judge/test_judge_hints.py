@@ -149,9 +149,8 @@ def test_markers_inside_each_other_take_no_longer_than_their_length(length: int)
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", [", " * 100_000, "x, " + "- " * 100_000 + "x"], ids=["commas", "dashes"])
-def test_long_runs_of_signs_take_no_longer_than_their_length(text: str) -> None:
-    assert not hints.is_directive(text)
+def test_a_long_run_of_signs_takes_no_longer_than_its_length() -> None:
+    assert not hints.is_directive(", " * 100_000)
 
 
 def test_hinted_appends_to_the_last_user_message_only() -> None:

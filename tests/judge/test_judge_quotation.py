@@ -142,7 +142,6 @@ def test_feedback_that_carries_a_text_makes_no_hint_of_it(judge: RulesJudge) -> 
         "```\n" * 250_000 + "x",
         "' " * 500_000,
         "--" + " " * 500_000 + "|",
-        ("-" * 119 + "|\n") * 2_000,
         "forwarded message" + " " * 500_000 + "x",
         "--" + " " * 500_000 + "forwarded",
     ],
