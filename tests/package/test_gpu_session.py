@@ -118,6 +118,7 @@ def test_tokens_that_arrive_together_all_count(monkeypatch: pytest.MonkeyPatch) 
     assert load.rate("alone") == (8 + 2) / 10
 
 
+@pytest.mark.slow
 def test_a_pass_that_drops_a_sample_is_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch
 
