@@ -136,10 +136,6 @@ class LLMJudge:
         settings = {"votes": self._votes, "majority": self._majority, "any_score": self._any_score}
         return {**settings, **self._sampling}
 
-    async def find_name(self) -> str:
-        """The name that its verdicts bear."""
-        return f"llm:{await self.find_model()}"
-
     async def find_model(self) -> str:
         """The model's name at the server.
 

@@ -243,7 +243,7 @@ async def test_a_server_that_refuses_the_key_or_the_model_is_left_out_until_the_
         english = await judge.judge(judged_turn(ENGLISH))
     assert english.judge == "rules" and f"can't be asked (engine answered {status}" in english.detail["exam"]
     assert len([line for line in caplog.messages if "can't be asked" in line and "not used" in line]) == 1
-    assert ExamRecord(tmp_path).find_newest() is None
+    assert not ExamRecord(tmp_path).read()
     script.broken.clear()
     script.votes = make_examinee()
     async with auto(script, tmp_path) as again:
@@ -313,7 +313,7 @@ async def test_a_server_that_is_away_puts_the_exam_off(
     async with auto(script, tmp_path) as judge:
         with pytest.raises(JudgeUnavailable, match="scripted"):
             await judge.examine()
-        assert judge.result is None and ExamRecord(tmp_path).find_newest() is None
+        assert judge.result is None and not ExamRecord(tmp_path).read()
         script.broken.clear()
         async with asyncio.timeout(60):
             while True:
@@ -321,7 +321,7 @@ async def test_a_server_that_is_away_puts_the_exam_off(
                     judgement = await judge.judge(judged_turn(GERMAN))
                     break
                 await asyncio.sleep(0.01)
-    assert judgement.score == -1 and ExamRecord(tmp_path).find_newest() is not None
+    assert judgement.score == -1 and ExamRecord(tmp_path).read()
 
 
 async def test_a_server_that_is_away_at_the_start_is_told(script: Scripted, tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ async def test_a_model_that_is_too_slow_is_left_out_until_the_next_start(
         await judge._exam
         english = await judge.judge(judged_turn(ENGLISH))
     assert english.judge == "rules" and english.detail["exam"] == "base was too slow for its exam 3 times"
-    assert len(script.chats()) <= 3 * (MOST_TIMEOUTS + 1) and ExamRecord(tmp_path).find_newest() is None
+    assert len(script.chats()) <= 3 * (MOST_TIMEOUTS + 1) and not ExamRecord(tmp_path).read()
     assert any("too slow for its exam 3 times: not used" in line for line in caplog.messages)
     script.votes = make_examinee()
     async with auto(script, tmp_path) as again:

@@ -50,10 +50,6 @@ class ExamRecord:
         """Find the newest result of an exam, if it was sat."""
         return next((result for result in self.read() if result.key == key), None)
 
-    def find_newest(self) -> ExamResult | None:
-        """Find the newest result of any exam."""
-        return next(iter(self.read()), None)
-
     def store(self, result: ExamResult) -> None:
         """Store a result; without a run folder, as in `clawrl judge eval`, nothing is kept.
 
