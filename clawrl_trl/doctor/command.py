@@ -24,6 +24,7 @@ from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineClient, EngineError, locate
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import UserError
+from clawrl_trl.model_classes import import_model_classes
 from clawrl_trl.run import RunFolder
 from clawrl_trl.serving.serve import engine_only
 
@@ -143,6 +144,8 @@ class Examination:
 
     def run(self) -> list[Finding]:
         """Make all checks; returns the findings."""
+        with self._console.status("Loading the libraries") if self._page else nullcontext():
+            import_model_classes()
         asyncio.run(self._run_checks(MACHINE_CHECKS))
         try:
             with serving_engine(self._target) as settings:

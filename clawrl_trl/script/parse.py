@@ -23,6 +23,7 @@ from clawrl_trl.config.serving_arguments import CHAT_JUDGE, PRACTICE_JUDGE, Serv
 from clawrl_trl.engines.devices import narrow_trainer
 from clawrl_trl.envs.runs.options import RANGE
 from clawrl_trl.errors import UserError
+from clawrl_trl.model_classes import import_model_classes
 from clawrl_trl.script.arguments import ScriptArguments
 from clawrl_trl.script.memory import find_revision
 from clawrl_trl.script.precision import choose_dtype
@@ -121,6 +122,7 @@ def _refuse_other_revision(revision: str | None, settings: ServeSettings) -> Non
 
 def _load_kinds() -> tuple[dict[str, type], type]:
     """Return the trainers' configurations by method, and the arguments of the model; imports torch."""
+    import_model_classes()
     from trl import ModelConfig
 
     from clawrl_trl.trainers import AsyncGRPOConfig, CombineConfig, OPDConfig

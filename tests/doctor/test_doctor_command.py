@@ -12,6 +12,7 @@ import pytest
 from doctor_rig import KEY, Fault, Json, serve_broken_engine
 from rich.console import Console
 
+from clawrl_trl.doctor.command import run_doctor
 from clawrl_trl.doctor.finding import Finding, exit_code
 from clawrl_trl.doctor.report import ReportPage
 
@@ -61,18 +62,19 @@ def test_a_broken_engine_gives_exit_code_one(engine: str) -> None:
     assert "2 failed" in process.stdout.splitlines()[-1]
 
 
-def test_an_engine_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
-    process = _doctor("--engine", "http://127.0.0.1:9", "--port", "0", "--json")
-    findings = [Finding(**finding) for finding in json.loads(process.stdout)]
-    assert process.returncode == 1
+def test_an_engine_that_does_not_answer_is_one_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run_doctor(["--engine", "http://127.0.0.1:9", "--port", "0", "--json"])
+    findings = [Finding(**finding) for finding in json.loads(capsys.readouterr().out)]
+    assert status == 1
     assert [finding.name for finding in findings if finding.status == "fail"] == ["answers"]
     skipped = [finding for finding in findings if finding.group == "Engine" and finding.name != "answers"]
     assert skipped and all((finding.status, finding.detail) == ("skipped", "no engine answers") for finding in skipped)
 
 
-def test_a_wrong_key_is_told(engine: str) -> None:
-    process = _doctor("--engine", engine, "--port", "0", CLAWRL_ENGINE_KEY="wrong")
-    assert process.returncode == 1 and "CLAWRL_ENGINE_KEY" in process.stdout
+def test_a_wrong_key_is_told(engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CLAWRL_ENGINE_KEY", "wrong")
+    assert run_doctor(["--engine", engine, "--port", "0"]) == 1
+    assert "CLAWRL_ENGINE_KEY" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each preset of a named model, and each method, from the first chat to a trained adapter.
+"""Each preset of a named model takes a step; each method goes from the first chat to a trained adapter under one.
 
 The model is of the preset's family, with random weights, two layers and narrow ones, so that it runs on a processor.
 What the preset asks of a card (a vLLM, 4-bit weights, minutes of waiting for a batch) is overridden; all else holds.
@@ -13,10 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from engine_models import _tokenizer
+from made_up import fill, make_samples, open_source, with_candidates
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from trl import get_peft_config
 
 from clawrl_trl.config.presets import BUNDLED, list_presets
+from clawrl_trl.ledger import Ledger
+from clawrl_trl.script import parse
+from clawrl_trl.trainers import AsyncGRPOTrainer, CombineTrainer, OPDTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("presets")]
 
@@ -51,11 +56,37 @@ def random_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Each preset, and each method, once at least: a method's values are those of `named` in all of them.
 NAMED = [name for name in list_presets() if name != BUNDLED]
+PLAYED = (("named", "combine"), ("qwen3-8b-80gb", "opd"), ("qwen3-4b-24gb", "binary"))
+"""Presets that serve and train a user, each with another method; a method's values are those of `named` in all."""
+CANDIDATES = 4
+"""A teacher's for each token, as the presets ask for."""
+TRAINERS = {"binary": AsyncGRPOTrainer, "opd": OPDTrainer, "combine": CombineTrainer}
 
 
-@pytest.mark.parametrize(("preset", "method"), zip(NAMED, cycle(("combine", "opd", "binary")), strict=False))
+def check_adapter(newest: Path) -> None:
+    """It is finite, and no longer the one that changes nothing."""
+    trained = [weight for name, weight in load_file(newest / "adapter_model.safetensors").items() if "lora_B" in name]
+    assert trained and all(torch.isfinite(weight).all() for weight in trained)
+    assert any(weight.abs().max() > 0 for weight in trained)
+
+
+@pytest.mark.parametrize(("preset", "method"), zip(NAMED, cycle(TRAINERS), strict=False))
+def test_a_preset_takes_a_step(preset: str, method: str, random_qwen3: Path, tmp_path: Path) -> None:
+    words = ["--preset", preset, "--method", method, "--model_name_or_path", str(random_qwen3)]
+    _, config, model, _ = parse([*words, "--output_dir", str(tmp_path), *WITHOUT_CARD])
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    fill(ledger, [with_candidates(sample, CANDIDATES) for sample in make_samples(config.step_batch_size)])
+    trainer = TRAINERS[method](
+        model=str(random_qwen3), args=config, source=open_source(ledger), peft_config=get_peft_config(model)
+    )
+    trainer.train()
+    assert trainer.state.global_step > 0 and trainer.policy_version > 0
+    trainer.save_model(str(tmp_path / "saved"))
+    check_adapter(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(("preset", "method"), PLAYED)
 def test_a_preset_trains(preset: str, method: str, random_qwen3: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [
@@ -76,6 +107,4 @@ def test_a_preset_trains(preset: str, method: str, random_qwen3: Path, tmp_path:
     assert metrics["interactions"] == 3 and metrics["failed_requests"] == 0
     assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
     newest = max((run / "policies").glob("policy-v*"), key=lambda path: int(path.name.rpartition("v")[2]))
-    trained = [weight for name, weight in load_file(newest / "adapter_model.safetensors").items() if "lora_B" in name]
-    assert trained and all(torch.isfinite(weight).all() for weight in trained)
-    assert any(weight.abs().max() > 0 for weight in trained)
+    check_adapter(newest)

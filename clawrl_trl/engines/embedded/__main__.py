@@ -18,17 +18,13 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import model_path
 from clawrl_trl.errors import run_main
 from clawrl_trl.http.server import BoundedConfig, BoundedServer
+from clawrl_trl.model_classes import import_model_classes
 from clawrl_trl.run import RunFolder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported
 
 SWITCH_INTERVAL = 0.0005
 """Seconds a busy event loop may keep the decoding thread from going on; Python's default is 0.005."""
-
-
-UNUSED = ("sklearn",)
-"""Packages that transformers imports where they are installed, for what is not used here. Without them the engine
-starts, and comes back after a fault, with a fifth less work."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +47,7 @@ async def serve(run: str) -> None:
     settings = ServeSettings.load(run)
     path = model_path(settings)  # before the slow imports: a wrong path is told at once
 
-    for name in UNUSED:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # as good as not installed
+    import_model_classes()
     import torch
     import transformers
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import features, language, symbols
 from clawrl_trl.judge.classifier import doubts
+from clawrl_trl.model_classes import import_model_classes
 
 if TYPE_CHECKING:
     import torch
@@ -132,6 +133,7 @@ def decide(logits: NDArray[np.float32], margin: float = MARGIN, temperature: flo
 
 def load_tokenizer() -> "PreTrainedTokenizerBase":
     """The encoder's tokenizer."""
+    import_model_classes()
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(find_encoder(), local_files_only=True)
@@ -139,6 +141,7 @@ def load_tokenizer() -> "PreTrainedTokenizerBase":
 
 def load_encoder() -> "PreTrainedModel":
     """The encoder as published, in evaluation mode."""
+    import_model_classes()
     from transformers import AutoModel
     from transformers.utils import logging
 
