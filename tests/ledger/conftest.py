@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ledger_rows import session, turn
 from sqlalchemy import create_engine, make_url, text
 
 from clawrl_trl.ledger import Ledger
@@ -14,7 +15,7 @@ from clawrl_trl.ledger import Ledger
 SERVER = os.environ.get("CLAWRL_TEST_POSTGRESQL")
 BACKENDS = ["sqlite", "postgresql"] if SERVER else ["sqlite"]
 
-collect_ignore = [] if SERVER else ["test_ledger_postgresql.py"]
+collect_ignore_glob = [] if SERVER else ["test_ledger_postgresql*.py"]
 """Not skipped, for a skipped test counts as a failure."""
 
 
@@ -41,6 +42,15 @@ def ledger(url: str) -> Iterator[Ledger]:
     opened = Ledger.open(url)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def home(ledger: Ledger) -> str:
+    """A session with one turn of a release without pieces."""
+    with ledger.transaction() as tx:
+        name = session(tx).id
+        tx.add(turn(name))
+    return name
 
 
 @pytest.fixture
