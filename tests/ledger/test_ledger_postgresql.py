@@ -55,7 +55,9 @@ def test_a_lock_that_stays_is_told(ledger: Ledger, impatient: Ledger) -> None:
 
 
 def test_a_transaction_that_stands_still_gives_up_its_locks(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clawrl_trl.ledger.store.IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(
+        "clawrl_trl.ledger.store.IDLE_TIMEOUT_S", 1.0
+    )  # long enough for a busy machine between two steps
     stuck = Ledger(ledger.url)
     with pytest.raises(LedgerWriteError, match=r"can't be reached|stood still"), stuck.transaction() as tx:
         backend = tx.scalar(text("SELECT pg_backend_pid()"))
