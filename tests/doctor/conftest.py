@@ -8,9 +8,9 @@ from clawrl_trl.doctor.shape import Shape
 from clawrl_trl.tiny import MODEL_PATH
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a sound engine with the bundled model."""
+    """The URL of a sound engine with the bundled model; whoever asks for it is of the group "doctor"."""
     process, url = start_engine(tmp_path_factory.mktemp("engine"), max_model_len=1024)
     yield url
     process.terminate()

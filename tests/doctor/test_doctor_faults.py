@@ -130,6 +130,7 @@ async def test_a_fault_is_found(engine: str, reference: Reference, fault: str) -
     assert findings[0].fix or status == "ok"
 
 
+@pytest.mark.slow
 async def test_an_adapter_that_outlives_its_unloading_is_found(engine: str, reference: Reference) -> None:
     forgetful = Fault(refuse=("/v1/unload_lora_adapter",))
     with serve_broken_engine(engine, forgetful) as url:

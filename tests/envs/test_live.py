@@ -100,6 +100,7 @@ def test_thumbs_are_stored_as_feedback_and_bring_the_turns_to_the_judge(served: 
     ledger.close()
 
 
+@pytest.mark.slow
 def test_a_user_whom_the_bundled_model_can_not_play_leaves_and_nothing_is_scored(served: Run, tmp_path: Path) -> None:
     base_url = find_gateway(served.folder, 120.0)()
     file = tmp_path / "mia.yaml"

@@ -25,6 +25,7 @@ def models(model_folder: Path) -> Path:  # noqa: F811 - the fixture of that name
 
 @pytest.fixture(scope="session")
 def real_engine(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    """An engine with the engine tests' small model; whoever asks for it is of the group "real engine"."""
     with RealEngine(tmp_path_factory.mktemp("real-engine"), models / "base") as engine:
         yield engine
 

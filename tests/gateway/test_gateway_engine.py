@@ -23,6 +23,8 @@ from clawrl_trl.gateway.probe import reports_sampled_logprobs
 from clawrl_trl.ledger import Ledger, policies, schema
 from clawrl_trl.policies.checksums import compute_digest, list_weight_files
 
+pytestmark = pytest.mark.xdist_group("real engine")
+
 SPREAD = [{"role": "user", "content": "tell me something"}]
 Logprobs = Callable[[list[int], list[int], str, float], Any]
 

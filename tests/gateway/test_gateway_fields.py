@@ -16,6 +16,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from real_engine import RealEngine
 
+pytestmark = pytest.mark.xdist_group("real engine")
+
 GROUP = 16
 NUMBERS = (2**63, 10**30, 0, 1, -1, 2, 128, 129, 2**31 - 1, 2**31, 2**63 - 1, -(2**63) - 1)
 FRACTIONS = (0.0, 0.5, -0.5, 1.5, 1e308, -1e308, 1e-300, 5e-324)

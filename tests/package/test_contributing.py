@@ -20,7 +20,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import free_port
 from clawrl_trl.errors import UserError
 
-pytestmark = pytest.mark.xdist_group("contributing")
+pytestmark = [pytest.mark.xdist_group("contributing"), pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)
@@ -69,7 +69,6 @@ def test_an_environment_of_another_package_is_known_by_its_name(importable: Path
     assert state["terminated"].item() and state["outcome"].item() == 1.0
 
 
-@pytest.mark.slow
 def test_commands_offer_it(installed: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", "--env", "nothing"]
@@ -172,7 +171,6 @@ def engine_url(installed: Path) -> Iterator[str]:
         process.wait(30)
 
 
-@pytest.mark.slow
 def test_the_doctor_misses_only_tokenize_in_an_engine_of_another_package(engine_url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clawrl_trl.cli.main", "doctor", "--engine", engine_url, "--json"]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
