@@ -157,6 +157,7 @@ def build_full(base: Path, folder: Path) -> None:
 
 def build_all(folder: Path) -> None:
     """Everything the tests need, below one folder."""
+    torch.set_num_threads(1)  # beside other test processes, threads of a small model mostly wait for each other
     base = folder / "base"
     build_base(base)
     for name, seed in (("one", 1), ("two", 2)):

@@ -13,7 +13,7 @@ from gateway_rig import Rig, running  # noqa: E402
 
 from clawrl_trl.engines.client import EngineClient  # noqa: E402
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm server")]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.xdist_group("vllm server")]
 
 
 @pytest.fixture
