@@ -91,6 +91,7 @@ BOUNDS = {
     "everyday": (0.94, 0.02, 0.62),
     "work": (0.95, 0.02, 0.62),
     "fresh": (0.87, 0.07, 0.40),
+    "unseen": (0.91, 0.06, 0.29),
     "sealed": (0.87, 0.05, 0.61),
     "tools": (0.96, 0.02, 0.67),
     "tools_unseen": (0.83, 0.06, 0.67),
@@ -105,6 +106,13 @@ def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
     least_right, most_wrong, most_abstained = BOUNDS[name]
     assert right is not None and wrong is not None and abstained is not None
     assert (right >= least_right, wrong <= most_wrong, abstained <= most_abstained) == (True, True, True), summary
+
+
+def test_two_readers_agreed_on_what_nobody_looked_at() -> None:
+    cases = rows("unseen")
+    assert len(cases) == 260 and min(Counter(row["kind"] for row in cases).values()) >= 8
+    assert all(row["readings"] >= 2 and row["label"] in row["accept"] for row in cases)
+    assert all(bool(row["hint_words"]) == row["hint"] for row in cases)
 
 
 @pytest.mark.slow
