@@ -60,7 +60,7 @@ NAMED = [name for name in list_presets() if name != BUNDLED]
 PLAYED = (("named", "combine"), ("qwen3-8b-80gb", "opd"), ("qwen3-4b-24gb", "binary"))
 """Presets that serve and train a user, each with another method; a method's values are those of `named` in all."""
 CANDIDATES = 4
-"""A teacher's for each token, as the presets ask for."""
+"""A teacher's for each token."""
 TRAINERS = {"binary": AsyncGRPOTrainer, "opd": OPDTrainer, "combine": CombineTrainer}
 
 
@@ -81,6 +81,7 @@ def test_a_preset_takes_a_step(preset: str, method: str, random_qwen3: Path, tmp
         model=str(random_qwen3), args=config, source=open_source(ledger), peft_config=get_peft_config(model)
     )
     trainer.train()
+    ledger.close()
     assert trainer.state.global_step > 0 and trainer.policy_version > 0
     trainer.save_model(str(tmp_path / "saved"))
     check_adapter(tmp_path / "saved")
