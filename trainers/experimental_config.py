@@ -37,7 +37,8 @@ class ExperimentalConfig:
             Scores of live turns, which have no group, are compared with those of the last so many trained ones: the
             baseline of [REINFORCE](https://doi.org/10.1007/BF00992696) as a moving average, in which missing ones
             count as 0. An approval among approvals then says little. It is never below 0: one more objection says as
-            much as the first. `0` compares with nothing: the advantage is the score.
+            much as the first. Where none of them had a teacher, scores are all there is, and are compared with
+            nothing, as with `0`: the advantage is the score.
     """
 
     kl_estimator: str = field(
@@ -61,8 +62,8 @@ class ExperimentalConfig:
     baseline_window: int = field(
         default=0,
         metadata={
-            "help": "Experimental: live turns' scores are compared with the mean of the last so many trained ones; 0: "
-            "with nothing."
+            "help": "Experimental: live turns' scores are compared with the mean of the last so many trained ones, if one "
+            "of these had a teacher; 0: with nothing."
         },
     )
 

@@ -42,7 +42,8 @@ class LedgerSource(Source):
         poll_s: Seconds between two looks into the ledger.
         timeout_s: Seconds the oldest sample that may be leased waits for a full batch.
         baseline_window: Scores of samples without a group are compared with the sum of the last so many trained ones,
-            over their number, where it is above 0; a window of 0 leaves them as they are.
+            over their number, where it is above 0 and one of these had a teacher; a window of 0 leaves them as they
+            are.
         max_sample_tokens: Samples of more tokens, prompt and reply together, are dropped as too long; 0: none is.
         stop: Asked between two looks; true ends the source. The attribute of that name may be replaced while it is
             trained from.
@@ -171,9 +172,13 @@ class LedgerSource(Source):
         window = self.options.baseline_window
         if not window:
             return trained
+        recent = samples.recent_scores(tx, window)
+        # Scores are all there is of somebody who never says what was wrong: each counts whole, as without a window.
+        if not any(taught for _, taught in recent):
+            return trained
         # As long as there are fewer, the missing ones count as 0: one early verdict is no habit to compare with.
         # Never below 0: where all is turned down an objection would teach nothing, and a weak one would be praise.
-        baseline = max(0.0, sum(samples.recent_scores(tx, window)) / window)
+        baseline = max(0.0, sum(score for score, _ in recent) / window)
         return [
             # A deviation of 1: a window of equal scores has one of 0, and would blow up the first other score.
             replace(sample, baseline=baseline, scale=1.0)

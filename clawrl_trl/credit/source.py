@@ -49,7 +49,7 @@ class SourceOptions:
         max_staleness: Samples of policies more than this many updates behind are not to be trained.
         timeout_s: Seconds the oldest sample waits for a full batch.
         baseline_window: Scores of samples without a group are compared with those of the last so many trained ones,
-            where these are above 0 on average; a window of 0 leaves them as they are.
+            where these are above 0 on average and one of them had a teacher; a window of 0 leaves them as they are.
         max_sample_tokens: Longest prompt and reply together that is trained; 0: any.
     """
 

@@ -38,11 +38,16 @@ def ready(tx: Session, needs: Sequence[str]) -> int:
     return tx.scalar(select(func.count()).where(Sample.state == "ready", qualifies(needs))) or 0
 
 
-def recent_scores(tx: Session, count: int) -> list[float]:
-    """The scores of the last `count` trained samples that are no part of a group, the newest first."""
+def recent_scores(tx: Session, count: int) -> list[tuple[float, bool]]:
+    """Score, and whether there was a teacher, of the last `count` trained samples without a group, the newest first."""
     alone = (Sample.state == "trained", Sample.group.is_(None), Sample.score.is_not(None))
-    newest = select(Sample.score).where(*alone).order_by(Sample.created_at.desc(), Sample.id.desc()).limit(count)
-    return [score for score in tx.scalars(newest) if score is not None]
+    newest = (
+        select(Sample.score, Sample.teacher_logprobs.is_not(None))
+        .where(*alone)
+        .order_by(Sample.created_at.desc(), Sample.id.desc())
+        .limit(count)
+    )
+    return [(score, taught) for score, taught in tx.execute(newest) if score is not None]
 
 
 def of_turn(tx: Session, turn_id: str) -> Sample | None:

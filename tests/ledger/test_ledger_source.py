@@ -73,7 +73,7 @@ def trained(ledger: Ledger, scores: list[float], **sample: Any) -> None:
 
 @pytest.mark.parametrize(("window", "baseline"), [(2, 0.0), (4, 0.5), (16, 1 / 16)])
 def test_scores_are_compared_with_those_before(ledger: Ledger, window: int, baseline: float) -> None:
-    trained(ledger, [-1.0, 1.0, 1.0, 1.0, -1.0])
+    trained(ledger, [-1.0, 1.0, 1.0, 1.0, -1.0], **TEACHER)
     trained(ledger, [1.0, 1.0], group="another's")
     put(ledger, TIMEOUT_S, score=1.0)
     taken = source(ledger, baseline_window=window).take(0.0)
@@ -83,7 +83,7 @@ def test_scores_are_compared_with_those_before(ledger: Ledger, window: int, base
 @pytest.mark.parametrize("earlier", [[-1.0] * 4, [-0.5, -1.0], [1.0, -1.0, -1.0]])
 @pytest.mark.parametrize("score", [-1.0, -0.25])
 def test_among_objections_one_more_is_worth_as_much(ledger: Ledger, earlier: list[float], score: float) -> None:
-    trained(ledger, earlier)
+    trained(ledger, earlier, **TEACHER)
     put(ledger, TIMEOUT_S, score=score)
     taken = source(ledger, baseline_window=4).take(0.0)
     assert taken is not None
@@ -91,8 +91,21 @@ def test_among_objections_one_more_is_worth_as_much(ledger: Ledger, earlier: lis
     assert advantages[0] == pytest.approx(score, abs=1e-5)
 
 
+def test_scores_of_somebody_who_never_says_what_was_wrong_count_whole(ledger: Ledger) -> None:
+    trained(ledger, [1.0] * 4)
+    put(ledger, TIMEOUT_S, score=1.0)
+    alone = source(ledger, baseline_window=3).take(0.0)
+    assert alone is not None and alone.samples[0].measure is None
+    with ledger.transaction() as tx:
+        batches.commit(tx, [alone.batch_id], Policy(version=9, parent=0, path="v9"))
+    trained(ledger, [1.0], **TEACHER)
+    put(ledger, TIMEOUT_S, score=1.0)
+    beside = source(ledger, baseline_window=3).take(0.0)
+    assert beside is not None and beside.samples[0].measure == (1.0, 1.0)
+
+
 def test_a_group_keeps_its_own_measure(ledger: Ledger) -> None:
-    trained(ledger, [1.0, 1.0])
+    trained(ledger, [1.0, 1.0], **TEACHER)
     put(ledger, TIMEOUT_S, score=1.0, group="rollouts", baseline=0.5, scale=0.5)
     put(ledger, TIMEOUT_S, score=1.0, group="batch")
     taken = source(ledger, baseline_window=2).take(0.0)
@@ -100,7 +113,7 @@ def test_a_group_keeps_its_own_measure(ledger: Ledger) -> None:
 
 
 def test_an_unfinished_batch_is_compared_with_the_same(ledger: Ledger) -> None:
-    trained(ledger, [1.0])
+    trained(ledger, [1.0], **TEACHER)
     put(ledger, TIMEOUT_S, score=-1.0)
     before, after = (source(ledger, baseline_window=2).take(0.0) for _ in range(2))
     assert before is not None and after is not None
