@@ -23,6 +23,7 @@ import torch
 from clawrl_trl.json_lines import split_lines
 from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 from recipes.judge import examples
@@ -111,7 +112,8 @@ def make_vader_classifier() -> Classify:
 def make_linear_head() -> Classify:
     """The encoder without the adapter: logistic regression on its embeddings and the cues."""
     torch.set_num_threads(1)
-    tokenizer, encoder = model.load_tokenizer(), model.load_encoder()
+    minilm = ENCODERS[MINILM]
+    tokenizer, encoder = minilm.load_tokenizer(), minilm.load_model()
     data = examples.load()
 
     def row(request: str, response: str, message: str) -> np.ndarray:

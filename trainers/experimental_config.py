@@ -62,8 +62,8 @@ class ExperimentalConfig:
     baseline_window: int = field(
         default=0,
         metadata={
-            "help": "Experimental: live turns' scores are compared with the mean of the last so many trained ones, if one "
-            "of these had a teacher; 0: with nothing."
+            "help": "Experimental: live turns' scores are compared with the mean of the last so many trained ones, if "
+            "one of these had a teacher; 0: with nothing."
         },
     )
 

@@ -35,6 +35,8 @@ ENVIRONMENT = {
 JUDGES_OF_OURS = ("rules", "llm", "auto")
 CHAT_JUDGE, PRACTICE_JUDGE = "auto", "rules"
 """Default judges of chats and of practice (`--env`), whose episodes have outcomes for scores."""
+JUDGE_ENCODERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2")
+"""Sentence encoders that the embedded judge can read with, the default first."""
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -171,6 +173,12 @@ class ServingArguments:
     judge_temperature: float = declare("judge_temperature", 0.6, "Sampling temperature of the llm judge.")
     judge_max_tokens: int = declare("judge_max_tokens", 1024, "Longest vote of the llm judge, in tokens.")
     judge_timeout: float = declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
+    judge_encoder: str = declare(
+        "judge_encoder",
+        JUDGE_ENCODERS[0],
+        "Sentence encoder of the embedded judge: 'all-MiniLM-L6-v2', installed with the package, or "
+        "'all-mpnet-base-v2', which reads better and is fetched from the Hub (438 MB).",
+    )
     praise_cap: int = declare(
         "praise_cap",
         20,
@@ -221,6 +229,8 @@ class ServingArguments:
             raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= (self.teacher_top_k or 0) <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
+        if self.judge_encoder not in JUDGE_ENCODERS:
+            raise UserError(f"--judge_encoder {self.judge_encoder!r} is unknown: use {' or '.join(JUDGE_ENCODERS)}.")
         if self.hint_choice not in HINT_CHOICES:
             raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")
         if self.engine not in ("transformers", "vllm") and not self.is_remote:

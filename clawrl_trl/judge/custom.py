@@ -21,6 +21,7 @@ from typing import Any
 
 from clawrl_trl.custom import load_object
 from clawrl_trl.errors import UserError
+from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.provenance import list_tool_names
 from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import RulesJudge
@@ -174,19 +175,22 @@ class CustomJudge:
             `score(prompt, response, next_state)`.
         timeout: Longest wait for one call, seconds.
         workers: Calls of a plain function that may be under way at once.
+        encoder: The encoder that the embedded judge, who writes the hints, reads with.
         any_score: Write hints also where the score is no objection.
 
     Raises:
         UserError: If it does not exist or can't be called so.
     """
 
-    def __init__(self, spec: str, timeout: float = 60.0, *, workers: int = 4, any_score: bool = False) -> None:
+    def __init__(
+        self, spec: str, timeout: float = 60.0, *, workers: int = 4, encoder: str = MINILM, any_score: bool = False
+    ) -> None:
         self._reward = load_reward(spec)
         self.name = f"custom:{spec.rpartition(':')[2]}"
         self._timeout = timeout
         self._threads = Threads(max(1, workers))
         self._any_score = any_score
-        self._rules = RulesJudge(any_score=any_score)
+        self._rules = RulesJudge(encoder=encoder, any_score=any_score)
 
     async def judge(self, turn: JudgedTurn) -> Judgement:
         """The judgement of one turn.

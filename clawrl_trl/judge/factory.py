@@ -1,5 +1,6 @@
 """Construction of the judge that a run's settings ask for, with the HTTP client it needs."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import UserError
+from clawrl_trl.judge.classifier.encoders import ENCODERS
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.exam.result import ExamResult
@@ -63,9 +65,10 @@ def make_judge(
             settings.custom_rm_path,
             settings.judge_timeout,
             workers=settings.judge_workers,
+            encoder=settings.judge_encoder,
             any_score=settings.hint_any_score,
         )
-    rules = RulesJudge(any_score=settings.hint_any_score)
+    rules = RulesJudge(encoder=settings.judge_encoder, any_score=settings.hint_any_score)
     if settings.judge == "rules":
         return rules
     client = own or engine
@@ -104,10 +107,13 @@ async def open_judge(
     The exam of `--judge auto` is under way in it, unless its result is stored.
 
     Raises:
-        UserError: If a custom reward can't be loaded.
+        UserError: If a custom reward can't be loaded, or the encoder can't be had.
     """
     async with contextlib.AsyncExitStack() as stack:
         own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
+        if settings.judge in ("rules", "auto") or settings.custom_rm_path:
+            # The first message must not wait for a download.
+            await asyncio.to_thread(ENCODERS[settings.judge_encoder].find)
         judge = make_judge(settings, engine, own, ledger)
         if isinstance(judge, AutoJudge):
             yield OpenJudge(judge, await stack.enter_async_context(examining(judge)))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from clawrl_trl.judge import hints, language
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
@@ -36,13 +37,14 @@ class RulesJudge:
 
     Args:
         classify: `(request, response, message) -> Opinion`. Default: the classifier that ships with the package.
+        encoder: The encoder that this classifier reads with, one of `ENCODERS`.
         any_score: Write hints also where the owner approves or is undecided.
     """
 
     name = "rules"
 
-    def __init__(self, classify: Classify | None = None, *, any_score: bool = False) -> None:
-        self._classify = classify or (lambda *texts: model.load_shared()(*texts))
+    def __init__(self, classify: Classify | None = None, *, encoder: str = MINILM, any_score: bool = False) -> None:
+        self._classify = classify or (lambda *texts: model.load_shared(encoder)(*texts))
         self._any_score = any_score
         self._one_at_a_time = asyncio.Lock()
 

@@ -39,7 +39,7 @@ def ready(tx: Session, needs: Sequence[str]) -> int:
 
 
 def recent_scores(tx: Session, count: int) -> list[tuple[float, bool]]:
-    """Score, and whether there was a teacher, of the last `count` trained samples without a group, the newest first."""
+    """Score, and if there was a teacher, of the last `count` trained samples without a group, the newest first."""
     alone = (Sample.state == "trained", Sample.group.is_(None), Sample.score.is_not(None))
     newest = (
         select(Sample.score, Sample.teacher_logprobs.is_not(None))

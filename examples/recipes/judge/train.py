@@ -1,14 +1,16 @@
-"""Train the rules judge's classifier: `PYTHONPATH=examples python -m recipes.judge.train --threads 2`.
+"""Train the rules judge's classifier, one pass over the labelled messages of `examples` at a time.
+
+    PYTHONPATH=examples python -m recipes.judge.train --alone --output first.safetensors --threads 2
+    PYTHONPATH=examples python -m recipes.judge.train --start first.safetensors --seed 1 --threads 2
 
 A low-rank adapter on the sentence encoder (LoRA, https://huggingface.co/papers/2106.09685), which reads the message
-with reply and request behind it, and a linear head over its embedding and the cues, fitted to the labelled messages of
-`examples` by cross-entropy with label smoothing. Every epoch draws the messages' contexts and the skeletons' fillers
-anew; the first reads messages alone, which is four times as fast. A twelfth of the groups (scenes, skeletons,
-messages) is never trained on: the temperature is fitted to it, and how the classifier does on it is printed for
+with reply and request behind it, and a linear head over its embedding and the cues, are fitted by cross-entropy with
+label smoothing. A first pass that reads messages `--alone` is four times as fast as one with their contexts. A seed
+draws the messages' contexts and the skeletons' fillers. A twelfth of the groups (scenes, skeletons, messages) is never
+trained on, whatever the seed: the temperature is fitted to it, and how the classifier does on it is printed for
 several margins, of which those in `model` were chosen. The same machine and seed give the same file.
 
-`--round 2 --start FILE` goes on from weights that were trained so, with the scenes of `data/round2` besides, at half
-the learning rate; what was held out then stays held out, with a twelfth of the new scenes. `--round 3` is the same.
+`--round N` takes the scenes of the rounds up to N; a round's scenes were written after the training on those before.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clawrl_trl.judge import features
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
 from clawrl_trl.judge.classifier.model import (
     EMBEDDING_WEIGHT,
     LABELS,
@@ -31,25 +34,18 @@ from clawrl_trl.judge.classifier.model import (
     MESSAGE_TOKENS,
     REPLY_TOKENS,
     REQUEST_TOKENS,
-    WEIGHTS,
     decide,
     embed,
-    load_encoder,
-    load_tokenizer,
     tokenise,
 )
 from recipes.judge import examples
 from recipes.judge.example import Example
 from recipes.precision import has_bfloat16_products
 
-RANK, DROPOUT, CUE_DROPOUT = 16, 0.1, 0.2
-TARGETS = ["query", "key", "value", "attention.output.dense", "intermediate.dense"]
-BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 1e-3, 1e-2, 0.05
-WITH_CONTEXT = (False, True)
-"""One entry an epoch: whether the encoder reads request and reply."""
-WITH_CONTEXT_AGAIN = (True,)
-"""The same of a training that goes on from another."""
-HELD_OUT, HELD_OUT_SEEDS = 1 / 12, (0, 50)
+RANK, CUE_DROPOUT = 16, 0.2
+BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
+ROUNDS = 4
+HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -76,13 +72,17 @@ class Rows:
 class Network(nn.Module):
     """Encoder with adapter, and the head over `[embedding, standardised cues]`."""
 
-    def __init__(self, cues: torch.Tensor, rank: int) -> None:
+    def __init__(self, cues: torch.Tensor, encoder: Encoder = ENCODERS[MINILM], rank: int = RANK) -> None:
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
-        self.tokenizer = load_tokenizer()
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=DROPOUT, target_modules=TARGETS)
-        self.encoder: Any = get_peft_model(load_encoder(), config)
+        self.tokenizer = encoder.load_tokenizer()
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=encoder.adapted)
+        self.encoder: Any = get_peft_model(encoder.load_model(), config)
+        # Without it a pass takes little more than half the time, and none sees a message often enough to need it.
+        for module in self.encoder.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
         self.head = nn.Linear(self.encoder.config.hidden_size + cues.shape[1], len(LABELS))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -129,17 +129,17 @@ class Network(nn.Module):
 
 
 def fit(
-    left_out: frozenset[str] = frozenset(), seed: int = 0, rank: int = RANK, start: Path | None = None, rounds: int = 1
+    drawn: Sequence[Example],
+    seed: int = 0,
+    encoder: Encoder = ENCODERS[MINILM],
+    *,
+    with_context: bool = True,
+    start: Path | None = None,
+    rank: int = RANK,
 ) -> Network:
-    """Train a network on some rounds' examples but those of the groups left out; `start` are weights to go on from."""
+    """Train a network on some examples, each once; `start` are weights to go on from."""
     torch.manual_seed(seed)
-    random = np.random.default_rng(seed)
-    contexts, share = (WITH_CONTEXT, 1.0) if start is None else (WITH_CONTEXT_AGAIN, 0.5)
-    epochs = [
-        [example for example in examples.load(seed + number, rounds) if example.group not in left_out]
-        for number in range(len(contexts))
-    ]
-    network = Network(Rows.of(epochs[0]).cues, rank)
+    network = Network(Rows.of(drawn).cues, encoder, rank)
     if start is not None:
         network.load(start)
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
@@ -149,16 +149,12 @@ def fit(
             {"params": network.head.parameters(), "lr": HEAD_LR, "weight_decay": 0.05},
         ]
     )
-    plan = [
-        (batch, with_context)
-        for epoch, with_context in zip(epochs, contexts, strict=True)
-        for batch in draw_batches(epoch, random, with_context)
-    ]
+    plan = list(draw_batches(drawn, np.random.default_rng(seed), with_context))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [ADAPTER_LR * share, HEAD_LR * share], total_steps=len(plan) + 1, pct_start=0.1
+        optimizer, [ADAPTER_LR, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
     )
     network.train()
-    for number, (batch, with_context) in enumerate(plan, start=1):
+    for number, batch in enumerate(plan, start=1):
         rows = Rows.of(batch, with_context)
         losses = nn.functional.cross_entropy(network(rows), rows.labels, reduction="none", label_smoothing=SMOOTHING)
         loss = (losses * rows.weights).sum() / rows.weights.sum()
@@ -167,7 +163,7 @@ def fit(
         nn.utils.clip_grad_norm_(adapter, 1.0)
         optimizer.step()
         schedule.step()
-        if number % 20 == 0:
+        if number % 50 == 0:
             print(f"step {number}/{len(plan)} loss {loss.item():.3f}", flush=True)
     return network.eval()
 
@@ -236,23 +232,27 @@ def _draw_groups(groups: set[str]) -> frozenset[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the held-out groups and write the weights."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.judge.train", description=__doc__)
-    parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.judge.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--encoder", default=MINILM, choices=tuple(ENCODERS), help="The encoder to read with.")
+    parser.add_argument("--output", type=Path, help="The file to write. Default: the one that ships.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    parser.add_argument("--start", type=Path, help="Weights to go on from; a round after the first needs them.")
-    parser.add_argument("--round", type=int, default=1, choices=(1, 2, 3), help="Whose scenes are the newest.")
+    parser.add_argument("--start", type=Path, help="Weights to go on from.")
+    parser.add_argument("--round", type=int, default=ROUNDS, choices=range(1, ROUNDS + 1), help="The newest scenes.")
+    parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
+    parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
-    if (options.start is not None) != (options.round > 1):
-        parser.error("--start FILE and --round 2 or 3 go together")
     torch.set_num_threads(options.threads)
+    encoder = ENCODERS[options.encoder]
     left_out = split_groups(options.round)
-    network = fit(left_out, rank=options.rank, start=options.start, rounds=options.round)
-    drawn = [example for seed in HELD_OUT_SEEDS for example in examples.load(seed, options.round)]
-    held = [example for example in drawn if example.group in left_out]
+    drawn = [example for example in examples.load(options.seed, options.round) if example.group not in left_out]
+    network = fit(drawn, options.seed, encoder, with_context=not options.alone, start=options.start, rank=options.rank)
+    held = [example for example in examples.load(HELD_OUT_SEED, options.round) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
-    network.save(options.output, temperature)
+    network.save(options.output or encoder.classifier, temperature)
     print(f"{len(held)} held-out examples of {len(left_out)} groups; temperature {temperature:.2f}")
     for margin in MARGINS:
         shares = measure(logits, labels, margin, temperature)

