@@ -230,6 +230,14 @@ def _draw_groups(groups: set[str]) -> frozenset[str]:
     return frozenset(drawn.tolist())
 
 
+def draw_examples(seed: int, rounds: int, left_out: frozenset[str], earlier: float = 1.0) -> list[Example]:
+    """One pass's examples, but those of the groups left out: all of the newest round, of the others a share."""
+    known = {example.group for example in examples.load(rounds=rounds - 1)} if earlier < 1 else set()
+    random = np.random.default_rng(seed)
+    drawn = (example for example in examples.load(seed, rounds) if example.group not in left_out)
+    return [example for example in drawn if example.group not in known or random.random() < earlier]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the held-out groups and write the weights."""
     parser = argparse.ArgumentParser(
@@ -240,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     parser.add_argument("--start", type=Path, help="Weights to go on from.")
     parser.add_argument("--round", type=int, default=ROUNDS, choices=range(1, ROUNDS + 1), help="The newest scenes.")
+    parser.add_argument("--earlier", type=float, default=1.0, help="Share of the earlier rounds' examples to take.")
     parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
     parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
@@ -247,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     encoder = ENCODERS[options.encoder]
     left_out = split_groups(options.round)
-    drawn = [example for example in examples.load(options.seed, options.round) if example.group not in left_out]
+    drawn = draw_examples(options.seed, options.round, left_out, options.earlier)
     network = fit(drawn, options.seed, encoder, with_context=not options.alone, start=options.start, rank=options.rank)
     held = [example for example in examples.load(HELD_OUT_SEED, options.round) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
