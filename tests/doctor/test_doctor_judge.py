@@ -12,6 +12,7 @@ from clawrl_trl.doctor.calibration import find_best_margins
 from clawrl_trl.doctor.command import ENGINE_CHECKS, run_check
 from clawrl_trl.doctor.target import Target
 from clawrl_trl.engines.client import EngineClient
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MPNET
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult, GroupResult
@@ -26,6 +27,16 @@ CHECKS = {check.name: check for check in ENGINE_CHECKS}
 async def test_the_shipped_rules_pass() -> None:
     (finding,) = await run_one_check(CHECKS["rules judge"], None)
     assert finding.status == "ok" and "threshold 0.5" in finding.detail
+
+
+async def test_an_encoder_that_is_not_here_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise AssertionError("nobody asked for a download")
+
+    mpnet = replace(ENCODERS[MPNET], look=lambda: None, fetch=refuse)
+    monkeypatch.setitem(ENCODERS, MPNET, mpnet)
+    (finding,) = await run_check(CHECKS["rules judge"], Target(ServeSettings(judge_encoder=MPNET)))
+    assert finding.status == "skipped" and "all-mpnet-base-v2 is not here yet" in finding.detail
 
 
 async def test_a_judge_with_the_signs_swapped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
