@@ -36,6 +36,11 @@ def test_a_higher_temperature_makes_it_less_sure() -> None:
         ("Actually let's go for the yellow one", 1, True),
         ("I changed my mind, no raisins", -1, True),
         ("He had to cancel his trip because the form was wrong", -1, False),
+        ("Haven't looked at it myself yet, but the office is thrilled", 1, True),
+        ("I didn't have time to read it yet, thanks anyway", 1, False),
+        ("haven't tried it yet. looks wrong though", -1, True),
+        ("You haven't read it yet, have you", -1, False),
+        ("I've tried it twice and it fails", -1, False),
     ],
 )
 def test_words_that_speak_against_a_sign(said: str, score: int | None, contradicted: bool) -> None:

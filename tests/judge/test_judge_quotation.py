@@ -164,6 +164,18 @@ def test_who_speaks_of_a_machine_reports_nobody(message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "the other chatbot I asked reckons your answer is useless",
+        "Another AI said this is wrong.",
+        "my neighbour reckons it's the best thing he ever read",
+    ],
+)
+def test_what_another_one_thinks_is_not_the_owners_word(message: str) -> None:
+    assert extract_own_words(message, "Write a poem.", "Here it is.").remarks == ""
+
+
+@pytest.mark.parametrize(
     ("request_text", "message", "remarks"),
     [
         ("Translate 'closed' into Spanish.", "and sentence 2: this is wrong, do it again", ""),

@@ -28,6 +28,14 @@ _NEW_MIND = re.compile(
 )
 """Words of an owner who wants something else now than what was asked, which is no fault of the reply."""
 
+_NOT_SEEN = re.compile(
+    r"(?<!\byou )\b(?:have|had|did)(?:n['’]?t| not) (?:actually |really |even |properly |yet )?(?:had (?:a chance|time) to )?"
+    r"(?:looked at|look at|read|seen|see|tried|try|opened|open|checked|check|tested|test|run|watched) "
+    r"(?:it|this|that|them|any of it) ?(?:out |through |over )?(?:myself|yet)\b",
+    _FLAGS,
+)
+"""Words of an owner who has not looked at the reply, and speaks of something else."""
+
 
 def find_doubt(request: str, reply: str, message: str, score: int | None, objection: float) -> str:
     """Find a reason not to believe a sign; empty if there is none.
@@ -60,9 +68,10 @@ def only_asks(reply: str) -> bool:
 def contradicts(message: str, score: int | None) -> bool:
     """Return whether a message's words speak against a sign.
 
-    Who concedes doesn't object, "almost" is no approval, and who wants something else now says nothing of the reply.
+    Who concedes doesn't object, "almost" is no approval, and who wants something else now, or has not looked at it yet,
+    says nothing of the reply.
     """
-    if score and _NEW_MIND.search(message):
+    if score and (_NEW_MIND.search(message) or _NOT_SEEN.search(message)):
         return True
     pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
     return pattern is not None and bool(pattern.search(message))

@@ -218,7 +218,7 @@ HANDLES_TEXT = re.compile(
 
 _VERBS = (
     r"(?:said|says|wrote|writes|told|tells|replied|replies|answered|asked|asks|commented|complained|complains|thinks"
-    r"|thought|claims|claimed|texted|emailed|posted|mentioned|noted|objected|insists"
+    r"|thought|claims|claimed|texted|emailed|posted|mentioned|noted|objected|insists|reckons|reckoned|rates|rated"
     r"|sagte|sagt|meinte|meint|schrieb|schreibt|fragte|antwortete|gesagt|geschrieben|findet"
     r"|dijo|dice|escribi[óo]|escribe|respondi[óo]|pregunt[óo]|opina|coment[óo]|cree"
     r"|dit|[ée]crit|r[ée]pondu|pense|trouve|demand[ée]|disse|diz|escreveu|escreve|respondeu|perguntou|acha"
@@ -249,6 +249,8 @@ _THE = r"(?:the|an?|der|die|el|la|le|un|une|o) [\w'’-]{1,40}(?: [\w'’-]{1,40
 
 REPORTED = re.compile(
     rf"(?:\A|[,;(\s])(?:{_OF_MINE}|\b{_SOMEBODY}|{_NAME}){_BETWEEN} {_VERBS}\b"
+    # Another assistant is nobody's name, and may be asked, on the side.
+    rf"|\b(?:an|the )other (?:chat ?)?(?:bot|ai|assistant|model|llm)\b[\w ']{{0,30}} {_VERBS}\b"
     rf"|\b(?:according to|laut|selon|según|segundo) (?:{_OF_MINE}|him\b|her\b|them\b|{_NAME})",
     _FLAGS,
 )
