@@ -29,7 +29,8 @@ _NEW_MIND = re.compile(
 """Words of an owner who wants something else now than what was asked, which is no fault of the reply."""
 
 _NOT_SEEN = re.compile(
-    r"(?<!\byou )\b(?:have|had|did)(?:n['’]?t| not) (?:actually |really |even |properly |yet )?(?:had (?:a chance|time) to )?"
+    r"(?<!\byou )\b(?:have|had|did)(?:n['’]?t| not) (?:actually |really |even |properly |yet )?"
+    r"(?:had (?:a chance|time) to )?"
     r"(?:looked at|look at|read|seen|see|tried|try|opened|open|checked|check|tested|test|run|watched) "
     r"(?:it|this|that|them|any of it) ?(?:out |through |over )?(?:myself|yet)\b",
     _FLAGS,
@@ -68,8 +69,8 @@ def only_asks(reply: str) -> bool:
 def contradicts(message: str, score: int | None) -> bool:
     """Return whether a message's words speak against a sign.
 
-    Who concedes doesn't object, "almost" is no approval, and who wants something else now, or has not looked at it yet,
-    says nothing of the reply.
+    Who concedes doesn't object, "almost" is no approval, and who wants something else now, or has not looked at it
+    yet, says nothing of the reply.
     """
     if score and (_NEW_MIND.search(message) or _NOT_SEEN.search(message)):
         return True
