@@ -1,12 +1,15 @@
 """Where the encoders come from, and what is said when one can't be had."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clawrl_trl.cli.judge_command import run_judge_command
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
+from clawrl_trl.doctor.calibration import CASES
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.classifier import encoders
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET
@@ -57,6 +60,20 @@ def test_other_weights_are_refused(cache: Path) -> None:
     fill(cache)
     with pytest.raises(UserError, match="does not hold the published all-mpnet-base-v2"):
         ENCODERS[MPNET].locate()
+
+
+@pytest.mark.large_encoder
+def test_the_command_judges_with_the_large_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["eval", str(CASES), "--judge", "rules"]
+    assert run_judge_command([*flags, "--save", str(tmp_path / "small.json")]) == 0
+    capsys.readouterr()
+    large = [*flags, "--judge_encoder", MPNET, "--against", str(tmp_path / "small.json"), "--json"]
+    assert run_judge_command(large) == 0
+    judges = json.loads(capsys.readouterr().out)["judges"]
+    summaries = [judge["all"]["all cases"] for judge in judges.values()]
+    assert len(summaries) == 2 and all(summary["right"]["share"] >= 0.8 for summary in summaries)
+    # They are two judges, and not one twice.
+    assert summaries[0]["calibration_error"] != summaries[1]["calibration_error"]
 
 
 def test_a_missing_package_is_named() -> None:
