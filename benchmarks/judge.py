@@ -22,7 +22,7 @@ import torch
 
 from clawrl_trl.json_lines import split_lines
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.classifier import model, reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.rules import Classify, RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
@@ -118,9 +118,9 @@ def make_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = model.embed(encoder, model.tokenise(tokenizer, [(request, response, message)]))[0].numpy()
+            embedding = reader.embed(encoder, reader.tokenise(tokenizer, [(request, response, message)]))[0].numpy()
         return np.concatenate(
-            [embedding * model.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
+            [embedding * reader.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
         )
 
     x = torch.tensor(np.stack([row(*example.texts) for example in data]))

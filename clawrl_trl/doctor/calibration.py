@@ -30,7 +30,7 @@ OTHER_JUDGES = "use --judge rules, a larger --judge_model, or an own reward (--c
 async def check_rules_judge(target: Target) -> Finding:
     """Check the rules judge, offline; it also decides explicit feedback for the other judges."""
     from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-    from clawrl_trl.judge.classifier.model import MARGIN
+    from clawrl_trl.judge.classifier.model import MARGINS
     from clawrl_trl.judge.rules import RulesJudge
 
     encoder = ENCODERS[target.settings.judge_encoder]
@@ -39,7 +39,7 @@ async def check_rules_judge(target: Target) -> Finding:
     cases = load_cases()
     judgements = await _judge_all(RulesJudge(encoder=encoder.name), cases)
     low, high = find_best_margins(cases, judgements)
-    threshold = f"threshold {MARGIN:g}, best on this set {low:.2f} to {high:.2f}"
+    threshold = f"threshold {MARGINS[encoder.name].approval:g}, best on this set {low:.2f} to {high:.2f}"
     return _make_finding("rules judge", cases, judgements, threshold)
 
 

@@ -19,8 +19,8 @@ def test_a_sign_or_a_zero_needs_a_clear_lead(logits: tuple[float, ...], score: i
 
 def test_a_higher_temperature_makes_it_less_sure() -> None:
     logits = np.asarray((2, 0, 0), dtype=np.float32)
-    assert decide(logits, temperature=1.0).score == -1
-    assert decide(logits, temperature=5.0).score is None
+    assert decide(logits).score == -1
+    assert decide(logits / 5).score is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.model import Classifier
+from clawrl_trl.judge.classifier.reader import Reader
 from recipes.judge import examples, train
 
 
@@ -12,8 +12,8 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     rows = examples.load()[:8]
     network = train.Network(train.Rows.of(rows).cues)
     network.load(ENCODERS[MINILM].classifier)
-    classifier = Classifier()
-    expected = np.stack([classifier._compute_logits(*example.texts) for example in rows])
+    read = Reader(ENCODERS[MINILM])
+    expected = np.stack([read(*example.texts) * read._head["temperature"] for example in rows])
     np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
 
 

@@ -27,14 +27,13 @@ from torch import nn
 
 from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
-from clawrl_trl.judge.classifier.model import (
+from clawrl_trl.judge.classifier.model import LABELS, Margins, decide
+from clawrl_trl.judge.classifier.reader import (
     EMBEDDING_WEIGHT,
-    LABELS,
     LORA_PREFIX,
     MESSAGE_TOKENS,
     REPLY_TOKENS,
     REQUEST_TOKENS,
-    decide,
     embed,
     tokenise,
 )
@@ -205,7 +204,8 @@ def fit_temperature(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> f
 
 def measure(logits: NDArray[np.float32], labels: Sequence[int], margin: float, temperature: float) -> dict[str, float]:
     """Share right of the decided, share of abstentions, and of wrong signs (a sign where none was meant is one)."""
-    scores = [decide(row, margin, temperature).score for row in logits]
+    margins = Margins(margin, max(margin, Margins.objection))
+    scores = [decide(row / temperature, margins).score for row in logits]
     pairs = [(score, label) for score, label in zip(scores, labels, strict=True) if score is not None]
     return {
         "right": sum(score == label for score, label in pairs) / max(1, len(pairs)),

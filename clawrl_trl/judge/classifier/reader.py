@@ -1,0 +1,119 @@
+"""How an encoder reads a message: with its adapter merged in, request and reply behind it, and a head over the result.
+
+The head takes the mean over the message's tokens, of unit length, and the cues of `features`. Tokens of a long reply
+are those of its beginning and its end, of a long request those of its beginning.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clawrl_trl.judge import features
+from clawrl_trl.judge.classifier.encoders import Encoder
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+LORA_PREFIX = "adapter."
+EMBEDDING_WEIGHT = 6.0
+MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 32, 20
+MAX_CHARACTERS = 1000
+
+
+class Reader:
+    """An encoder with its adapter and its head; one thread, float32, deterministic.
+
+    Args:
+        encoder: The encoder to read with.
+
+    Raises:
+        UserError: If the encoder is missing and can't be had, or is not the published one.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        # With one thread the sums are the same on every machine.
+        torch.set_num_threads(1)
+        tensors = load_file(encoder.classifier)
+        self._torch = torch
+        self._tokenizer = encoder.load_tokenizer()
+        self._encoder = merge_adapter(encoder.load_model(), tensors)
+        self._head = {
+            name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
+        }
+
+    def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
+        """Logits of -1, 0 and +1, divided by the temperature that makes them those of messages never seen."""
+        with self._torch.inference_mode():
+            embedding = embed(self._encoder, tokenise(self._tokenizer, [(request, response, message)]))[0].numpy()
+        cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
+        inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
+        logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
+        return logits / self._head["temperature"]
+
+
+def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
+    """Add the adapter to the encoder's weights, in place: W + up @ down for each adapted layer."""
+    modules = dict(encoder.named_modules())
+    for name in tensors:
+        if name.startswith(LORA_PREFIX) and name.endswith(".down"):
+            stem = name.removesuffix(".down")
+            layer = modules[stem.removeprefix(LORA_PREFIX)]
+            layer.weight.data += tensors[f"{stem}.up"].float() @ tensors[name].float()
+    return encoder
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Tokens of some messages in their contexts, each array of shape `(batch, length)`.
+
+    Attributes:
+        tokens: Ids; message, reply and request, in this order, with separators.
+        attention: 1 where a token stands.
+        message: 1 at the message's own tokens.
+    """
+
+    tokens: "torch.Tensor"
+    attention: "torch.Tensor"
+    message: "torch.Tensor"
+
+
+def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]]) -> EncodedTexts:
+    """Tokenize `(request, response, message)` into a padded batch.
+
+    Of a long reply the beginning and the end are kept, of a request the beginning.
+    """
+    import torch
+
+    start, end, padding = (int(getattr(tokenizer, f"{name}_token_id")) for name in ("cls", "sep", "pad"))
+    rows, lengths = [], []
+    for request, response, message in texts:
+        ids = tokenizer(
+            [part[:MAX_CHARACTERS] for part in (message, request, response[-MAX_CHARACTERS:])],
+            add_special_tokens=False,
+        )["input_ids"]
+        said, asked, replied = ids[0][:MESSAGE_TOKENS], ids[1][:REQUEST_TOKENS], ids[2]
+        if len(replied) > REPLY_TOKENS:
+            replied = replied[: REPLY_TOKENS // 3] + replied[-(REPLY_TOKENS - REPLY_TOKENS // 3) :]
+        rows.append([start, *said, end, *replied, end, *asked, end])
+        lengths.append(len(said) + 2)
+    longest = max(map(len, rows))
+    tokens = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+    places = torch.arange(longest)
+    attention = (places < torch.tensor([[len(row)] for row in rows])).long()
+    return EncodedTexts(tokens, attention, (places < torch.tensor(lengths).unsqueeze(1)).long())
+
+
+def embed(encoder: "torch.nn.Module", batch: EncodedTexts) -> "torch.Tensor":
+    """Embed a batch: the mean over the message's tokens, of unit length, shape `(batch, hidden size)`."""
+    hidden = encoder(input_ids=batch.tokens, attention_mask=batch.attention).last_hidden_state
+    mask = batch.message.unsqueeze(-1)
+    mean = (hidden * mask).sum(1) / mask.sum(1)
+    result: torch.Tensor = mean / mean.norm(dim=-1, keepdim=True)
+    return result
