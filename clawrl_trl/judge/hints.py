@@ -62,13 +62,13 @@ _DIRECTIVE = re.compile(
     | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
     | \b(?:i|we)(?:'d|\ would)?\ (?:still\ )?
       (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|meant|like|only|mean)\b
-    | \b(?:looks?|sounds?|reads?|feels?)\ (?:like|as\ if|too)\b | \b\w+\ per\ \w+
+    | \b(?:looks?|sounds?|reads?|feels?)\ like\ (?:an?\ )?(?:chat\ ?bot|bot|robot|machine|ai)\b | \b\w+\ per\ \w+
     | \b(?:should(?:n't)?|must(?:n't)?|needs?|ha[sd]\ to|have\ to|supposed\ to|ought\ to|w(?:as|ere)\ to|let's)\b
     | \b(?:instead|rather\ than|without|only|except|in\ place\ of|other\ way\ round|opposite)\b
     | \b(?:too|more|less|fewer|bit)\ \w+
     | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
     | \b(?:can|could|would)\ (?:you|it|we)\b | \b(?:please|pls|plz|kindly)\b
-    | ,\ not\ \S | \bnot\ \w+,\  | \bnot\ (?:the|a|an|in|on|at|for|to|as|by)\ \w
+    | ,\ not\ \S | \bnot\ \w+,\s
     | \b(?:would|will)\ do\b | \b(?:how|what)\ about\b
     """,
     re.I | re.X,
@@ -88,7 +88,21 @@ _QUESTION = re.compile(r"\w[\"')]{0,2}\?[\"') .!?]*\Z")
 _ASKS_SOMEBODY = re.compile(
     r"\b(?:can|could|would|will|won['’]t|couldn['’]t|how about|what about|please|pls|instead)\b", re.I
 )
-_RAW_ERROR = re.compile(r"^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b|command not found|\ATraceback\b|^\w+: \S+: ")
+_RAW_ERROR = re.compile(
+    r"""
+      ^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b | command\ not\ found | \ATraceback\b | ^\w+:\ \S+:\s
+    | ^\W*(?i:error|fatal|panic|warning|failed|failure|uncaught|exception|assertion|aborted|denied|invalid)\b
+      [^.!?]{0,30}[:\[(!]
+    | (?i:\berr(?:no|or\ code)\b|\bexit(?:ed\ with)?\ (?:code|status)\b)
+    | (?i:\bno\ such\ (?:file|table|column|module)\b|\bpermission\ denied\b|\bsegmentation\ fault\b)
+    | (?i:\bis\ not\ (?:defined|a\ function|recogni[sz]ed|iterable|subscriptable)\b)
+    | (?i:\bcan(?:no|')t\ (?:find|open|resolve|import|read|convert)\ (?:module|file|name|symbol|propert))
+    | :\d+:\d+\b | \b(?:line|ln)\ \d+,?\ (?:col|in)\b | \b[A-Z]{2,6}-?\d{3,}\b:? | \b0x[0-9a-fA-F]{4,}
+    | \b[45]\d\d\ (?:Bad|Unauthori[sz]ed|Forbidden|Not\ Found|Request|Internal|Service|Gateway|Too\ Many)\b
+    """,
+    re.X,
+)
+"""A sentence of a machine's, pasted: what it demands ("must be a string") is no wish of the owner's."""
 _RESERVATION = re.compile(r"^(?:but keep|(?:but )?(?:i|we) still)\b|\ball the same\W*$", re.I)
 _NEXT_TIME = re.compile(
     r"\b((the )?next (time|one|reply|answer)|another time|in (the )?future|going forward|always|never"

@@ -50,6 +50,23 @@ def test_allowed(text: str) -> None:
     assert refusals.find_refusal(text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TypeError: argument must be a string, not an int",
+        "fatal: not a git repository, use git init",
+        "src/app.ts:12:5 should be const",
+        "error[E0382]: use of a moved value, should be cloned",
+        "413 Request Entity Too Large, must be under 10 MB",
+        "ORA-00942: table must exist",
+        "x is not defined, should be declared",
+        "Sounds like a letter from a solicitor.",
+    ],
+)
+def test_what_asks_for_nothing_or_is_a_machines_demand_makes_no_hint(text: str) -> None:
+    assert hints.extract_hints([text], "What is 5 plus 7?") == []
+
+
 def test_a_tool_may_be_named_and_not_changed() -> None:
     names = provenance.list_tool_names([{"type": "function", "function": {"name": "browser_open"}}, {"type": "x"}])
     assert names == ["browser_open"]
