@@ -42,7 +42,8 @@ _REFUSED = {
     ),
     "secret": re.compile(
         r"\b(api[_ -]?key|password|passwd|passphrase|secret|credential|bearer"
-        r"|(private|ssh|signing|access|encryption|license|deploy|gpg|master|root|secret)[_ -]key)s?\b"
+        r"|(private|ssh|signing|access|encryption|license|deploy|gpg|master|root|secret)[_ -]key"
+        r"|(card|account|passport|social security|insurance) (number|no|details?)|cvv|cvc|iban|ssn)s?\b"
         r"|\b(rotate|revoke|reset|change|replace) (the |your |my |all )*(key|token)s?\b"
         # Of a text's or a tokenizer's tokens anybody may speak.
         r"|\b(api|access|auth\w*|refresh|session|security|personal|git\w*|hub|hf|jwt|login|csrf|bot|deploy|id|my"

@@ -134,6 +134,9 @@ class RulesJudge:
         """The opinion on one message: a request about a text that came along objects to nothing."""
         reply = cut_verdict_talk(turn.reply)
         opinion = self._classify(turn.request, reply, message.text)
+        if opinion.score == 1 and reply.split() != turn.reply.split():
+            # Who goes on to the next thing approves of a reply, but not of one that speaks to its judge.
+            return replace(opinion, score=None, reason="the reply states a verdict of its own")
         if message.remarks == message.text or (opinion.score != -1 and message.remarks):
             return opinion
         if message.remarks:
