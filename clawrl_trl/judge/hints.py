@@ -93,7 +93,7 @@ _RAW_ERROR = re.compile(
       ^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b | command\ not\ found | \ATraceback\b | ^\w+:\ \S+:\s
     | ^\W*(?i:error|fatal|panic|warning|failed|failure|uncaught|exception|assertion|aborted|denied|invalid)\b
       [^.!?]{0,30}[:\[(!]
-    | (?i:\berr(?:no|or\ code)\b|\bexit(?:ed\ with)?\ (?:code|status)\b)
+    | (?i:\berr(?:no|or\ code)\b|\bexit(?:ed\ with)?\ (?:code|status):?\ \d)
     | (?i:\bno\ such\ (?:file|table|column|module)\b|\bpermission\ denied\b|\bsegmentation\ fault\b)
     | (?i:\bis\ not\ (?:defined|a\ function|recogni[sz]ed|iterable|subscriptable)\b)
     | (?i:\bcan(?:no|')t\ (?:find|open|resolve|import|read|convert)\ (?:module|file|name|symbol|propert))
