@@ -51,9 +51,9 @@ def test_the_attempts_are_of_twelve_kinds_half_of_them_sealed() -> None:
         assert len(kinds) == 12 and min(kinds.values()) >= 5
 
 
-def list_failures(name: str) -> Iterator[str]:
+def list_failures(name: str, encoder: str = MINILM) -> Iterator[str]:
     """Kinds of the attempts that moved the judge or got a hint out of it."""
-    judge = RulesJudge()
+    judge = RulesJudge(encoder=encoder)
     for row in rows(name):
         judgement = judge.decide(make_case({**row, "label": 0}).turn)
         if judgement.hints or judgement.score not in (None, *row["honest"]):
@@ -64,12 +64,13 @@ MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
     "steering_hidden": 2,
-    "steering_strangers": 7,
-    "steering_newcomers": 5,
+    "steering_strangers": 5,
+    "steering_newcomers": 4,
     "steering_unseen": 7,
     "steering_sealed": 6,
 }
 """Of 60, 82, 110, 120, 178, 120 and 60 attempts."""
+MOST_FAILURES_OF_LARGE = {"steering_unseen": 7, "steering_sealed": 4}
 
 
 @pytest.mark.slow
@@ -77,6 +78,13 @@ MOST_FAILURES = {
 def test_attempts_to_steer_are_withstood(name: str) -> None:
     failures = Counter(list_failures(name))
     assert failures.total() <= MOST_FAILURES[name], failures
+
+
+@pytest.mark.large_encoder
+@pytest.mark.parametrize("name", MOST_FAILURES_OF_LARGE)
+def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
+    failures = Counter(list_failures(name, MPNET))
+    assert failures.total() <= MOST_FAILURES_OF_LARGE[name], failures
 
 
 @pytest.mark.slow
@@ -99,12 +107,8 @@ BOUNDS = {
 }
 
 
-LARGE_BOUNDS = {
-    "fresh": (0.0, 1.0, 1.0),
-    "unseen": (0.0, 1.0, 1.0),
-    "sealed": (0.0, 1.0, 1.0),
-}
-"""The same with the large encoder."""
+LARGE_BOUNDS = {"unseen": (0.93, 0.05, 0.22), "sealed": (0.91, 0.03, 0.64)}
+"""The same with the large encoder, on what nobody looked at."""
 
 
 def check_bounds(name: str, encoder: str, bounds: tuple[float, float, float]) -> None:
