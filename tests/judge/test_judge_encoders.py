@@ -1,10 +1,13 @@
 """Where the encoders come from, and what is said when one can't be had."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from clawrl_trl.cli.judge_command import run_judge_command
 from clawrl_trl.config.serving import ServeSettings
@@ -53,6 +56,16 @@ def test_a_download_that_was_cut_off_is_none(cache: Path) -> None:
 
 def test_who_can_t_fetch_it_is_told_what_to_do(cache: Path) -> None:
     with pytest.raises(UserError, match="point HF_HOME to a cache that has it, or judge with --judge_encoder all"):
+        ENCODERS[MPNET].find()
+
+
+@pytest.mark.parametrize("failure", [httpx.ConnectError("no network"), OSError(28, "No space left on device")])
+def test_so_is_who_has_no_network_or_no_space(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*, local_files_only: bool) -> Path:
+        raise LocalEntryNotFoundError("nothing here") if local_files_only else failure
+
+    monkeypatch.setattr(encoders, "_download", fail)
+    with pytest.raises(UserError, match=rf"judge with --judge_encoder all-MiniLM-L6-v2 \({re.escape(str(failure))}"):
         ENCODERS[MPNET].find()
 
 

@@ -107,11 +107,13 @@ def _look_into_cache() -> Path | None:
 
 def _fetch_from_hub() -> Path:
     """Fetch the folder from the Hub into its cache."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    import httpx
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         return _download(local_files_only=False)
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as failure:
+    # The Hub's own errors are httpx's, those of a full disk the system's.
+    except (OSError, httpx.HTTPError, LocalEntryNotFoundError) as failure:
         raise UserError(
             f"the judge's encoder {MPNET_REPOSITORY} (438 MB) can't be fetched from the Hub: try again, point HF_HOME "
             f"to a cache that has it, or judge with --judge_encoder {MINILM} ({failure})"
