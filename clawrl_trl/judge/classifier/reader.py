@@ -55,7 +55,8 @@ class Reader:
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
         inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
         logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
-        return logits / self._head["temperature"]
+        logits /= self._head["temperature"]
+        return logits
 
 
 def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
