@@ -98,9 +98,8 @@ def decide(logits: NDArray[np.float32], margins: Margins = MARGINS[MINILM]) -> O
     exponent = np.exp(logits - logits.max())
     minus, zero, plus = (float(value) for value in exponent / exponent.sum())
     winner, needed = (1, margins.approval) if plus > minus else (-1, margins.objection)
-    score = (
-        winner if abs(plus - minus) >= needed and max(plus, minus) > 0.5 else 0 if zero >= margins.neutral else None
-    )
+    is_sign = abs(plus - minus) >= needed and max(plus, minus) > 0.5
+    score = winner if is_sign else 0 if zero >= margins.neutral else None
     return Opinion(score, (minus, zero, plus))
 
 
