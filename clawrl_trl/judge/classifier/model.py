@@ -64,8 +64,8 @@ NOT_READ = Opinion(None, (0.0, 0.0, 0.0), "not English")
 class Classifier:
     """The trained classifier of English messages.
 
-    The large encoder reads beside the small one, and the mean of their logits decides: each errs where the other does
-    not.
+    The large encoder reads beside the small one, and the mean of their logits decides, which errs less than
+    either.
 
     Args:
         encoder: Name of the encoder to read with, one of `ENCODERS`.
