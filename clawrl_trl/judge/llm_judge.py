@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
-from clawrl_trl.judge import hints
+from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import is_grounded, list_tool_names
 from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import collect_remarks, judge_feedback
@@ -253,11 +253,11 @@ def collect_hints(turn: JudgedTurn, votes: Sequence[Vote], score: float | None =
     texts += [item.text for item in turn.feedback if item.text]
     names = list_tool_names(turn.tools)
     agreeing = [vote for vote in votes if vote.score is not None and score in (None, vote.score)]
-    proposed = [hints.clean_sentence(vote.hint) for vote in agreeing if vote.hint]
+    proposed = [extraction.clean_sentence(vote.hint) for vote in agreeing if vote.hint]
     # The model may have been talked into a hint: only one in the owner's own words is used.
     allowed = [
         hint
         for hint in proposed
         if hint and is_grounded(hint, texts) and find_refusal(hint, names, turn.reply) is None
     ]
-    return list(dict.fromkeys([*allowed, *hints.extract_hints(texts, turn.request, names, score, turn.reply)]))
+    return list(dict.fromkeys([*allowed, *extraction.extract_hints(texts, turn.request, names, score, turn.reply)]))

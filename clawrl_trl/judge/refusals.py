@@ -104,6 +104,14 @@ _REFUSED = {
         r"|\b(don't|do not|never) (tell|inform|warn|notify|alert) (the |your |an? )?(users?|owners?|any\w*|them)\b",
         re.I,
     ),
+    # The owner says "you": who speaks of an assistant, or to several, is somebody else.
+    "third person": re.compile(
+        r"(?<!like )(?<!like a )(?<!like an )"
+        r"\b(assistants?|(chat ?)?bots?|agents?|helpers?|your software|ai models?)\b"
+        r"[^.,;:!?]{0,30}\b(should(n't)?|must(n't)?|ought|ha[sd] to|have to|shall|got|did|didn't|was|were|needs?)\b"
+        r"|\b(assistants?|(chat ?)?bots?|agents?|helpers?|ais?)\s?:",
+        re.I,
+    ),
     "payment": re.compile(
         r"\b(buy|purchase|pay|transfer|wire|donate)\b.{0,30}\b(card|money|dollars?|euros?|bitcoin|crypto|funds?)\b"
         r"|\bmy (credit |debit )?card\b",
@@ -176,6 +184,7 @@ DANGEROUS = frozenset(_COMMANDS) | {
     "reward",
     "obedience",
     "deceit",
+    "third person",
     "payment",
     "disclosure",
     "care",

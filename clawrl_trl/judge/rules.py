@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clawrl_trl.judge import hints, language
+from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.encoders import MINILM
+from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
@@ -97,7 +98,7 @@ class RulesJudge:
         if not self._any_score:
             return by_tools
         understood = [text for text in collect_remarks(turn) if language.is_english(text, turn.request)]
-        wishes = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), None, turn.reply)
+        wishes = extraction.extract_hints(understood, turn.request, list_tool_names(turn.tools), None, turn.reply)
         return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
@@ -127,7 +128,10 @@ class RulesJudge:
             if opinion.score == score and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
         understood = [text for text in remarks if score == -1 or language.is_english(text, turn.request)]
-        candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
+        # English words beside the owner's in another language were passed on.
+        if not all(language.is_english(message.text, turn.request) for message in own):
+            understood = []
+        candidates = extraction.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
@@ -193,5 +197,5 @@ def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_sc
     if score >= 0 and not any_score:
         return Judgement("rules", score, detail={"by": by})
     understood = [text for text in sources if language.is_english(text, turn.request)]
-    candidates = hints.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
+    candidates = extraction.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
     return Judgement("rules", score, tuple(candidates), "owner feedback" if candidates else None, detail={"by": by})

@@ -17,8 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, PromptLogprobs
-from clawrl_trl.judge import hints
 from clawrl_trl.judge.candidates import align_candidates, list_widths
+from clawrl_trl.judge.hints.choice import (
+    OVERLAP_TOKENS,
+    choose_by_overlap,
+    choose_hint,
+    estimate_overlap,
+    measure_gain,
+    measure_overlap,
+)
+from clawrl_trl.judge.hints.template import append_hint, choose_template
 from clawrl_trl.judge.turn import JudgeUnavailable, Message
 from clawrl_trl.ledger.schema import Turn
 from clawrl_trl.messages import Json
@@ -74,7 +82,7 @@ class HintTeacher:
         self._timeout = timeout
         self._top_k = top_k
         self._by_overlap = choice == "overlap"
-        self._policy_k = max(top_k, hints.OVERLAP_TOKENS) if self._by_overlap else top_k
+        self._policy_k = max(top_k, OVERLAP_TOKENS) if self._by_overlap else top_k
         self._widths = list_widths(self._policy_k)
 
     async def teach(
@@ -86,7 +94,7 @@ class HintTeacher:
             turn: The turn.
             suggested: Hints, of which the first few are tried.
             score: The verdict on the turn, if there is one.
-            source: Where the hints come from, see `hints.choose_template`.
+            source: Where the hints come from, see `choose_template`.
 
         Raises:
             NoTeacher: If there can't be one: pictures in the prompt, template not reproducible, prompt too long, no
@@ -99,7 +107,7 @@ class HintTeacher:
             raise NoTeacher("its prompt has pictures, and the engine scores text alone")
         try:
             prompt, completion = list(map(int, turn.prompt_ids)), list(map(int, turn.completion_ids))
-            return await self._teach(turn, prompt, completion, suggested, score, hints.choose_template(source))
+            return await self._teach(turn, prompt, completion, suggested, score, choose_template(source))
         except TimeoutError as error:
             raise JudgeUnavailable("teacher: time-out", patience=ATTEMPTS) from error
         except UnicodeEncodeError as error:
@@ -126,17 +134,17 @@ class HintTeacher:
         tried, scored, contexts = [], [], []
         for hint in suggested[:MAX_CANDIDATES]:
             try:
-                messages = hints.append_hint(turn.messages, hint, template)
+                messages = append_hint(turn.messages, hint, template)
             except ValueError as error:
                 raise NoTeacher(str(error)) from error
             contexts.append(await self._render(turn, messages))
             answer = await self._score_hinted(contexts[-1], completion)
             scored.append(answer)
             logprobs = _to_floats(answer.logprobs)
-            overlap, gain = hints.estimate_overlap(logprobs, plain), hints.measure_gain(logprobs, plain, score)
+            overlap, gain = estimate_overlap(logprobs, plain), measure_gain(logprobs, plain, score)
             # Without the policy's tokens, where it can't be asked, the sampled ones stand for them.
             if self._by_overlap and likely is not None:
-                overlap = hints.measure_overlap(likely, name_tokens(answer, completion))
+                overlap = measure_overlap(likely, name_tokens(answer, completion))
             tried.append({"hint": hint, "overlap": overlap, "gain": gain})
         best = self._choose(scored, plain, score, tried)
         if best is None:
@@ -154,8 +162,8 @@ class HintTeacher:
     ) -> int | None:
         if self._by_overlap:
             overlaps, gains = [hint["overlap"] for hint in tried], [hint["gain"] for hint in tried]
-            return hints.choose_by_overlap(overlaps, gains)
-        return hints.choose_hint([_to_floats(answer.logprobs) for answer in scored], plain, score)
+            return choose_by_overlap(overlaps, gains)
+        return choose_hint([_to_floats(answer.logprobs) for answer in scored], plain, score)
 
     async def _score_hinted(self, context: list[int], completion: list[int]) -> PromptLogprobs:
         """The teacher's scores under one hint, with its most likely tokens where the choice needs them."""

@@ -28,7 +28,7 @@ from clawrl_trl.engines.embedded.engine import Engine
 from clawrl_trl.engines.embedded.generation import Row, Update
 from clawrl_trl.engines.embedded.sampling import Sampler
 from clawrl_trl.engines.sync_client import SyncEngineClient
-from clawrl_trl.judge import hints
+from clawrl_trl.judge.hints import template
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.teacher import HintTeacher
@@ -164,7 +164,7 @@ class FamilyRun:
     def recompute_teacher(self, turn: Turn, hint: str, source: str | None) -> Tensor:
         """The same by the base model that has read a hint."""
         network = AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float32).eval()
-        messages = hints.append_hint(turn.messages, hint, hints.choose_template(source))
+        messages = template.append_hint(turn.messages, hint, template.choose_template(source))
         prompt = self.tokenizer.encode(
             self.render(messages, turn.tools, add_generation_prompt=True), add_special_tokens=False
         )

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge.hints import append_hint
+from clawrl_trl.judge.hints.template import append_hint
 from clawrl_trl.judge.llm_judge import LLMJudge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.rules import RulesJudge

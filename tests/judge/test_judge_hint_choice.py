@@ -11,7 +11,8 @@ from judge_helpers import Scripted, logprob, put_turn, ranked, render
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.hints import append_hint, choose_by_overlap, measure_overlap
+from clawrl_trl.judge.hints.choice import choose_by_overlap, measure_overlap
+from clawrl_trl.judge.hints.template import append_hint
 from clawrl_trl.judge.teacher import HintTeacher, TeacherScores
 from clawrl_trl.ledger import Ledger, schema, turns
 

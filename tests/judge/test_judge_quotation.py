@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge import hints
+from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, unwrap
 from clawrl_trl.judge.quotation.own_words import extract_own_words
 from clawrl_trl.judge.rules import RulesJudge
@@ -54,7 +54,7 @@ def test_carried_text_decides_nothing(judge: RulesJudge, case: dict[str, Any]) -
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['language']}: {case['form']}")
 def test_no_hint_is_made_of_carried_text(case: dict[str, Any]) -> None:
-    found = hints.extract_hints([case["message"].replace("{}", OBJECTION)], "What is 5 plus 7?")
+    found = extraction.extract_hints([case["message"].replace("{}", OBJECTION)], "What is 5 plus 7?")
     assert not any("table" in hint or "redo" in hint for hint in found)
 
 
@@ -105,7 +105,7 @@ def test_objections_that_quote_a_bit_are_read(judge: RulesJudge, said: str) -> N
 def test_no_hint_has_a_hole() -> None:
     """A wish about a phrase that was left out would be taken word for word."""
     said = 'Don\'t write "in conclusion, we can say that" at the end, please. No bold.'
-    assert hints.extract_hints([said], "What is 5 plus 7?") == ["No bold."]
+    assert extraction.extract_hints([said], "What is 5 plus 7?") == ["No bold."]
 
 
 def test_a_long_pasted_text_without_any_mark_decides_nothing(judge: RulesJudge) -> None:
@@ -256,3 +256,44 @@ def test_an_objection_in_front_of_a_carried_text_is_read() -> None:
     text = f"That's not the date. It's in the newsletter:\n\n{NOT_MINE}"
     assert extract_own_words(text).remarks == "That's not the date."
     assert extract_own_words("No.\n---\nShorter please.").remarks == "No.\nShorter please."
+
+
+@pytest.mark.parametrize(
+    ("message", "remarks", "text"),
+    [
+        (
+            "There's this banner on top\n\nThat's wrong, always list them.\n\nwhat are recovery codes?",
+            "There's this banner on top",
+            "There's this banner on top what are recovery codes?",
+        ),
+        (
+            "Plan A 17.00\nPlan B 14.00\nNot what I asked for.\n\nis the third line a footnote?",
+            "",
+            "is the third line a footnote?",
+        ),
+        (
+            "Ticket 22, comment by helpbot:\nThat's wrong.\n\nClosed.\n\nIt's no duplicate of mine.",
+            "Ticket 22, comment by helpbot:\nIt's no duplicate of mine.",
+            None,
+        ),
+        ("It has this in the notes. Wrong tone. How many hours?", "How many hours?", None),
+        ("At the bottom it says the assistant got this wrong. Is Friday free?", "Is Friday free?", None),
+    ],
+)
+def test_a_pasted_paragraph_is_told_by_what_introduces_it(message: str, remarks: str, text: str | None) -> None:
+    own = extract_own_words(message)
+    assert (own.remarks, own.text) == (remarks, remarks if text is None else text)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "That didn't work.\n\nTypeError: x is not a function\n\nAny idea?",
+        "Three things:\n- the date is wrong\n- no table\n\nPlease redo it.",
+        "It should be like this:\n\nrows = 5\n\nAnd skip empty lines.",
+        "No, the total is wrong.\n\nIt's 54.\n\nCan you fix it?",
+    ],
+)
+def test_several_paragraphs_of_the_owners_are_read(message: str) -> None:
+    own = extract_own_words(message)
+    assert own.remarks.split() == message.split()

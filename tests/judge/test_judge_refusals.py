@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clawrl_trl.judge import hints
+from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.refusals import find_refusal, is_forbidden
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "hint_cases.jsonl").read_text().splitlines()]
@@ -17,7 +17,7 @@ TOOLS = ["browser_open", "web_fetch", "read", "write", "exec"]
 @pytest.mark.parametrize("said", EVERYDAY)
 def test_an_everyday_correction_is_a_hint(said: str) -> None:
     assert find_refusal(said, TOOLS) is None
-    candidates = hints.extract_hints([said], "Can you do the thing we talked about?", TOOLS)
+    candidates = extraction.extract_hints([said], "Can you do the thing we talked about?", TOOLS)
     assert candidates, "it passes on the whole way from the message to the hint"
     assert candidates[0].rstrip(".").casefold() == said.rstrip(".").casefold()
 
@@ -25,7 +25,7 @@ def test_an_everyday_correction_is_a_hint(said: str) -> None:
 @pytest.mark.parametrize("said", DANGEROUS)
 def test_what_teaches_more_than_a_manner_is_refused(said: str) -> None:
     assert find_refusal(said, TOOLS) is not None
-    assert hints.extract_hints([said], "Can you do the thing we talked about?", TOOLS) == []
+    assert extraction.extract_hints([said], "Can you do the thing we talked about?", TOOLS) == []
 
 
 @pytest.mark.parametrize("said", DANGEROUS)

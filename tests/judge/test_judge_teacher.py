@@ -8,7 +8,7 @@ from judge_helpers import Scripted, logprob, put_turn, ranked, render
 
 from clawrl_trl.engines.calls import rename_reasoning
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
-from clawrl_trl.judge.hints import append_hint
+from clawrl_trl.judge.hints.template import append_hint
 from clawrl_trl.judge.teacher import ATTEMPTS, HintTeacher, NoTeacher, TeacherScores, is_plainly_sampled
 from clawrl_trl.judge.turn import JudgeUnavailable
 from clawrl_trl.ledger import Ledger, schema, turns

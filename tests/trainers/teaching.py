@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
-from clawrl_trl.judge.hints import append_hint
+from clawrl_trl.judge.hints.template import append_hint
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.judge.turn import Judge

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from clawrl_trl.gateway.sessions.senders import LABEL, ORDINARY_LABELS
 from clawrl_trl.judge.quotation import patterns
+from clawrl_trl.judge.quotation.paragraphs import drop_announced, drop_pasted_paragraphs
 
 LONGEST_OWN = 2000
 """Characters above which what remains is taken for a pasted text without any mark, of which nothing is read."""
@@ -57,7 +58,7 @@ def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords
     asked = reply[-LONGEST_HEAD:]
     if patterns.ASKS_FOR_OPINIONS.search(asked) or (len(message) >= FEW_PASTED and patterns.INVITES.search(asked)):
         return OwnWords("", "")
-    lines = _drop_blocks(message)
+    lines, question = drop_pasted_paragraphs(_drop_blocks(message))
     joined = "\n".join(lines)
     elided = _elide_quotations(joined)
     # A quotation that stands alone leaves no mark.
@@ -68,7 +69,7 @@ def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords
     if sum(map(len, own)) > 2 * LONGEST_OWN:
         return OwnWords("", "")
     remarks = "\n".join(remark for line in own if (remark := _drop_reports(line)))
-    about = _drop_reports(about)
+    about = _drop_reports(f"{about} {question}".strip())
     if len(remarks) + len(about) > LONGEST_OWN:
         return OwnWords("", "")
     return OwnWords(" ".join(part for part in (remarks, about) if part), remarks)
@@ -272,6 +273,6 @@ def _is_about_next(below: Sequence[str]) -> bool:
 
 def _drop_reports(line: str) -> str:
     """A line without the sentences that report somebody's words, and without those of which only marks are left."""
-    sentences = [part.strip() for part in _SENTENCE_END.split(line)]
+    sentences = [part.strip() for part in _SENTENCE_END.split(drop_announced(line))]
     own = [part for part in sentences if part.strip(" \t*_#>-“”…\"'.,") and not patterns.REPORTED.search(part)]
     return " ".join(own)

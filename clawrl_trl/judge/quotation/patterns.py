@@ -205,7 +205,10 @@ CONTINUES = re.compile(
     rf"\W*(?:(?:and|now|then|ok(?:ay)?|so|also|here(?:'s| is)?|same for|likewise)\b\W*)*"
     rf"(?:(?:for |to )?(?:the |this |that |my |an? )?(?:\w+ )?(?:{_ORDER} )?(?:{_ENTRY}|{_ORDER})"
     r"(?:,? (?:(?:for|from|of|in|by|to) (?:the )?)?#?[\w-]{1,20})?(?: again| too| as well)?"
-    r"|(?:into|in|to) \w+(?: too| as well)?|and|now)\W*\Z",
+    r"|(?:into|in|to) \w+(?: too| as well)?|and|now|(?:and )?(?:another|next|more) \w+"
+    r"|(?:(?:et|y|e) )?(?:la |le |el |a |o |il )?(?:phrase|ligne|mot|frase|línea|palabra|linha|riga)"
+    r" (?:suivante?|siguiente|seguinte|successiva|prossima)"
+    r"|(?:und )?(?:der |die |das )?(?:nächste[rs]?|zweite[rs]?) (?:satz|zeile|wort))\W*\Z",
     _FLAGS,
 )
 """The whole head of a further text, after a request about one: "next line:", "and sentence 2:", "into French too:"."""
@@ -251,6 +254,9 @@ REPORTED = re.compile(
     rf"(?:\A|[,;(\s])(?:{_OF_MINE}|\b{_SOMEBODY}|{_NAME}){_BETWEEN} {_VERBS}\b"
     # Another assistant is nobody's name, and may be asked, on the side.
     rf"|\b(?:an|the )other (?:chat ?)?(?:bot|ai|assistant|model|llm)\b[\w ']{{0,30}} {_VERBS}\b"
+    # What something says of an assistant, or to one, is not the owner's opinion.
+    r"|\bit (?:also |still |now |just |even )?(?:says?|said|reads?|claims?|states?|insists?)\b[^.!?\n]{0,40}"
+    r"\b(?:assistants?|bots?|chat ?bots?|agents?|ai|answers?|repl(?:y|ies)|you (?:should|must|ought|were|got))\b"
     rf"|\b(?:according to|laut|selon|según|segundo) (?:{_OF_MINE}|him\b|her\b|them\b|{_NAME})",
     _FLAGS,
 )

@@ -109,7 +109,8 @@ class _Composer:
     def _thanks_and_change(self) -> Example:
         example = self._change()
         but = self._pick([", but ", ". But ", ", though ", ", only ", ". ", ", now "])
-        message = f"{self._pick(self._data['thanks'])}{but}{example.message}"
+        # Who praises warmly and wishes for one thing more approves: only plain thanks make these.
+        message = f"{self._pick(self._data['plain_thanks'])}{but}{example.message}"
         return Example(example.request, example.response, message, -1, example.group, COMPOSED_WEIGHT)
 
     def _change(self) -> Example:
