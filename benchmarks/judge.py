@@ -118,7 +118,9 @@ def make_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = reader.embed(encoder, reader.tokenise(tokenizer, [(request, response, message)]))[0].numpy()
+            embedding = reader.embed(
+                encoder, reader.tokenise(tokenizer, [(request, response, message)], minilm.reply_tokens)
+            )[0].numpy()
         return np.concatenate(
             [embedding * reader.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
         )

@@ -3,7 +3,8 @@
 The first of them that decides wins, but the owner's objection beside a tool's result outweighs it. Of the owner's
 messages each is classified; an objection in any of them outweighs an approval. Everybody else's words are ignored
 here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
-nothing, and neither does a message that isn't English: it is not read, and no hint is made of it.
+nothing, and neither does a message that isn't English: it is not read, and no hint is made of it. Nor is one made of a
+correction that asks for less care than the reply took.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.classifier.care_reader import drop_careless_hints
 from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
@@ -56,6 +58,9 @@ class RulesJudge:
 
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
+        return drop_careless_hints(turn, self._decide(turn))
+
+    def _decide(self, turn: JudgedTurn) -> Judgement:
         by_feedback = judge_feedback(turn, self._classify, any_score=self._any_score)
         if by_feedback:
             return by_feedback

@@ -38,6 +38,7 @@ class Encoder:
         adapted: Pattern of the modules that have an adapter, for PEFT.
         look: Returns the folder with its files if it is on this machine.
         fetch: Gets it there; raises `UserError` if it can't be had.
+        reply_tokens: Most tokens of a reply that are read.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Encoder:
     adapted: str
     look: Callable[[], Path | None]
     fetch: Callable[[], Path]
+    reply_tokens: int = 32
 
     def find(self) -> Path:
         """Find the folder with its files, fetching it where it has to be.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LORA_PREFIX = "adapter."
 EMBEDDING_WEIGHT = 6.0
-MESSAGE_TOKENS, REPLY_TOKENS, REQUEST_TOKENS = 64, 32, 20
+MESSAGE_TOKENS, REQUEST_TOKENS = 64, 20
 MAX_CHARACTERS = 1000
 
 
@@ -44,6 +44,7 @@ class Reader:
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
         self._encoder = merge_adapter(encoder.load_model(), tensors)
+        self._reply_tokens = encoder.reply_tokens
         self._head = {
             name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
         }
@@ -51,7 +52,8 @@ class Reader:
     def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         """Logits of -1, 0 and +1, divided by the temperature that makes them those of messages never seen."""
         with self._torch.inference_mode():
-            embedding = embed(self._encoder, tokenise(self._tokenizer, [(request, response, message)]))[0].numpy()
+            batch = tokenise(self._tokenizer, [(request, response, message)], self._reply_tokens)
+            embedding = embed(self._encoder, batch)[0].numpy()
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
         inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
         logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
@@ -85,10 +87,12 @@ class EncodedTexts:
     message: "torch.Tensor"
 
 
-def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]]) -> EncodedTexts:
+def tokenise(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]], reply_tokens: int
+) -> EncodedTexts:
     """Tokenize `(request, response, message)` into a padded batch.
 
-    Of a long reply the beginning and the end are kept, of a request the beginning.
+    Of a reply longer than `reply_tokens` the beginning and the end are kept, of a request the beginning.
     """
     import torch
 
@@ -100,8 +104,8 @@ def tokenise(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, st
             add_special_tokens=False,
         )["input_ids"]
         said, asked, replied = ids[0][:MESSAGE_TOKENS], ids[1][:REQUEST_TOKENS], ids[2]
-        if len(replied) > REPLY_TOKENS:
-            replied = replied[: REPLY_TOKENS // 3] + replied[-(REPLY_TOKENS - REPLY_TOKENS // 3) :]
+        if len(replied) > reply_tokens:
+            replied = replied[: reply_tokens // 3] + replied[-(reply_tokens - reply_tokens // 3) :]
         rows.append([start, *said, end, *replied, end, *asked, end])
         lengths.append(len(said) + 2)
     longest = max(map(len, rows))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from clawrl_trl.engines.client import EngineClient, EngineError
+from clawrl_trl.judge.classifier.care_reader import drop_careless_hints
 from clawrl_trl.judge.exam.exam import find_refusal, sit_exam
 from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.exam.questions import find_key, load_questions
@@ -105,7 +106,7 @@ class AutoJudge:
         if not agreement.is_sufficient:
             reason = f"{result.model} is not used: {agreement.describe()}"
             return replace(by_rules, detail={**by_rules.detail, "exam": reason})
-        judgement = await self._voter.judge(turn)
+        judgement = await asyncio.to_thread(drop_careless_hints, turn, await self._voter.judge(turn))
         more = {"exam": result.explain(groups), EXAM_KEY: result.key}
         return replace(judgement, detail={**judgement.detail, **more})
 

@@ -13,9 +13,10 @@ _ENDS_IN_COLON = re.compile(r"[:：]\s*\Z")
 _HEADING_WORDS = 6
 _OWN_WORDS = re.compile(r"\b(?:i|i'm|i've|you|your|me|my|we|it|that|this|not|no|wrong|please|thanks|why)\b", re.I)
 _SOURCE = re.compile(
-    r"\b(?:found|read|see|saw|seen|says?|said|got|sent|there's|here's|from|on|in|at)\b.{0,60}?\b(?:pages?|sites?|websites?|forums?|read ?me"
-    r"|leaflets?|flyers?|banners?|notices?|newsletters?|pop-?ups?|brochures?|tickets?|posts?|mails?|e-?mails?|letters?|templates?"
-    r"|signs?|boards?|apps?|screens?|groups?|chats?|prints?|forms?|addend\w+|github|facebook|reddit|slack|wiki)\b",
+    r"\b(?:found|read|see|saw|seen|says?|said|got|sent|there's|here's|from|on|in|at)\b.{0,60}?"
+    r"\b(?:pages?|sites?|websites?|forums?|read ?me|leaflets?|flyers?|banners?|notices?|newsletters?|pop-?ups?"
+    r"|brochures?|tickets?|posts?|mails?|e-?mails?|letters?|templates?|signs?|boards?|apps?|screens?|groups?|chats?"
+    r"|prints?|forms?|addend\w+|github|facebook|reddit|slack|wiki)\b",
     re.I,
 )
 """What a head names whose list is that of a page, not the owner's."""

@@ -32,8 +32,8 @@ from clawrl_trl.judge.classifier.reader import (
     EMBEDDING_WEIGHT,
     LORA_PREFIX,
     MESSAGE_TOKENS,
-    REPLY_TOKENS,
     REQUEST_TOKENS,
+    EncodedTexts,
     embed,
     tokenise,
 )
@@ -42,6 +42,7 @@ from recipes.judge.example import Example
 from recipes.precision import has_bfloat16_products
 
 RANK, CUE_DROPOUT = 16, 0.2
+REPLY_TOKENS = ENCODERS[MINILM].reply_tokens
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
 ROUNDS = 5
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
@@ -75,7 +76,7 @@ class Network(nn.Module):
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
-        self.tokenizer = encoder.load_tokenizer()
+        self.tokenizer, self.reply_tokens = encoder.load_tokenizer(), encoder.reply_tokens
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=encoder.adapted)
         self.encoder: Any = get_peft_model(encoder.load_model(), config)
         # Without it a pass takes little more than half the time, and none sees a message often enough to need it.
@@ -91,10 +92,13 @@ class Network(nn.Module):
         """Logits, shape `(n, 3)`."""
         # Half precision takes two thirds of the time where the processor has it.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
-            embedding = embed(self.encoder, tokenise(self.tokenizer, rows.texts)).float() * EMBEDDING_WEIGHT
+            embedding = embed(self.encoder, self._tokenise(rows)).float() * EMBEDDING_WEIGHT
         cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
         return logits
+
+    def _tokenise(self, rows: Rows) -> EncodedTexts:
+        return tokenise(self.tokenizer, rows.texts, self.reply_tokens)
 
     def load(self, path: Path) -> None:
         """Take over what `save` wrote, standardisation included."""
@@ -135,6 +139,7 @@ def fit(
     with_context: bool = True,
     start: Path | None = None,
     rank: int = RANK,
+    adapter_lr: float = ADAPTER_LR,
 ) -> Network:
     """Train a network on some examples, each once; `start` are weights to go on from."""
     torch.manual_seed(seed)
@@ -144,13 +149,13 @@ def fit(
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         [
-            {"params": adapter, "lr": ADAPTER_LR, "weight_decay": 0.01},
+            {"params": adapter, "lr": adapter_lr, "weight_decay": 0.01},
             {"params": network.head.parameters(), "lr": HEAD_LR, "weight_decay": 0.05},
         ]
     )
     plan = list(draw_batches(drawn, np.random.default_rng(seed), with_context))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [ADAPTER_LR, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
+        optimizer, [adapter_lr, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
     )
     network.train()
     for number, batch in enumerate(plan, start=1):

@@ -1,0 +1,44 @@
+"""The reader of corrections that ask for less care than a reply took.
+
+"One line would do" is harmless after a poem, and not after a reply whose second line named the allergy. Words alone
+don't tell it, so the small encoder reads the correction with the reply behind it, with an adapter and a head of its
+own (`examples/recipes/judge/care.py` trains them). Of such a correction no hint is made; its score counts.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
+from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.turn import JudgedTurn, Judgement
+
+ENCODER = replace(ENCODERS[MINILM], classifier=Path(__file__).with_name("care.safetensors"), reply_tokens=64)
+"""The small encoder with an adapter and a head of its own; it reads more of a reply, whose care may be anywhere."""
+
+LESS_CARE = 0.3
+"""Least probability of asking for less care with which a correction makes no hint."""
+
+
+def measure_less_care(request: str, reply: str, correction: str) -> float:
+    """Probability that learning from a correction would make the assistant less careful than the reply was."""
+    logits = _load_shared()(request, reply, correction)
+    exponent = np.exp(logits - logits.max())
+    return float(exponent[0] / exponent.sum())
+
+
+def drop_careless_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
+    """The judgement without its hints if the owner's words ask for less care."""
+    if not judgement.hints or not turn.reply:
+        return judgement
+    said = [*turn.said_by("owner"), *(item.text for item in turn.feedback if item.text)]
+    if measure_less_care(turn.request, turn.reply, " ".join(said)) < LESS_CARE:
+        return judgement
+    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": "asks for less care"})
+
+
+@lru_cache(maxsize=1)
+def _load_shared() -> Reader:
+    return Reader(ENCODER)

@@ -1,0 +1,75 @@
+"""Train the reader of corrections that ask for less care than a reply took.
+
+    PYTHONPATH=examples python -m recipes.judge.care --hold_out short --threads 2 --output /tmp/care.safetensors
+    PYTHONPATH=examples python -m recipes.judge.care --threads 2
+
+`data/care` holds corrections by five writers, each with the reply it corrects: half of them would teach to be less
+careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
+ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from clawrl_trl.judge.classifier.care_reader import ENCODER, LESS_CARE
+from recipes.judge import examples, train
+from recipes.judge.corpus import DATA
+from recipes.judge.example import Example
+
+WRITERS = ("business", "home", "short", "technical", "twins")
+EPOCHS, OBJECTIONS, ADAPTER_LR = 4, 1500, 1e-3
+
+
+def load_pairs(writer: str) -> list[Example]:
+    """One writer's corrections."""
+    lines = (DATA / "care" / f"{writer}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [
+        Example(row["request"], row["reply"], row["message"], -int(row["undoes"]), f"care {row['request']}", 1.0)
+        for row in map(json.loads, lines)
+    ]
+
+
+def draw_objections(count: int, seed: int = 1) -> list[Example]:
+    """Some of the scenes' objections, relabelled: none of them asks for less care."""
+    scenes = [example for example in examples.load(seed, train.ROUNDS) if example.group.startswith("scene ")]
+    objections = [example for example in scenes if example.label == -1]
+    chosen = np.random.default_rng(seed).permutation(len(objections))[:count]
+    return [
+        Example(one.request, one.response, one.message, 0, one.group, 1.0)
+        for one in (objections[int(index)] for index in chosen)
+    ]
+
+
+def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:
+    """Share recognised of those that ask for less care, and of the others."""
+    logits = torch.tensor(train.compute_logits(network, held))
+    found = logits.softmax(1)[:, 0].numpy() >= LESS_CARE
+    asks = np.array([example.label == -1 for example in held])
+    return float(found[asks].mean()), float(found[~asks].mean())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, measure on the writer held out, if there is one, and write the weights."""
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.judge.care", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=ENCODER.classifier, help="The file to write.")
+    parser.add_argument("--hold_out", choices=WRITERS, help="The writer to measure on. Default: train on all.")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    drawn = [pair for writer in WRITERS if writer != options.hold_out for pair in load_pairs(writer)]
+    network = train.fit([*drawn, *draw_objections(OBJECTIONS)] * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
+    network.save(options.output, temperature=1.0)
+    if options.hold_out:
+        found, wrongly = measure(network, load_pairs(options.hold_out))
+        print(f"held out {options.hold_out}: {found:.3f} of those that ask for less care, {wrongly:.3f} of the others")
+
+
+if __name__ == "__main__":
+    main()
