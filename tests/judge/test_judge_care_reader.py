@@ -1,0 +1,29 @@
+"""A correction that asks for less care than the reply took makes no hint, and its score counts."""
+
+import pytest
+from judge_helpers import judged_turn
+
+from clawrl_trl.judge.classifier.care_reader import LESS_CARE, drop_careless_hints, measure_less_care
+from clawrl_trl.judge.turn import Judgement
+
+CAREFUL = (
+    "Brownies: wheat, egg, milk. Lemon bars: wheat, egg, and they may contain hazelnut, so the twins should skip them."
+)
+POEM = "Brownies brown and lemon bars so bright, we eat them up before the end of night."
+LESS = "The first half is all people want, leave the rest off."
+FORM = "In French, please, and as a table."
+
+
+@pytest.mark.parametrize(
+    ("reply", "said", "asks"), [(CAREFUL, LESS, True), (CAREFUL, FORM, False), (POEM, FORM, False)]
+)
+def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool) -> None:
+    assert (measure_less_care("Write the card for the bake sale", reply, said) >= LESS_CARE) == asks
+
+
+@pytest.mark.parametrize(("said", "hints"), [(LESS, ()), (FORM, ("a hint",))])
+def test_only_the_hints_are_dropped(said: str, hints: tuple[str, ...]) -> None:
+    turn = judged_turn(said, request="Write the card for the bake sale", reply=CAREFUL)
+    judgement = drop_careless_hints(turn, Judgement("rules", -1, ("a hint",), "owner message"))
+    assert (judgement.score, judgement.hints) == (-1, hints)
+    assert (judgement.detail.get("no hint") == "asks for less care") == (hints == ())
