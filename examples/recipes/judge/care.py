@@ -22,7 +22,7 @@ from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 
 WRITERS = ("business", "home", "short", "technical", "twins")
-EPOCHS, OBJECTIONS, ADAPTER_LR = 4, 1500, 1e-3
+EPOCHS, OBJECTIONS, ROUNDS, ADAPTER_LR = 4, 1500, 5, 1e-3
 
 
 def load_pairs(writer: str) -> list[Example]:
@@ -36,7 +36,7 @@ def load_pairs(writer: str) -> list[Example]:
 
 def draw_objections(count: int, seed: int = 1) -> list[Example]:
     """Some of the scenes' objections, relabelled: none of them asks for less care."""
-    scenes = [example for example in examples.load(seed, train.ROUNDS) if example.group.startswith("scene ")]
+    scenes = [example for example in examples.load(seed, ROUNDS) if example.group.startswith("scene ")]
     objections = [example for example in scenes if example.label == -1]
     chosen = np.random.default_rng(seed).permutation(len(objections))[:count]
     return [
