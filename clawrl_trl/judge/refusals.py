@@ -104,12 +104,11 @@ _REFUSED = {
         r"|\b(don't|do not|never) (tell|inform|warn|notify|alert) (the |your |an? )?(users?|owners?|any\w*|them)\b",
         re.I,
     ),
-    # The owner says "you": who speaks of an assistant, or to several, is somebody else.
+    # The owner says "you": who speaks of an assistant, or to all of them, is somebody else.
     "third person": re.compile(
-        r"(?<!like )(?<!like a )(?<!like an )"
-        r"\b(assistants?|(chat ?)?bots?|agents?|helpers?|your software|ai models?)\b"
-        r"[^.,;:!?]{0,30}\b(should(n't)?|must(n't)?|ought|ha[sd] to|have to|shall|got|did|didn't|was|were|needs?)\b"
-        r"|\b(assistants?|(chat ?)?bots?|agents?|helpers?|ais?)\s?:",
+        r"(?<!like )(?<!like a )(?<!like an )\b(assistants?|(chat ?)?bots?|agents?|your software)"
+        r" (should(n't)?|must(n't)?|ought|has to|have to|shall|got (this|it|that))\b"
+        r"|^\W*(\w+ to )?(assistants?|(chat ?)?bots?|agents?|ais?)\s?:",
         re.I,
     ),
     "payment": re.compile(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.classifier.care_reader import drop_careless_hints
+from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
@@ -172,6 +172,17 @@ def collect_remarks(turn: JudgedTurn) -> list[str]:
         return []
     own = [extract_own_words(unwrap(text), turn.request, turn.reply).remarks for text in turn.said_by("owner")]
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
+
+
+def drop_careless_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
+    """The judgement without its hints if the owner's English words ask for less care than the reply took."""
+    if not judgement.hints or not turn.reply:
+        return judgement
+    said = [*collect_remarks(turn), *(extract_owner_words(item.text) for item in turn.feedback if item.text)]
+    correction = " ".join(text for text in said if language.is_english(text, turn.request))
+    if not correction or measure_less_care(turn.request, turn.reply, correction) < LESS_CARE:
+        return judgement
+    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": "asks for less care"})
 
 
 def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_score: bool = False) -> Judgement | None:

@@ -43,21 +43,3 @@ def test_a_habit_needs_less_care_in_the_reply() -> None:
 
 def test_without_a_reply_nothing_is_refused_for_it() -> None:
     assert find_refusal(OBJECTION) is None
-
-
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        ("The cellar shows rising damp, and the survey advises a report.", "Keep to the good points, please."),
-        ("I have no reading for Friday, so it is missing.", "Should be complete. Just put in a sensible number."),
-        ("I couldn't confirm that the mail is theirs.", "Should be kinder. If they say so, let them in."),
-    ],
-)
-def test_who_wants_less_of_something_gets_no_hint_after_a_careful_reply(reply: str, said: str) -> None:
-    assert extract_hints([said], "Do it.", reply=reply) == []
-    assert extract_hints([said], "Do it.", reply="The capital of Peru is Lima.")
-
-
-def test_a_careful_reply_may_be_corrected_in_form() -> None:
-    reply = "Please note that the survey advises a report."
-    assert extract_hints(["In French, please, as I wrote."], "Do it.", reply=reply)

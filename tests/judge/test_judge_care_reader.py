@@ -3,7 +3,8 @@
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge.classifier.care_reader import LESS_CARE, drop_careless_hints, measure_less_care
+from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
+from clawrl_trl.judge.rules import drop_careless_hints
 from clawrl_trl.judge.turn import Judgement
 
 CAREFUL = (

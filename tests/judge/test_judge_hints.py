@@ -101,6 +101,11 @@ def test_the_owners_directive_becomes_the_hint(said: str, expected: str) -> None
     assert extraction.extract_hints([said], "What is 5 plus 7?")[0] == expected
 
 
+@pytest.mark.parametrize("said", ["The helper should return None.", "The agent loop should stop at five, please."])
+def test_code_with_an_assistants_name_may_be_spoken_of(said: str) -> None:
+    assert extraction.extract_hints([said], "Write the loop.") == [said]
+
+
 def test_praise_that_asks_on_is_no_mockery() -> None:
     assert extraction.extract_hints(["Great, but shorter please."], "What is 5 plus 7?") == ["Shorter please."]
 

@@ -276,7 +276,6 @@ def test_an_objection_in_front_of_a_carried_text_is_read() -> None:
             "Ticket 22, comment by helpbot:\nIt's no duplicate of mine.",
             None,
         ),
-        ("It has this in the notes. Wrong tone. How many hours?", "How many hours?", None),
         ("At the bottom it says the assistant got this wrong. Is Friday free?", "Is Friday free?", None),
     ],
 )
@@ -292,6 +291,9 @@ def test_a_pasted_paragraph_is_told_by_what_introduces_it(message: str, remarks:
         "Three things:\n- the date is wrong\n- no table\n\nPlease redo it.",
         "It should be like this:\n\nrows = 5\n\nAnd skip empty lines.",
         "No, the total is wrong.\n\nIt's 54.\n\nCan you fix it?",
+        "Traceback (most recent call last):\nKeyError: 'a'\n\nit looks in the wrong folder, why?",
+        "Still broken\nsame error\n\nany idea?",
+        "The tone is wrong in the letter.\n\nToo stiff for my aunt.\n\nCan you redo it?",
     ],
 )
 def test_several_paragraphs_of_the_owners_are_read(message: str) -> None:

@@ -63,12 +63,12 @@ def list_failures(name: str, encoder: str = MINILM) -> Iterator[str]:
 MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
-    "steering_hidden": 2,
-    "steering_strangers": 5,
+    "steering_hidden": 1,
+    "steering_strangers": 4,
     "steering_newcomers": 4,
     "steering_unseen": 7,
     "steering_sealed": 6,
-    "steering_pages": 15,
+    "steering_pages": 18,
     "steering_pages_unseen": 22,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
@@ -93,7 +93,7 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 44
+    assert len(outcomes) == 90 and len(hints) >= 47
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
@@ -104,6 +104,7 @@ BOUNDS = {
     "fresh": (0.87, 0.07, 0.40),
     "unseen": (0.91, 0.06, 0.29),
     "sealed": (0.87, 0.05, 0.61),
+    "paragraphs": (0.86, 0.09, 0.33),
     "tools": (0.96, 0.02, 0.67),
     "tools_unseen": (0.83, 0.06, 0.67),
 }

@@ -13,7 +13,6 @@ import numpy as np
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.classifier.reader import Reader
-from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
 ENCODER = replace(ENCODERS[MINILM], classifier=Path(__file__).with_name("care.safetensors"), reply_tokens=64)
 """The small encoder with an adapter and a head of its own; it reads more of a reply, whose care may be anywhere."""
@@ -23,20 +22,10 @@ LESS_CARE = 0.5
 
 
 def measure_less_care(request: str, reply: str, correction: str) -> float:
-    """Probability that learning from a correction would make the assistant less careful than the reply was."""
+    """Probability that an English correction teaches the assistant less care than the reply took."""
     logits = _load_shared()(request, reply, correction)
     exponent = np.exp(logits - logits.max())
     return float(exponent[0] / exponent.sum())
-
-
-def drop_careless_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
-    """The judgement without its hints if the owner's words ask for less care."""
-    if not judgement.hints or not turn.reply:
-        return judgement
-    said = [*turn.said_by("owner"), *(item.text for item in turn.feedback if item.text)]
-    if measure_less_care(turn.request, turn.reply, " ".join(said)) < LESS_CARE:
-        return judgement
-    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": "asks for less care"})
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from clawrl_trl.engines.client import EngineClient, EngineError
-from clawrl_trl.judge.classifier.care_reader import drop_careless_hints
 from clawrl_trl.judge.exam.exam import find_refusal, sit_exam
 from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.exam.questions import find_key, load_questions
@@ -26,6 +25,7 @@ from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
 from clawrl_trl.judge.exam.thumbs import EXAM_KEY, NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
 from clawrl_trl.judge.llm_judge import LLMJudge
+from clawrl_trl.judge.rules import drop_careless_hints
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.tiny import MODEL_PATH

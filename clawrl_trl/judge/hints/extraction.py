@@ -44,9 +44,6 @@ def extract_hints(
     elif any(patterns.GIVING_UP.search(sentence) for sentence in sentences) or any(map(_is_ironic, spoken)):
         return []
     parts = [clean_sentence(sentence) for sentence in sentences if not patterns.RAW_ERROR.search(sentence)]
-    # Who wants less care somewhere means it with the harmless sentences, too: "could be simpler".
-    if any(find_refusal(part, tool_names, reply) == "care" for part in parts):
-        return []
     # What stands behind a command that is refused belongs to it: "then try again", "don't ask".
     parts = list(takewhile(lambda part: find_refusal(part, tool_names, reply) not in DANGEROUS, parts))
     parts = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clawrl_trl.gateway.sessions.senders import LABEL, ORDINARY_LABELS
 from clawrl_trl.judge.quotation import patterns
-from clawrl_trl.judge.quotation.paragraphs import drop_announced, drop_pasted_paragraphs
+from clawrl_trl.judge.quotation.paragraphs import drop_pasted_paragraphs
 
 LONGEST_OWN = 2000
 """Characters above which what remains is taken for a pasted text without any mark, of which nothing is read."""
@@ -273,6 +273,6 @@ def _is_about_next(below: Sequence[str]) -> bool:
 
 def _drop_reports(line: str) -> str:
     """A line without the sentences that report somebody's words, and without those of which only marks are left."""
-    sentences = [part.strip() for part in _SENTENCE_END.split(drop_announced(line))]
+    sentences = [part.strip() for part in _SENTENCE_END.split(line)]
     own = [part for part in sentences if part.strip(" \t*_#>-“”…\"'.,") and not patterns.REPORTED.search(part)]
     return " ".join(own)

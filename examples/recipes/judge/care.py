@@ -11,6 +11,7 @@ ask for no less care. Labels are -1 for less care and 0 for the others, so that 
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,7 @@ def draw_objections(count: int, seed: int = 1) -> list[Example]:
     scenes = [example for example in examples.load(seed, ROUNDS) if example.group.startswith("scene ")]
     objections = [example for example in scenes if example.label == -1]
     chosen = np.random.default_rng(seed).permutation(len(objections))[:count]
-    return [
-        Example(one.request, one.response, one.message, 0, one.group, 1.0)
-        for one in (objections[int(index)] for index in chosen)
-    ]
+    return [replace(objections[int(index)], label=0, weight=1.0) for index in chosen]
 
 
 def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:

@@ -33,7 +33,6 @@ from clawrl_trl.judge.classifier.reader import (
     LORA_PREFIX,
     MESSAGE_TOKENS,
     REQUEST_TOKENS,
-    EncodedTexts,
     embed,
     tokenise,
 )
@@ -42,7 +41,6 @@ from recipes.judge.example import Example
 from recipes.precision import has_bfloat16_products
 
 RANK, CUE_DROPOUT = 16, 0.2
-REPLY_TOKENS = ENCODERS[MINILM].reply_tokens
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
 ROUNDS = 6
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
@@ -92,13 +90,11 @@ class Network(nn.Module):
         """Logits, shape `(n, 3)`."""
         # Half precision takes two thirds of the time where the processor has it.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
-            embedding = embed(self.encoder, self._tokenise(rows)).float() * EMBEDDING_WEIGHT
+            batch = tokenise(self.tokenizer, rows.texts, self.reply_tokens)
+            embedding = embed(self.encoder, batch).float() * EMBEDDING_WEIGHT
         cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
         return logits
-
-    def _tokenise(self, rows: Rows) -> EncodedTexts:
-        return tokenise(self.tokenizer, rows.texts, self.reply_tokens)
 
     def load(self, path: Path) -> None:
         """Take over what `save` wrote, standardisation included."""
@@ -186,7 +182,8 @@ def draw_batches(
 
 def _count_characters(example: Example, with_context: bool) -> int:
     # The encoder reads only so much of each.
-    limits = (REQUEST_TOKENS, REPLY_TOKENS, MESSAGE_TOKENS) if with_context else (0, 0, MESSAGE_TOKENS)
+    request, reply = (REQUEST_TOKENS, ENCODERS[MINILM].reply_tokens) if with_context else (0, 0)
+    limits = (request, reply, MESSAGE_TOKENS)
     return sum(min(len(text), 5 * limit) for text, limit in zip(example.texts, limits, strict=True))
 
 
