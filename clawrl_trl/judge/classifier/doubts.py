@@ -28,6 +28,13 @@ _NEW_MIND = re.compile(
 )
 """Words of an owner who wants something else now than what was asked, which is no fault of the reply."""
 
+_OWN_FAULT = re.compile(
+    r"\b(?:that['’]?s|that (?:was|is)|that one['’]?s|it['’]?s|it (?:was|is)|this is|(?:all|entirely)) "
+    r"(?:all |entirely |completely |really |probably )?on me\b"
+    r"|(?<!find )(?<!correct )\bmy (?:own )?(?:stupid |silly |dumb )?(?:fault|bad|mistake|error|doing)\b(?! was\b)",
+    _FLAGS,
+)
+
 _NOT_SEEN = re.compile(
     r"(?<!\byou )\b(?:have|had|did)(?:n['’]?t| not) (?:actually |really |even |properly |yet )?"
     r"(?:had (?:a chance|time) to )?"
@@ -76,3 +83,8 @@ def contradicts(message: str, score: int | None) -> bool:
         return True
     pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
     return pattern is not None and bool(pattern.search(message))
+
+
+def takes_blame(message: str) -> bool:
+    """Return whether the owner says that what is wrong is no fault of the reply ("my bad, I meant Sunday")."""
+    return bool(_OWN_FAULT.search(message))

@@ -38,7 +38,7 @@ class Margins:
     neutral: float = 0.6
 
 
-MARGINS = {MINILM: Margins(), MPNET: Margins(0.65, 0.7, 0.55)}
+MARGINS = {MINILM: Margins(), MPNET: Margins(0.6, 0.65, 0.55)}
 """By encoder; chosen on the sets in docs/judge.md that may be looked at."""
 
 
@@ -86,6 +86,8 @@ class Classifier:
         opinion = decide(logits, self._margins)
         if symbols.is_symbols(message):
             return replace(opinion, score=symbols.score_symbols(message), reason="nothing but symbols")
+        if opinion.score != 1 and doubts.takes_blame(message):
+            return replace(opinion, score=0, reason="the owner takes the blame")
         doubt = doubts.find_doubt(request, response, message, opinion.score, opinion.probabilities[0])
         return replace(opinion, score=None, reason=doubt) if doubt else opinion
 

@@ -27,14 +27,14 @@ DIRECTIVE = re.compile(
         |that\b|this\b|no\b|what\b)\w+                              # "no bold"
     | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
     | \b(?:i|we)(?:'d|\ would)?\ (?:still\ )?
-      (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|wrote|meant|like|only|mean)\b
+      (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|wrote|meant|like|mean)\b
     | \b(?:looks?|sounds?|reads?|feels?)\ like\ (?:an?\ )?(?:chat\ ?bot|bot|robot|machine|ai)\b | \b\w+\ per\ \w+
     | \b(?:should(?:n't)?|must(?:n't)?|needs?|ha[sd]\ to|have\ to|supposed\ to|ought\ to|w(?:as|ere)\ to|let's)\b
-    | \b(?:instead|rather\ than|without|only|except|in\ place\ of|other\ way\ round|opposite)\b
+    | \b(?:instead|rather\ than|without|only(?!\ because\b|\ \w+ed\ (?:what|it|the)\b)|except|in\ place\ of|other\ way\ round|opposite)\b
     | \b(?:too|more|less|fewer|bit)\ \w+
     | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
     | \b(?:can|could|would)\ (?:you|it|we)\b | \b(?:please|pls|plz|kindly)\b
-    | ,\ not\ \S | \bnot\ \w+,\s
+    | (?<!\bno),\ not\ \S | \bnot\ \w+,\s
     | \bwould\ (?:suit|help)\b | \bwould\ be\ (?:better|easier|nicer?|kinder)\b | \bgrateful\ (?:for|if)\b
     | \b(?:would|will)\ do\b | \b(?:how|what)\ about\b
     """,
