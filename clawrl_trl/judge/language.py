@@ -51,11 +51,14 @@ def is_english(text: str, request: str = "") -> bool:
     if not words:
         return True
     if _is_foreign(extract_prose(request)):
-        return rank_languages(prose)["en"] >= CLEAR
-    if all(is_known(word) for word in words):
+        least = CLEAR
+    elif all(is_known(word) for word in words):
         return True
-    # Clause by clause, too: one foreign clause in an English message could hold the objection.
-    return rank_languages(prose)["en"] >= LEAST and not any(_is_foreign(clause) for clause in _split_clauses(prose))
+    else:
+        least = LEAST
+    # Clause by clause, too: one foreign clause in an English message could hold the objection, or say whose words the
+    # English ones are.
+    return rank_languages(prose)["en"] >= least and not any(_is_foreign(clause) for clause in _split_clauses(prose))
 
 
 def extract_prose(text: str) -> str:

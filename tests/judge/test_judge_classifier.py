@@ -48,6 +48,23 @@ def test_words_that_speak_against_a_sign(said: str, score: int | None, contradic
 
 
 @pytest.mark.parametrize(
+    ("said", "takes"),
+    [
+        ("oh no, that's on me, I typed the wrong year", True),
+        ("Rats, my own fault for asking so late.", True),
+        ("my bad!! meant the blue one", True),
+        ("it was entirely on me", True),
+        ("put the blame on me in the second paragraph", False),
+        ("find my mistake, I said, not fix it", False),
+        ("My mistake was hoping for the other half", False),
+        ("That's your fault", False),
+    ],
+)
+def test_an_owner_who_takes_the_blame(said: str, takes: bool) -> None:
+    assert doubts.takes_blame(said) is takes
+
+
+@pytest.mark.parametrize(
     ("reply", "asks"),
     [
         ("Which year group is it for?", True),

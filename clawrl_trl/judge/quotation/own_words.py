@@ -70,7 +70,7 @@ def extract_own_words(text: str, request: str = "", reply: str = "") -> OwnWords
         return OwnWords("", "")
     remarks = "\n".join(remark for line in own if (remark := _drop_reports(line)))
     about = _drop_reports(f"{about} {question}".strip())
-    if len(remarks) + len(about) > LONGEST_OWN:
+    if len(remarks) + len(about) > LONGEST_OWN or patterns.STROKES.fullmatch(remarks + about):
         return OwnWords("", "")
     return OwnWords(" ".join(part for part in (remarks, about) if part), remarks)
 

@@ -84,6 +84,9 @@ RULED = re.compile(
 MARKED_UP = re.compile(r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
 """A line of a page's source."""
 
+STROKES = re.compile(r"[\s.·•|]*[/−–—-][\s./|·•−–—-]*")
+"""Nothing but dashes and dots, with at least one dash: a rule, or what is left of Morse."""
+
 EVERY_TEXT = re.compile(
     r"\b(?:each|every)(?: user['’]?s?)? (?:message|input|line|text)\b[^.\n]{0,20}\bis (?:an?|one)\b[^.\n]{0,40}"
     r"\b(?:lines?|sentences?|texts?|phrases?|captions?|subtitles?|words?)\b"
