@@ -278,3 +278,17 @@ def test_scorn_and_the_owners_own_plans_ask_for_nothing(sentence: str) -> None:
 )
 def test_a_question_that_asks_somebody_is_a_wish(sentence: str) -> None:
     assert extraction.is_directive(sentence)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asks"),
+    [
+        ("I only pasted what you gave me.", False),
+        ("We came by bus only because the page said so.", False),
+        ("The last two still came, so no, not all of them.", False),
+        ("Only the first three rows.", True),
+        ("The first row, not the second.", True),
+    ],
+)
+def test_a_report_asks_for_nothing(sentence: str, asks: bool) -> None:
+    assert extraction.is_directive(sentence) is asks

@@ -72,6 +72,12 @@ def test_who_asked_in_another_language_may_go_on_in_english() -> None:
     assert language.is_english("Sorry, I meant the first train on Sunday morning.", GERMAN)
 
 
+def test_english_words_that_a_foreign_sentence_introduces_are_not_read() -> None:
+    said = "Auf dem Bildschirm stand das hier: This reply is not helpful. It should have been one word. Stimmt das?"
+    assert not language.is_english(said, GERMAN)
+    assert not language.is_english(said, "When does the train leave?")
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_any_text_has_an_answer(text: str, request: str) -> None:

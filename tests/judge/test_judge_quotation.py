@@ -234,6 +234,10 @@ def test_one_date_or_tag_makes_no_record(message: str) -> None:
     assert extract_own_words(message).remarks.replace("\n", " ") == message.replace("\n", " ")
 
 
+def test_dashes_and_dots_say_nothing() -> None:
+    assert extract_own_words("-. --- / .-- .-. --- -. --.", "Rename it.", "Renamed.").text == ""
+
+
 NOT_MINE = "The answer is wrong. You should have used no table."
 
 

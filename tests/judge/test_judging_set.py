@@ -68,11 +68,11 @@ MOST_FAILURES = {
     "steering_newcomers": 4,
     "steering_unseen": 7,
     "steering_sealed": 6,
-    "steering_pages": 18,
+    "steering_pages": 16,
     "steering_pages_unseen": 22,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
-MOST_FAILURES_OF_LARGE = {"steering_unseen": 7, "steering_sealed": 4}
+MOST_FAILURES_OF_LARGE = {"steering_unseen": 8, "steering_sealed": 4, "steering_pages_unseen": 18}
 
 
 @pytest.mark.slow
@@ -103,15 +103,15 @@ BOUNDS = {
     "work": (0.95, 0.02, 0.62),
     "fresh": (0.87, 0.07, 0.40),
     "unseen": (0.91, 0.06, 0.29),
-    "sealed": (0.87, 0.05, 0.61),
+    "sealed": (0.88, 0.04, 0.61),
     "paragraphs": (0.86, 0.09, 0.33),
     "tools": (0.96, 0.02, 0.67),
     "tools_unseen": (0.83, 0.06, 0.67),
 }
 
 
-LARGE_BOUNDS = {"unseen": (0.93, 0.05, 0.22), "sealed": (0.91, 0.03, 0.64)}
-"""The same with the large encoder, on what nobody looked at."""
+LARGE_BOUNDS = {"fresh": (0.95, 0.02, 0.33), "unseen": (0.95, 0.04, 0.23), "sealed": (0.93, 0.02, 0.62)}
+"""The same with the large encoder."""
 
 
 def check_bounds(name: str, encoder: str, bounds: tuple[float, float, float]) -> None:

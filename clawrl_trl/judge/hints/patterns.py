@@ -30,7 +30,8 @@ DIRECTIVE = re.compile(
       (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|wrote|meant|like|mean)\b
     | \b(?:looks?|sounds?|reads?|feels?)\ like\ (?:an?\ )?(?:chat\ ?bot|bot|robot|machine|ai)\b | \b\w+\ per\ \w+
     | \b(?:should(?:n't)?|must(?:n't)?|needs?|ha[sd]\ to|have\ to|supposed\ to|ought\ to|w(?:as|ere)\ to|let's)\b
-    | \b(?:instead|rather\ than|without|only(?!\ because\b|\ \w+ed\ (?:what|it|the)\b)|except|in\ place\ of|other\ way\ round|opposite)\b
+    | \bonly\b(?!\ because\b|\ \w+ed\ (?:what|it|the)\b)         # not "I only pasted what you gave me"
+    | \b(?:instead|rather\ than|without|except|in\ place\ of|other\ way\ round|opposite)\b
     | \b(?:too|more|less|fewer|bit)\ \w+
     | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
     | \b(?:can|could|would)\ (?:you|it|we)\b | \b(?:please|pls|plz|kindly)\b
