@@ -58,6 +58,9 @@ def test_words_that_speak_against_a_sign(said: str, score: int | None, contradic
         ("find my mistake, I said, not fix it", False),
         ("My mistake was hoping for the other half", False),
         ("That's your fault", False),
+        ("It's not my fault you can't count", False),
+        ("that isn't my mistake, look again", False),
+        ("and how is that my fault", False),
     ],
 )
 def test_an_owner_who_takes_the_blame(said: str, takes: bool) -> None:

@@ -31,7 +31,9 @@ _NEW_MIND = re.compile(
 _OWN_FAULT = re.compile(
     r"\b(?:that['’]?s|that (?:was|is)|that one['’]?s|it['’]?s|it (?:was|is)|this is|(?:all|entirely)) "
     r"(?:all |entirely |completely |really |probably )?on me\b"
-    r"|(?<!find )(?<!correct )\bmy (?:own )?(?:stupid |silly |dumb )?(?:fault|bad|mistake|error|doing)\b(?! was\b)",
+    # Not "find my mistake", nor "how is that my fault".
+    r"|(?<!find )(?<!correct )(?<!not )(?<!n['’]t )(?<!hardly )(?<!that )(?<!is it )"
+    r"\bmy (?:own )?(?:stupid |silly |dumb )?(?:fault|bad|mistake|error|doing)\b(?! was\b)",
     _FLAGS,
 )
 
