@@ -287,6 +287,9 @@ def test_a_question_that_asks_somebody_is_a_wish(sentence: str) -> None:
         ("We came by bus only because the page said so.", False),
         ("The last two still came, so no, not all of them.", False),
         ("Only the first three rows.", True),
+        ("You only renamed the first one.", True),
+        ("We only have two rooms.", True),
+        ("I only asked for the diff.", True),
         ("The first row, not the second.", True),
     ],
 )

@@ -1,6 +1,7 @@
 """Reasons not to believe a sign that the classifier read: the message's form, or its place, says something else.
 
-They hold whatever the probabilities are; with one of them the judge abstains.
+They hold whatever the probabilities are; with one of them the judge abstains. An owner who takes the blame is none of
+them: such a message says nothing of the reply, which is a score of 0.
 """
 
 import re

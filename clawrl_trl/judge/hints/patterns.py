@@ -26,11 +26,12 @@ DIRECTIVE = re.compile(
     | ^\W*(?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
         |that\b|this\b|no\b|what\b)\w+                              # "no bold"
     | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
-    | \b(?:i|we)(?:'d|\ would)?\ (?:still\ )?
+    | \b(?:i|we)(?:'d|\ would)?\ (?:(?:still|only)\ )?
       (?:rather|prefer|need(?:ed)?|want(?:ed)?|asked|said|wrote|meant|like|mean)\b
     | \b(?:looks?|sounds?|reads?|feels?)\ like\ (?:an?\ )?(?:chat\ ?bot|bot|robot|machine|ai)\b | \b\w+\ per\ \w+
     | \b(?:should(?:n't)?|must(?:n't)?|needs?|ha[sd]\ to|have\ to|supposed\ to|ought\ to|w(?:as|ere)\ to|let's)\b
-    | \bonly\b(?!\ because\b|\ \w+ed\ (?:what|it|the)\b)         # not "I only pasted what you gave me"
+    | (?<!\bi\ )(?<!\bwe\ )\bonly\b(?!\ because\b)
+    | \b(?:i|we)\ only\ (?!\w+ed\b)\w                            # not "I only pasted what you gave me"
     | \b(?:instead|rather\ than|without|except|in\ place\ of|other\ way\ round|opposite)\b
     | \b(?:too|more|less|fewer|bit)\ \w+
     | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
