@@ -88,7 +88,8 @@ def is_directive(sentence: str) -> bool:
     # A question asks for something only if it asks somebody to do it: others are scorn or doubt.
     if patterns.QUESTION.search(sentence) and not patterns.ASKS_SOMEBODY.search(sentence):
         return False
-    return bool(patterns.DIRECTIVE.search(sentence))
+    wished = patterns.TOLD.sub(" ", sentence)
+    return bool(patterns.DIRECTIVE.search(wished)) and not patterns.VAGUE.match(wished)
 
 
 def is_wish(sentence: str) -> bool:

@@ -23,7 +23,7 @@ DIRECTIVE = re.compile(
         |return|revert|reword|rewrite|round|run|save|say|search|send|set|shorten|show|simplify|skip|sort|speak|spell
         |split|start|stick|stop|swap|switch|take|talk|tell|test|think|translate|treat|try(?!\ (?:it\ )?again)|turn|undo
         |update|use|watch|wrap|write)\b
-    | ^\W*(?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
+    | ^\W*(?:(?:so|and|but|please|then|ok(?:ay)?)\W+)?(?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
         |that\b|this\b|no\b|what\b)\w+                              # "no bold"
     | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
     | \b(?:i|we)(?:'d|\ would)?\ (?:(?:still|only)\ )?
@@ -42,6 +42,28 @@ DIRECTIVE = re.compile(
     """,
     re.I | re.X,
 )
+_SPEAKER = r"(?:i|we|he|she|they|people|everybody|everyone|nobody|mum|dad|(?:my|our) \w+)"
+TOLD = re.compile(
+    rf"""
+      \b{_SPEAKER}(?:['’](?:ve|d)|\ have|\ has|\ then|\ just|\ even|\ now)*\ had\ to\b
+    | \b{_SPEAKER}\ (?:should|could|must)(?:['’]ve|\ have|n['’]t\ have)\b | \bmust['’]ve\b
+    | \b(?:must|ha(?:ve|s|d)\ to)\ (?:say|admit|confess|smile|laugh|wonder)\b | ^\W*must\ be\b
+    | \b{_SPEAKER}(?:['’]m|['’]re|['’]s|\ am|\ are|\ is|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \btoo\ (?:late|often)\b
+    | \b(?:more|less|fewer)\b[^,.;:]{{0,30}}\bthan\ (?:i|we|he|she|they|me|before|ever|mine)\b | \bmore\ fool\ me\b
+    | \brather\ not\ say\b | \bonly\ to\ \w+ | \bi(?:['’]d|\ would)\ like\ to\ (?:be|know)\b
+    | \bnot\ (?:good|accepted|once|allowed|found|amused|impressed|pleased)\b
+    """,
+    re.I | re.X,
+)
+"""What an owner tells of that came of a reply, or of themselves: it has the words of a wish, and is none."""
+VAGUE = re.compile(
+    r"^\W*(?:(?:please|so|and|just|next time|now|also|a bit|maybe|kindly|try to|you (?:need|should|have to|must)(?: to)?)"
+    r"[\s,]+)*(?:be (?:a (?:bit|little) )?(?:more )?careful\b|be better\b|do better\b|try harder\b|pay (?:more )?attention\b"
+    r"|(?:concentrate|focus|think)\b(?! \w+ing\b| (?:on|about|of)\b)|take (?:more )?care\b|read (?:it |that |what \w+ \w+ )?(?:properly|again)\b)"
+    r"[^,;:]{0,40}\Z",
+    re.I,
+)
+"""A wish for more care or attention that doesn't say to what: it teaches nothing when it stands alone."""
 GIVING_UP = re.compile(
     r"\b(?:never ?mind|forget (?:it|about it|this)|drop(?:ping)? it|g[ia]ve up|giving up|doesn'?t matter|don'?t bother"
     r"|no use for|i'?ll (?:just )?(?:do|ask|ring|call|fix|write|use|try|find|google|look|figure|handle)\b"

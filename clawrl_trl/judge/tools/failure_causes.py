@@ -33,6 +33,7 @@ _INFRASTRUCTURE = re.compile(
     | \bOOM-?killed\b | \bpreempted\b | \brunner\ (?:has\ )?(?:lost|received\ a\ shutdown)\b | \blost\ communication\b
     | net/http:\ request\ canceled | \bclient\.timeout\ exceeded\b | \bdeadline\ exceeded\b
     | \bRESOURCE_EXHAUSTED\b
+    | \b(?:network|service|carrier|power)\ (?:\w+\ )?outage\b
     | \bcould\ not\ (?:connect\ to\ server|get\ lock|acquire\ lock)\b
     """,
     re.I | re.X,
@@ -86,6 +87,8 @@ _CHECKS = re.compile(
     r"|(?:ruff|black|prettier|isort|gofmt|rustfmt|terraform\sfmt)\b.*(?:--check|--diff|-l|-check|-c)\b"
     r"|(?:sha\d+|md5|b2)sum\s.*(?:-c|--check)|gpg\s.*--verify|openssl\sverify|spctl|codesign\s.*(?:-v|--verify)|id\s\S+"
     r"|kubectl\sauth\scan-i|getent|host|nslookup|dpkg\s-[sl]|rpm\s-q|pip\sshow|git\s(?:show-ref|ls-remote\s.*--exit-code)"
+    r"|ruff\scheck|flake8|pylint|bandit|shellcheck|hadolint|clamscan|trivy|semgrep|gitleaks|cargo\s(?:clippy|audit)"
+    r"|(?:npx\s)?(?:eslint|stylelint|markdownlint)"
     r"|(?:npm|yarn|pnpm)\s(?:audit|outdated)|pip-audit|terraform\splan\b.*-detailed-exitcode|kubectl\sdiff)\b"
 )
 _PREFIX = re.compile(

@@ -72,8 +72,9 @@ COMMAND_FIELDS = ("command", "cmd", "script")
 VIEWS = ("view", "open", "read")
 
 CODE_FIELDS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status")
+STATE_FIELDS = ("status", "state", "phase")
 DONE_FIELDS = (
-    "submitted", "sent", "created", "saved", "done", "complete", "completed", "delivered", "booked", "applied",
+    "moved", "deleted", "removed", "changed", "submitted", "sent", "created", "saved", "done", "complete", "completed", "delivered", "booked", "applied",
     "accepted", "found", "updated", "written", "passed", "authorized", "authenticated", "connected", "finished",
     "installed", "stored", "deployed", "confirmed", "uploaded", "processed", "valid",
 )  # fmt: skip
@@ -112,7 +113,25 @@ RUNNING = re.compile(
     re.I,
 )
 PENDING = frozenset(
-    {"running", "pending", "queued", "in_progress", "inprogress", "processing", "waiting", "scheduled", "started"}
+    {
+        "running",
+        "pending",
+        "queued",
+        "in_progress",
+        "inprogress",
+        "processing",
+        "waiting",
+        "scheduled",
+        "started",
+        "initializing",
+        "building",
+        "provisioning",
+        "creating",
+        "rendering",
+        "uploading",
+        "deploying",
+        "deferred",
+    }
 )
 """States of an action that goes on."""
 AFTER_ENDING = re.compile(
@@ -155,7 +174,7 @@ SHELL = re.compile(
 )
 ERROR_LINE = re.compile(
     r"(?:erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка|помилка|错误|エラー|오류|त्रुटि|خطأ)(?: ?\d{3})?\s?[:：]"
-    r"|4\d\d: ['\"\w]"
+    r"|4\d\d: ['\"\w]|http(?:/\d(?:\.\d)?)? 4\d\d\b"
     r"|(?:http )?(?:error|erro|errore|erreur|fehler|fout|fel|hata|błąd|ошибка) 4\d\d\b",
     re.I,
 )

@@ -16,6 +16,7 @@ from clawrl_trl.judge.steering.invisible import cut_invisible
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.tools import patterns
 from clawrl_trl.judge.tools.doubts import is_doubtful, speaks_like_a_person
+from clawrl_trl.judge.tools.effects import had_no_effect
 from clawrl_trl.judge.tools.failure_causes import is_finding, is_infrastructure, opens_with_infrastructure
 from clawrl_trl.messages import Json
 
@@ -29,9 +30,15 @@ class ToolResult(NamedTuple):
 
 
 def score_results(results: Sequence[ToolResult]) -> int | None:
-    """-1 if any of parallel tool results failed, +1 if all that say anything worked, `None` when none does."""
-    scores = [score for result in results if (score := score_result(result)) is not None]
-    return min(scores) if scores else None
+    """-1 if any of parallel tool results failed, +1 if all that say anything worked, else `None`.
+
+    Nor does a success count beside the result of another call that should have done something and leaves it open.
+    """
+    scores = [score_result(result) for result in results]
+    decided = [score for score in scores if score is not None]
+    score = min(decided) if decided else None
+    pairs = zip(results, scores, strict=True)
+    return None if score == 1 and any(own is None and _should_tell(result) for result, own in pairs) else score
 
 
 def score_result(result: ToolResult) -> int | None:
@@ -47,7 +54,14 @@ def score_result(result: ToolResult) -> int | None:
     if score == -1:
         return None if is_infrastructure(text) else score
     # A line that only tells of a busy service has no status of its own, and would pass for an output.
-    return None if score == 1 and opens_with_infrastructure(text) else score
+    return None if score == 1 and (opens_with_infrastructure(text) or had_no_effect(text)) else score
+
+
+def _should_tell(result: ToolResult) -> bool:
+    """Decide if a result has something to tell of its call: it isn't empty, read from somewhere, or of a screen."""
+    command = _find_command(result.arguments)
+    reads = reads_by_name(result.name) or command in patterns.VIEWS or reads_by_command(command)
+    return bool(result.text.strip()) and not reads and not _acts_on_screen(result.name)
 
 
 def _is_wanted_finding(result: ToolResult, text: str) -> bool:
@@ -131,7 +145,7 @@ def _is_tampered(text: str) -> bool:
 
 def _score_json(value: Json | list[object], reads: bool) -> int | None:
     if isinstance(value, list):
-        return None if reads or _is_spoken(value) else 1
+        return None if reads or not value or _is_spoken(value) else 1
     # Wrappers of a result state its status outside or inside; the outer one goes first.
     inner = [value[key] for key in patterns.INNER if isinstance(value.get(key), dict)]
     scores = [score for fields in (value, *inner) if (score := _score_fields(fields)) is not None]
@@ -139,17 +153,28 @@ def _score_json(value: Json | list[object], reads: bool) -> int | None:
         # A note that praises itself was saved, and says so.
         is_praise = scores[0] == 1 and _speaks_of_verdicts(value)
         return None if is_praise else scores[0]
-    state = value.get("status", value.get("state"))
-    if isinstance(state, str) and (state.lower() in patterns.PENDING or is_doubtful([re.sub(r"[_-]", " ", state)])):
+    states = [entry for key, entry in value.items() if _last_word(key) in patterns.STATE_FIELDS]
+    if any(isinstance(state, str) and _is_unfinished(state) for state in states):
         return None
     if not reads and (value.get("error") or value.get("errors")):
         return -1
     return None if reads or _is_spoken(value) else 1
 
 
+def _last_word(field: str) -> str:
+    """The last word of a field's name: `jobComplete` and `job_complete` tell the same as `complete`."""
+    return next(reversed(patterns.NAME_PARTS.findall(field)), "").lower()
+
+
+def _is_unfinished(state: str) -> bool:
+    return state.lower() in patterns.PENDING or is_doubtful([re.sub(r"[_-]", " ", state)])
+
+
 def _is_spoken(value: Json | list[object]) -> bool:
     """Decide if an object without a status tells of a failure, or speaks to the judge."""
-    if isinstance(value, dict) and any(value.get(field) is False for field in patterns.DONE_FIELDS):
+    if isinstance(value, dict) and any(
+        entry is False and _last_word(key) in patterns.DONE_FIELDS for key, entry in value.items()
+    ):
         return True
     strings = list(_list_strings(value))
     return _is_tampered("\n".join(strings)) or is_doubtful(strings)

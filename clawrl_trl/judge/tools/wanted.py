@@ -26,8 +26,9 @@ _FAILURE = re.compile(
     | \bexpect(?:ed|ing|s)?\ (?:an?\ |to\ (?:get|see)\ (?:an?\ )?)?
         (?:error|failure|exception|rejection|refusal|4\d\d)\b
     | \b(?:confirm|verify|show|prove|check|make\ sure|see|demonstrate)\b[^.!?\n]{0,80}
-        \b(?:fails?|failing|crash(?:es)?|broken|rejects?|is\ rejected|errors?\ out|gone|missing|unused
+        \b(?:fails?|failing|raises?|throws?|crash(?:es)?|broken|rejects?|is\ rejected|errors?\ out|gone|missing|unused
         |not\ (?:there|installed|running|used|found|listening)|denied|blocked|refused|closed)\b
+    | \bflak[ey]\w*\b | \b(?:lint|scan|audit)\b | \bhow\ many\b[^.!?\n]{0,40}\b(?:warnings?|errors?|violations?|fail\w*)\b
     | \b(?:is|are)\ [^.!?\n]{0,40}\b(?:closed|blocked|gone|unreachable|denied|refused)\b
     """,
     re.I | re.X,
