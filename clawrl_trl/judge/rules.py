@@ -4,7 +4,7 @@ The first of them that decides wins, but the owner's objection beside a tool's r
 messages each is classified; an objection in any of them outweighs an approval. Everybody else's words are ignored
 here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
 nothing, and neither does a message that isn't English: it is not read, and no hint is made of it. Nor is one made of a
-correction that asks for less care than the reply took.
+correction that asks for less care than the reply took, or of a sentence that somebody else said.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
+from clawrl_trl.judge.classifier.quotation_reader import drop_sentences, find_quoted, holds_sentence
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
@@ -31,6 +32,9 @@ RULE_LENGTH = 4000
 
 HINT_MARGIN = 0.8
 """Least P(-1) of an objection that writes a hint: a wrong sign is one sample, a hint speaks at each of its tokens."""
+
+SURE_BESIDE = 0.9
+"""Least probability of a sign, beside words that may be somebody else's: a question about them often sounds cross."""
 
 Classify = Callable[[str, str, str], model.Opinion]
 
@@ -58,7 +62,7 @@ class RulesJudge:
 
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
-        return drop_careless_hints(turn, self._decide(turn))
+        return drop_unfit_hints(turn, self._decide(turn))
 
     def _decide(self, turn: JudgedTurn) -> Judgement:
         by_feedback = judge_feedback(turn, self._classify, any_score=self._any_score)
@@ -113,7 +117,8 @@ class RulesJudge:
         own = [message for message in own if message.text and not holds_encoded_text(message.text)]
         if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
-        opinions = [self._read(turn, message) for message in own]
+        spoken = [drop_sentences(message, find_quoted_sentences(turn, message.text)) for message in own]
+        opinions = [self._read_twice(turn, *pair) for pair in zip(own, spoken, strict=True)]
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
         # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
         score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
@@ -129,7 +134,7 @@ class RulesJudge:
             return Judgement(self.name, score, detail=detail)
         remarks = [
             message.remarks
-            for message, opinion in zip(own, opinions, strict=True)
+            for message, opinion in zip(spoken, opinions, strict=True)
             # English words beside the owner's in another language were passed on.
             if language.is_english(message.text, turn.request)
             and opinion.score == score
@@ -137,6 +142,16 @@ class RulesJudge:
         ]
         candidates = extraction.extract_hints(remarks, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
+
+    def _read_twice(self, turn: JudgedTurn, own: OwnWords, spoken: OwnWords) -> model.Opinion:
+        """The opinion on one message: a sign counts if it holds without the sentences that may be quoted."""
+        opinion = self._read(turn, own)
+        if spoken == own or opinion.score is None:
+            return opinion
+        again = self._read(turn, spoken) if spoken.text else model.NOT_READ
+        if again.score == opinion.score and (again.score == 0 or max(again.probabilities) >= SURE_BESIDE):
+            return opinion
+        return replace(opinion, score=None, reason="it may be somebody else's words")
 
     def _read(self, turn: JudgedTurn, message: OwnWords) -> model.Opinion:
         """The opinion on one message: a request about a text that came along objects to nothing."""
@@ -172,6 +187,31 @@ def collect_remarks(turn: JudgedTurn) -> list[str]:
         return []
     own = [extract_own_words(unwrap(text), turn.request, turn.reply).remarks for text in turn.said_by("owner")]
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
+
+
+def find_quoted_sentences(turn: JudgedTurn, words: str) -> list[str]:
+    """Sentences of the owner's messages that are somebody else's; none where `words`, the owner's, aren't English."""
+    if not language.is_english(words, turn.request):
+        return []
+    messages = (unwrap(text) for text in turn.said_by("owner"))
+    return [sentence for message in messages for sentence in find_quoted(turn.request, turn.reply, message)]
+
+
+def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
+    """The judgement without the hints that hold somebody else's words, and without any that ask for less care."""
+    return drop_careless_hints(turn, drop_quoted_hints(turn, judgement))
+
+
+def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
+    """The judgement without the hints that hold a sentence which somebody else said."""
+    if not judgement.hints or not turn.said_by("owner"):
+        return judgement
+    quoted = find_quoted_sentences(turn, " ".join(judgement.hints))
+    hints = tuple(hint for hint in judgement.hints if not holds_sentence(hint, quoted))
+    if hints == judgement.hints:
+        return judgement
+    source = judgement.hint_source if hints else None
+    return replace(judgement, hints=hints, hint_source=source, detail={**judgement.detail, "no hint": "quoted"})
 
 
 def drop_careless_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:

@@ -25,7 +25,7 @@ from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
 from clawrl_trl.judge.exam.thumbs import EXAM_KEY, NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
 from clawrl_trl.judge.llm_judge import LLMJudge
-from clawrl_trl.judge.rules import drop_careless_hints
+from clawrl_trl.judge.rules import drop_unfit_hints
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.tiny import MODEL_PATH
@@ -106,7 +106,7 @@ class AutoJudge:
         if not agreement.is_sufficient:
             reason = f"{result.model} is not used: {agreement.describe()}"
             return replace(by_rules, detail={**by_rules.detail, "exam": reason})
-        judgement = await asyncio.to_thread(drop_careless_hints, turn, await self._voter.judge(turn))
+        judgement = await asyncio.to_thread(drop_unfit_hints, turn, await self._voter.judge(turn))
         more = {"exam": result.explain(groups), EXAM_KEY: result.key}
         return replace(judgement, detail={**judgement.detail, **more})
 

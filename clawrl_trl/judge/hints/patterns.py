@@ -23,7 +23,8 @@ DIRECTIVE = re.compile(
         |return|revert|reword|rewrite|round|run|save|say|search|send|set|shorten|show|simplify|skip|sort|speak|spell
         |split|start|stick|stop|swap|switch|take|talk|tell|test|think|translate|treat|try(?!\ (?:it\ )?again)|turn|undo
         |update|use|watch|wrap|write)\b
-    | ^\W*(?:(?:so|and|but|please|then|ok(?:ay)?)\W+)?(?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
+    | ^\W*(?:(?:so|and|but|please|then|ok(?:ay)?)\W+)?
+      (?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
         |that\b|this\b|no\b|what\b)\w+                              # "no bold"
     | \b(?:i|we)\ (?:still\ )?(?:don'?t|do\ not|didn'?t|can'?t|cannot)\ (?:want|like|need|ask|use|hand)\b
     | \b(?:i|we)(?:'d|\ would)?\ (?:(?:still|only)\ )?
@@ -51,16 +52,20 @@ TOLD = re.compile(
     | \b{_SPEAKER}(?:['’]m|['’]re|['’]s|\ am|\ are|\ is|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \btoo\ (?:late|often)\b
     | \b(?:more|less|fewer)\b[^,.;:]{{0,30}}\bthan\ (?:i|we|he|she|they|me|before|ever|mine)\b | \bmore\ fool\ me\b
     | \brather\ not\ say\b | \bonly\ to\ \w+ | \bi(?:['’]d|\ would)\ like\ to\ (?:be|know)\b
+    | \b(?:i|we)(?:['’]ve|\ have)?\ (?:only|just|simply|merely)\ (?:did|ran|sent|put|took|gave|wrote|(?!asked|wanted|needed)\w+ed)\b.*
+    | \bwould\ be\ too\ (?:much|kind)\b | \bonly\b[^,.;:]{{0,24}}\b(?:later|earlier|worse)\b | \bonly\ almost\b
+    | ^.*,\ (?:it|you)\ (?:says?|said|wrote)\W*\Z
     | \bnot\ (?:good|accepted|once|allowed|found|amused|impressed|pleased)\b
     """,
     re.I | re.X,
 )
 """What an owner tells of that came of a reply, or of themselves: it has the words of a wish, and is none."""
 VAGUE = re.compile(
-    r"^\W*(?:(?:please|so|and|just|next time|now|also|a bit|maybe|kindly|try to|you (?:need|should|have to|must)(?: to)?)"
-    r"[\s,]+)*(?:be (?:a (?:bit|little) )?(?:more )?careful\b|be better\b|do better\b|try harder\b|pay (?:more )?attention\b"
-    r"|(?:concentrate|focus|think)\b(?! \w+ing\b| (?:on|about|of)\b)|take (?:more )?care\b|read (?:it |that |what \w+ \w+ )?(?:properly|again)\b)"
-    r"[^,;:]{0,40}\Z",
+    r"^\W*(?:(?:please|so|and|just|next time|now|also|a bit|maybe|kindly|try to"
+    r"|you (?:need|should|have to|must)(?: to)?)[\s,]+)*"
+    r"(?:be (?:a (?:bit|little) )?(?:more )?careful\b|(?:be|do) better\b|try harder\b|pay (?:more )?attention\b"
+    r"|(?:concentrate|focus|think)\b(?! \w+ing\b| (?:on|about|of)\b)"
+    r"|take (?:more )?care\b|read (?:it |that |what \w+ \w+ )?(?:properly|again)\b)[^,;:]{0,40}\Z",
     re.I,
 )
 """A wish for more care or attention that doesn't say to what: it teaches nothing when it stands alone."""
@@ -96,6 +101,7 @@ RAW_ERROR = re.compile(
       ^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b | command\ not\ found | \ATraceback\b | ^\w+:\ \S+:\s
     | ^\W*(?i:error|fatal|panic|warning|failed|failure|uncaught|exception|assertion|aborted|denied|invalid)\b
       [^.!?]{0,30}[:\[(!]
+    | ^\W*(?:\w+\ ){1,3}(?i:failed|denied|refused|aborted)\W*(?:\(|:|\Z)
     | (?i:\berr(?:no|or\ code)\b|\bexit(?:ed\ with)?\ (?:code|status):?\ \d)
     | (?i:\bno\ such\ (?:file|table|column|module)\b|\bpermission\ denied\b|\bsegmentation\ fault\b)
     | (?i:\bis\ not\ (?:defined|a\ function|recogni[sz]ed|iterable|subscriptable)\b)

@@ -16,9 +16,11 @@ _DONE = (
 _NOTHING = re.compile(
     rf"""
       ^(?:UPDATE|DELETE|MERGE|COPY|INSERT\ 0)\ 0\s*$
-    | \b{_DONE}\b[^\n\d]{{0,24}}(?<![\d.,])0(?![\d.,:/-]*[1-9])(?![\d:/-])
+    | \b{_DONE}\b[^\n\d]{{0,24}}(?<![\d.,])0(?![\d.,:/-]*[1-9])(?![\d:/-]|[a-f]\w)
     | (?<![\d.,:/-])0\ (?:\w+\ ){{0,2}}{_DONE}\b
     | ["'](?:\w+_)?{_DONE}(?:_?(?:count|rows|files|items))?["']\s*:\s*0\b
+    | \b(?:updated|changed|deleted|inserted|affected)_?(?:rows|cells|files|items|records|count)\b\W{{0,3}}0\b
+    | \b{_DONE}\s*[:=]\s*false\b
     | ["']?dry[_-]?run["']?\s*[:=]\s*true\b | \bdry[\s-]run\b.{{0,40}}\b(?:no(?:thing)?\b|would\b)
     | \bno\ tests\ (?:to\ run|ran|run|collected|found|were\ (?:run|found|executed))\b | \bcollected\ 0\ items\b
     | ["'](?:text|content|body|transcript|output)["']\s*:\s*(?:""|''|null)

@@ -74,7 +74,8 @@ VIEWS = ("view", "open", "read")
 CODE_FIELDS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status")
 STATE_FIELDS = ("status", "state", "phase")
 DONE_FIELDS = (
-    "moved", "deleted", "removed", "changed", "submitted", "sent", "created", "saved", "done", "complete", "completed", "delivered", "booked", "applied",
+    "moved", "deleted", "removed", "changed",
+    "submitted", "sent", "created", "saved", "done", "complete", "completed", "delivered", "booked", "applied",
     "accepted", "found", "updated", "written", "passed", "authorized", "authenticated", "connected", "finished",
     "installed", "stored", "deployed", "confirmed", "uploaded", "processed", "valid",
 )  # fmt: skip

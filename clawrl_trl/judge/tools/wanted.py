@@ -28,7 +28,8 @@ _FAILURE = re.compile(
     | \b(?:confirm|verify|show|prove|check|make\ sure|see|demonstrate)\b[^.!?\n]{0,80}
         \b(?:fails?|failing|raises?|throws?|crash(?:es)?|broken|rejects?|is\ rejected|errors?\ out|gone|missing|unused
         |not\ (?:there|installed|running|used|found|listening)|denied|blocked|refused|closed)\b
-    | \bflak[ey]\w*\b | \b(?:lint|scan|audit)\b | \bhow\ many\b[^.!?\n]{0,40}\b(?:warnings?|errors?|violations?|fail\w*)\b
+    | \bflak[ey]\w*\b | \b(?:lint|scan|audit)\b
+    | \bhow\ many\b[^.!?\n]{0,40}\b(?:warnings?|errors?|violations?|fail\w*)\b
     | \b(?:is|are)\ [^.!?\n]{0,40}\b(?:closed|blocked|gone|unreachable|denied|refused)\b
     """,
     re.I | re.X,
