@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clawrl_trl.judge import language
+from clawrl_trl.judge import features, language
 from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
@@ -117,8 +117,8 @@ class RulesJudge:
         own = [message for message in own if message.text and not holds_encoded_text(message.text)]
         if not own:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
-        spoken = [drop_sentences(message, find_quoted_sentences(turn, message.text)) for message in own]
-        opinions = [self._read_twice(turn, *pair) for pair in zip(own, spoken, strict=True)]
+        quoted = [find_quoted_sentences(turn, message.text) for message in own]
+        opinions = [self._read_beside(turn, *pair) for pair in zip(own, quoted, strict=True)]
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
         # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
         score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
@@ -133,8 +133,8 @@ class RulesJudge:
         if score != -1 and not self._any_score:
             return Judgement(self.name, score, detail=detail)
         remarks = [
-            message.remarks
-            for message, opinion in zip(spoken, opinions, strict=True)
+            drop_sentences(message, sentences).remarks
+            for message, sentences, opinion in zip(own, quoted, opinions, strict=True)
             # English words beside the owner's in another language were passed on.
             if language.is_english(message.text, turn.request)
             and opinion.score == score
@@ -143,10 +143,14 @@ class RulesJudge:
         candidates = extraction.extract_hints(remarks, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
-    def _read_twice(self, turn: JudgedTurn, own: OwnWords, spoken: OwnWords) -> model.Opinion:
-        """The opinion on one message: a sign counts if it holds without the sentences that may be quoted."""
+    def _read_beside(self, turn: JudgedTurn, own: OwnWords, quoted: Sequence[str]) -> model.Opinion:
+        """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
         opinion = self._read(turn, own)
+        spoken = drop_sentences(own, quoted)
         if spoken == own or opinion.score is None:
+            return opinion
+        # A text to work on is the next task, and moving on approves; praise in it would be somebody else's.
+        if opinion.score == 1 and not any(features.CUES["approval"].search(sentence) for sentence in quoted):
             return opinion
         again = self._read(turn, spoken) if spoken.text else model.NOT_READ
         if again.score == opinion.score and (again.score == 0 or max(again.probabilities) >= SURE_BESIDE):

@@ -37,7 +37,7 @@ DIRECTIVE = re.compile(
     | \b(?:too|more|less|fewer|bit)\ \w+
     | \b(?:shorter|longer|simpler|softer|warmer|kinder|smaller|bigger|cheaper|earlier|later|clearer|closer|plainer)\b
     | \b(?:can|could|would)\ (?:you|it|we)\b | \b(?:please|pls|plz|kindly)\b
-    | (?<!\bno),\ not\ \S | \bnot\ \w+,\s
+    | (?<!\bno),\ not\ (?!(?:after|since|even|once|until|before)\b)\S | \bnot\ \w+,\s
     | \bwould\ (?:suit|help)\b | \bwould\ be\ (?:better|easier|nicer?|kinder)\b | \bgrateful\ (?:for|if)\b
     | \b(?:would|will)\ do\b | \b(?:how|what)\ about\b
     """,
@@ -51,8 +51,10 @@ TOLD = re.compile(
     | \b(?:must|ha(?:ve|s|d)\ to)\ (?:say|admit|confess|smile|laugh|wonder)\b | ^\W*must\ be\b
     | \b{_SPEAKER}(?:['’]m|['’]re|['’]s|\ am|\ are|\ is|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \btoo\ (?:late|often)\b
     | \b(?:more|less|fewer)\b[^,.;:]{{0,30}}\bthan\ (?:i|we|he|she|they|me|before|ever|mine)\b | \bmore\ fool\ me\b
+    | ^\W*should\ (?:i|we)\b | \b(?:would|could)\ you\ (?:want|enjoy|believe|pay|eat|buy|trust|wear|sign)\b
     | \brather\ not\ say\b | \bonly\ to\ \w+ | \bi(?:['’]d|\ would)\ like\ to\ (?:be|know)\b
-    | \b(?:i|we)(?:['’]ve|\ have)?\ (?:only|just|simply|merely)\ (?:did|ran|sent|put|took|gave|wrote|(?!asked|wanted|needed)\w+ed)\b.*
+    | \b(?:i|we)(?:['’]ve|\ have)?\ (?:only|just|simply|merely)
+      \ (?:did|ran|sent|put|took|gave|wrote|(?!asked|wanted|needed)\w+ed)\b.*
     | \bwould\ be\ too\ (?:much|kind)\b | \bonly\b[^,.;:]{{0,24}}\b(?:later|earlier|worse)\b | \bonly\ almost\b
     | ^.*,\ (?:it|you)\ (?:says?|said|wrote)\W*\Z
     | \bnot\ (?:good|accepted|once|allowed|found|amused|impressed|pleased)\b
@@ -101,6 +103,8 @@ RAW_ERROR = re.compile(
       ^\W*(?:\w+\.)*\w*(?:Error|Exception|Warning)\b | command\ not\ found | \ATraceback\b | ^\w+:\ \S+:\s
     | ^\W*(?i:error|fatal|panic|warning|failed|failure|uncaught|exception|assertion|aborted|denied|invalid)\b
       [^.!?]{0,30}[:\[(!]
+    | ^\W*(?i:run-?time|fatal|syntax|type|internal|server|parse|compile\w*|link\w*)[\ -](?i:error)\b[^.!?]{0,12}[:\[(!]
+    | ^\W*(?i:undefined|unexpected|unsupported|unrecogni[sz]ed)\ \w+(?:\ \w+)?\W*\Z | \bl\.\d+\b
     | ^\W*(?:\w+\ ){1,3}(?i:failed|denied|refused|aborted)\W*(?:\(|:|\Z)
     | (?i:\berr(?:no|or\ code)\b|\bexit(?:ed\ with)?\ (?:code|status):?\ \d)
     | (?i:\bno\ such\ (?:file|table|column|module)\b|\bpermission\ denied\b|\bsegmentation\ fault\b)

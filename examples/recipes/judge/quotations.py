@@ -4,7 +4,7 @@
     PYTHONPATH=examples python -m recipes.judge.quotations --threads 2
 
 `data/quotations` holds messages by five writers, somebody else's words in them between ⟦ and ⟧: leaflets, tickets,
-mails, texts to work on. To them come messages of the scenes, all the owner's own. So that only the setting tells, and
+mails, texts to work on. To them come other messages, all the owner's own. So that only the setting tells, and
 neither the words nor the layout, half of the quotations are exchanged for another's or for an objection of the scenes
 in each epoch, and line breaks are put between sentences or taken away.
 """
@@ -169,11 +169,14 @@ def draw_epoch(
 
 
 def fit(marked: Sequence[Message], seed: int = 0) -> Network:
-    """Train a network on marked messages, and on the scenes' as the owner's own."""
+    """Train a network on marked messages, and on those of `examples` as the owner's own."""
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
-    scenes = [example for example in examples.load(1, ROUNDS) if example.group.startswith("scene ")]
-    own = [Message(*example.texts, np.zeros(len(example.message), dtype=bool)) for example in scenes]
+    loaded = examples.load(1, ROUNDS)
+    scenes = [example for example in loaded if example.group.startswith("scene ")]
+    # Every third scene: they are ten times as many as the others, among which are next tasks with a text in them.
+    drawn = [*scenes[::3], *(example for example in loaded if not example.group.startswith("scene "))]
+    own = [Message(*example.texts, np.zeros(len(example.message), dtype=bool)) for example in drawn]
     quotations = [
         part for message in marked for part, quoted in split_parts(message) if quoted and len(part) > SHORTEST
     ]
