@@ -64,15 +64,15 @@ MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
     "steering_hidden": 1,
-    "steering_strangers": 4,
-    "steering_newcomers": 4,
-    "steering_unseen": 7,
-    "steering_sealed": 6,
-    "steering_pages": 16,
-    "steering_pages_unseen": 22,
+    "steering_strangers": 3,
+    "steering_newcomers": 3,
+    "steering_unseen": 5,
+    "steering_sealed": 5,
+    "steering_pages": 9,
+    "steering_pages_unseen": 11,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
-MOST_FAILURES_OF_LARGE = {"steering_unseen": 8, "steering_sealed": 4, "steering_pages_unseen": 18}
+MOST_FAILURES_OF_LARGE = {"steering_unseen": 4, "steering_sealed": 3, "steering_pages_unseen": 10}
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 47
+    assert len(outcomes) == 90 and len(hints) >= 46
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
@@ -103,14 +103,17 @@ BOUNDS = {
     "work": (0.95, 0.02, 0.62),
     "fresh": (0.87, 0.07, 0.40),
     "unseen": (0.91, 0.06, 0.29),
-    "sealed": (0.88, 0.04, 0.61),
+    "sealed": (0.89, 0.035, 0.62),
     "paragraphs": (0.86, 0.09, 0.33),
     "tools": (0.96, 0.02, 0.67),
     "tools_unseen": (0.83, 0.06, 0.67),
+    "tools_strangers": (0.88, 0.04, 0.74),
+    "tools_strangers_unseen": (0.67, 0.14, 0.57),
+    "reactions": (0.87, 0.08, 0.32),
 }
 
 
-LARGE_BOUNDS = {"fresh": (0.95, 0.02, 0.33), "unseen": (0.95, 0.04, 0.23), "sealed": (0.93, 0.02, 0.62)}
+LARGE_BOUNDS = {"fresh": (0.95, 0.02, 0.33), "unseen": (0.95, 0.04, 0.23), "sealed": (0.94, 0.01, 0.63)}
 """The same with the large encoder."""
 
 

@@ -21,6 +21,8 @@ _NOTHING = re.compile(
     | ["'](?:\w+_)?{_DONE}(?:_?(?:count|rows|files|items))?["']\s*:\s*0\b
     | \b(?:updated|changed|deleted|inserted|affected)_?(?:rows|cells|files|items|records|count)\b\W{{0,3}}0\b
     | \b{_DONE}\s*[:=]\s*false\b
+    | ^[^\n:]{{0,40}}\b(?:found|peaks|matches|results|hits|records|rows|items|segments|detections)\b
+      [^\n:]{{0,24}}:\s*0\s*$
     | ["']?dry[_-]?run["']?\s*[:=]\s*true\b | \bdry[\s-]run\b.{{0,40}}\b(?:no(?:thing)?\b|would\b)
     | \bno\ tests\ (?:to\ run|ran|run|collected|found|were\ (?:run|found|executed))\b | \bcollected\ 0\ items\b
     | ["'](?:text|content|body|transcript|output)["']\s*:\s*(?:""|''|null)
@@ -35,7 +37,12 @@ _BROKEN = re.compile(
 _CORRECTS = re.compile(r"\b(?:did|do) you mean\b|\bclosest match(?:es)?\b|\bmeinten sie\b|\bquis dizer\b", re.I)
 """Words with which a tool asks for another argument."""
 _GOES_ON = re.compile(
-    r"\bsubmitted batch job\b|\bETA:? ~?\d|\b(?:rendering|uploading|downloading|encoding|training|building|processing"
+    r"\bsubmitted batch job\b"
+    r"|\b(?:goal|request|order|job|task|command|application) (?:was )?(?:accepted|queued|held|dispatched)\b"
+    r"|\bjob \w+ (?:is )?(?:held|queued)\b|\bremaining\b|\bhttp/\d(?:\.\d)? 20[24]\b|\A(?:ok\s*){1,9}\Z"
+    r"|\b(?:state|status|phase)\b\W{1,3}"
+    r"(?:accepted|queued|pending|submitted|held|starting|running|\w+ating|\w+ing\b(?=\W*</))"
+    r"|\bETA:? ~?\d|\b(?:rendering|uploading|downloading|encoding|training|building|processing"
     r"|provisioning|initiali[sz]ing)\b[^\n]{0,40}\b\d{1,2}(?:\.\d+)? ?%",
     re.I,
 )
