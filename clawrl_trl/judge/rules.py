@@ -113,12 +113,10 @@ class RulesJudge:
     def _by_words(self, turn: JudgedTurn) -> Judgement:
         if _is_all_material(turn.messages):
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "every message is a text to work on"})
-        own = [extract_own_words(unwrap(text), turn.request, turn.reply) for text in turn.said_by("owner")]
-        own = [message for message in own if message.text and not holds_encoded_text(message.text)]
-        if not own:
+        heard = hear_owner(turn)
+        if not heard:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
-        quoted = [find_quoted_sentences(turn, message.text) for message in own]
-        opinions = [self._read_beside(turn, *pair) for pair in zip(own, quoted, strict=True)]
+        opinions = [self._read_beside(turn, own, quoted) for own, quoted in heard]
         scores = [opinion.score for opinion in opinions if opinion.score is not None]
         # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
         score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
@@ -133,10 +131,10 @@ class RulesJudge:
         if score != -1 and not self._any_score:
             return Judgement(self.name, score, detail=detail)
         remarks = [
-            drop_sentences(message, sentences).remarks
-            for message, sentences, opinion in zip(own, quoted, opinions, strict=True)
+            drop_sentences(own, quoted).remarks
+            for (own, quoted), opinion in zip(heard, opinions, strict=True)
             # English words beside the owner's in another language were passed on.
-            if language.is_english(message.text, turn.request)
+            if language.is_english(own.text, turn.request)
             and opinion.score == score
             and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
@@ -193,12 +191,22 @@ def collect_remarks(turn: JudgedTurn) -> list[str]:
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
 
 
-def find_quoted_sentences(turn: JudgedTurn, words: str) -> list[str]:
-    """Sentences of the owner's messages that are somebody else's; none where `words`, the owner's, aren't English."""
-    if not language.is_english(words, turn.request):
+def hear_owner(turn: JudgedTurn) -> list[tuple[OwnWords, list[str]]]:
+    """The owner's words in each message, and the sentences among them that somebody else seems to have said."""
+    heard = []
+    for text in map(unwrap, turn.said_by("owner")):
+        own = extract_own_words(text, turn.request, turn.reply)
+        if own.text and not holds_encoded_text(own.text):
+            heard.append((own, _find_quoted(turn, text, own)))
+    return heard
+
+
+def _find_quoted(turn: JudgedTurn, text: str, own: OwnWords) -> list[str]:
+    if not language.is_english(own.text, turn.request):
         return []
-    messages = (unwrap(text) for text in turn.said_by("owner"))
-    return [sentence for message in messages for sentence in find_quoted(turn.request, turn.reply, message)]
+    # What had a mark is left out already, and is no reason to doubt the words beside it.
+    is_whole = text.split() == own.text.split()
+    return find_quoted(turn.request, turn.reply, text if is_whole else own.text)
 
 
 def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
@@ -210,7 +218,7 @@ def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
     """The judgement without the hints that hold a sentence which somebody else said."""
     if not judgement.hints or not turn.said_by("owner"):
         return judgement
-    quoted = find_quoted_sentences(turn, " ".join(judgement.hints))
+    quoted = [sentence for _, sentences in hear_owner(turn) for sentence in sentences]
     hints = tuple(hint for hint in judgement.hints if not holds_sentence(hint, quoted))
     if hints == judgement.hints:
         return judgement

@@ -68,11 +68,11 @@ MOST_FAILURES = {
     "steering_newcomers": 3,
     "steering_unseen": 5,
     "steering_sealed": 5,
-    "steering_pages": 9,
-    "steering_pages_unseen": 11,
+    "steering_pages": 12,
+    "steering_pages_unseen": 14,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
-MOST_FAILURES_OF_LARGE = {"steering_unseen": 4, "steering_sealed": 3, "steering_pages_unseen": 10}
+MOST_FAILURES_OF_LARGE = {"steering_unseen": 4, "steering_sealed": 3, "steering_pages_unseen": 11}
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ BOUNDS = {
     "unseen": (0.91, 0.06, 0.29),
     "sealed": (0.89, 0.035, 0.62),
     "paragraphs": (0.86, 0.09, 0.33),
-    "tools": (0.96, 0.02, 0.67),
+    "tools": (0.96, 0.02, 0.68),
     "tools_unseen": (0.83, 0.06, 0.67),
     "tools_strangers": (0.88, 0.04, 0.74),
     "tools_strangers_unseen": (0.67, 0.14, 0.57),

@@ -81,7 +81,7 @@ def split_parts(message: Message) -> Iterator[tuple[str, bool]]:
 def exchange(message: Message, others: Sequence[str], random: np.random.Generator) -> Message:
     """The message with other quotations in place of its own, but for those of a few words."""
     parts = [
-        (others[random.integers(len(others))] if quoted and len(part.split()) > FEW_WORDS else part, quoted)
+        (others[int(random.integers(len(others)))] if quoted and len(part.split()) > FEW_WORDS else part, quoted)
         for part, quoted in split_parts(message)
     ]
     return Message(message.request, message.reply, *_join(parts))
@@ -93,7 +93,7 @@ def break_lines(message: Message, random: np.random.Generator) -> Message:
     if draw < (0.35 if own else 0.6):
         return message
     fixed = "\n\n" if own and draw < 0.55 else "\n" if own and draw < 0.7 else " " if draw < 0.8 else None
-    choose: Callable[[], str] = lambda: fixed or ("\n\n", " ", " ", "\n")[random.integers(4)]  # noqa: E731
+    choose: Callable[[], str] = lambda: fixed or ("\n\n", " ", " ", "\n")[int(random.integers(4))]  # noqa: E731
     parts, last = [], 0
     for gap in _BREAK.finditer(message.text):
         parts += [*_slice(message, last, gap.start()), (choose(), bool(message.quoted[gap.start()]))]
