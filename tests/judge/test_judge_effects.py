@@ -37,6 +37,9 @@ WITH_EFFECT = [
     "created 0f3c9a1",
     "12 passed in 0.41s",
     "Deleted 20 messages",
+    "3 packages installed, 0 removed",
+    "inserted: 12, updated: 0",
+    '{"created": 4, "deleted": 0}',
     "saved 0.5 GB",
 ]
 

@@ -43,13 +43,14 @@ DIRECTIVE = re.compile(
     """,
     re.I | re.X,
 )
-_SPEAKER = r"(?:i|we|he|she|they|people|everybody|everyone|nobody|mum|dad|(?:my|our) \w+)"
+_SPEAKER = r"(?:i|we|he|she|people|everybody|everyone|nobody|mum|dad)"
 TOLD = re.compile(
     rf"""
-      \b{_SPEAKER}(?:['’](?:ve|d)|\ have|\ has|\ then|\ just|\ even|\ now)*\ had\ to\b
-    | \b{_SPEAKER}\ (?:should|could|must)(?:['’]ve|\ have|n['’]t\ have)\b | \bmust['’]ve\b
+      \b{_SPEAKER}(?:['’](?:ve|d)|\ have|\ has|\ then|\ just|\ even|\ now)*\ had\ to\ (?!be\b)
+    | \b(?:i|we|people|everybody|everyone|nobody)\ (?:should|could|must)(?:['’]ve|\ have|n['’]t\ have)\b
+    | \bmust['’]ve\b
     | \b(?:must|ha(?:ve|s|d)\ to)\ (?:say|admit|confess|smile|laugh|wonder)\b | ^\W*must\ be\b
-    | \b{_SPEAKER}(?:['’]m|['’]re|['’]s|\ am|\ are|\ is|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \btoo\ (?:late|often)\b
+    | \b(?:i|we)(?:['’]m|['’]re|\ am|\ are|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \b(?:it['’]s|it\ is|now)\ too\ late\b
     | \b(?:more|less|fewer)\b[^,.;:]{{0,30}}\bthan\ (?:i|we|he|she|they|me|before|ever|mine)\b | \bmore\ fool\ me\b
     | ^\W*should\ (?:i|we)\b | \b(?:would|could)\ you\ (?:want|enjoy|believe|pay|eat|buy|trust|wear|sign)\b
     | \brather\ not\ say\b | \bonly\ to\ \w+ | \bi(?:['’]d|\ would)\ like\ to\ (?:be|know)\b
