@@ -107,7 +107,7 @@ BOUNDS = {
     "paragraphs": (0.86, 0.09, 0.33),
     "tools": (0.96, 0.02, 0.68),
     "tools_unseen": (0.83, 0.06, 0.67),
-    "tools_strangers": (0.88, 0.04, 0.74),
+    "tools_strangers": (0.86, 0.04, 0.74),
     "tools_strangers_unseen": (0.67, 0.14, 0.57),
     "reactions": (0.87, 0.08, 0.32),
 }
