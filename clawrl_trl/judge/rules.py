@@ -191,7 +191,7 @@ def collect_remarks(turn: JudgedTurn) -> list[str]:
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
 
 
-def hear_owner(turn: JudgedTurn) -> list[tuple[OwnWords, list[str]]]:
+def hear_owner(turn: JudgedTurn) -> list[tuple[OwnWords, tuple[str, ...]]]:
     """The owner's words in each message, and the sentences among them that somebody else seems to have said."""
     heard = []
     for text in map(unwrap, turn.said_by("owner")):
@@ -201,9 +201,9 @@ def hear_owner(turn: JudgedTurn) -> list[tuple[OwnWords, list[str]]]:
     return heard
 
 
-def _find_quoted(turn: JudgedTurn, text: str, own: OwnWords) -> list[str]:
+def _find_quoted(turn: JudgedTurn, text: str, own: OwnWords) -> tuple[str, ...]:
     if not language.is_english(own.text, turn.request):
-        return []
+        return ()
     # What had a mark is left out already, and is no reason to doubt the words beside it.
     is_whole = text.split() == own.text.split()
     return find_quoted(turn.request, turn.reply, text if is_whole else own.text)

@@ -45,7 +45,7 @@ def test_a_page_without_a_mark_neither_objects_nor_makes_a_hint(message: str) ->
     ],
 )
 def test_an_owner_who_says_it_objects_and_makes_one(message: str) -> None:
-    assert find_quoted(REQUEST, REPLY, message) == []
+    assert find_quoted(REQUEST, REPLY, message) == ()
     judgement = RulesJudge().decide(judged_turn(message, request=REQUEST, reply=REPLY))
     assert judgement.score == -1 and judgement.hints
 
@@ -91,5 +91,5 @@ def test_tokens_know_their_characters_and_line_breaks() -> None:
 
 
 def test_a_long_message_and_an_empty_one_are_read() -> None:
-    assert find_quoted(REQUEST, REPLY, "") == []
-    assert isinstance(find_quoted(REQUEST, REPLY, "this goes on. " * 1000), list)
+    assert find_quoted(REQUEST, REPLY, "") == ()
+    assert isinstance(find_quoted(REQUEST, REPLY, "this goes on. " * 1000), tuple)

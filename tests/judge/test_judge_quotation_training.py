@@ -1,13 +1,18 @@
 """The recipe of the reader of quotations: what its marks say, and how a message is varied."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
+from clawrl_trl.judge.classifier.quotation_reader import WEIGHTS
 from recipes.judge.quotations import (
     CLOSE,
     OPEN,
     WRITERS,
     Message,
+    Network,
     break_lines,
     exchange,
     load_messages,
@@ -53,3 +58,10 @@ def test_other_line_breaks_change_no_word_and_no_mark(marked: str) -> None:
         assert other.text.split() == message.text.split() and len(other.quoted) == len(other.text)
         said = "".join(part for part, quoted in split_parts(other) if quoted)
         assert said.split() == "".join(part for part, quoted in split_parts(message) if quoted).split()
+
+
+def test_what_is_saved_has_the_form_of_the_shipped_weights(tmp_path: Path) -> None:
+    Network().save(tmp_path / "new.safetensors")
+    new, shipped = load_file(tmp_path / "new.safetensors"), load_file(WEIGHTS)
+    form = {name: (tensor.shape, tensor.dtype) for name, tensor in shipped.items()}
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in new.items()} == form

@@ -37,7 +37,6 @@ MESSAGE_CHARACTERS, CONTEXT_CHARACTERS = 2400, 1000
 LINE_BREAK = "¶"
 """What the encoder reads for a line break, which its tokenizer would drop."""
 
-
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -90,6 +89,11 @@ def find_sentences(message: str) -> list[tuple[int, int]]:
     return found
 
 
+def locate_tokens(spans: Sequence[tuple[int, int]], begin: int, end: int) -> list[int]:
+    """Positions of the tokens of a message that stand in a part of its text, the message's first at position 1."""
+    return [place for place, (first, last) in enumerate(spans, start=1) if first < end and last > begin]
+
+
 class QuotationReader:
     """The small encoder with the adapter and the head that tell quotations; one thread, float32, deterministic.
 
@@ -125,13 +129,15 @@ class QuotationReader:
 
 
 def _average(logits: NDArray[np.float32], spans: Sequence[tuple[int, int]], begin: int, end: int) -> float:
-    places = [place for place, (first, last) in enumerate(spans, start=1) if first < end and last > begin]
+    places = locate_tokens(spans, begin, end)
     return float(1 / (1 + np.exp(-logits[places].mean()))) if places else 0.0
 
 
-def find_quoted(request: str, reply: str, message: str) -> list[str]:
+# A turn asks twice: for its score and for its hints.
+@lru_cache(maxsize=8)
+def find_quoted(request: str, reply: str, message: str) -> tuple[str, ...]:
     """The sentences of an English message that are somebody else's words."""
-    return [sentence for sentence, quoted in _load_shared()(request, reply, message) if quoted >= QUOTED]
+    return tuple(sentence for sentence, quoted in _load_shared()(request, reply, message) if quoted >= QUOTED)
 
 
 def drop_sentences(own: OwnWords, quoted: Sequence[str]) -> OwnWords:

@@ -15,17 +15,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import nn
 
-from clawrl_trl.judge.classifier.quotation_reader import ENCODER, QUOTED, WEIGHTS, encode, find_sentences
-from clawrl_trl.judge.classifier.reader import LORA_PREFIX
-from recipes.judge import examples
+from clawrl_trl.judge.classifier.quotation_reader import (
+    ENCODER,
+    QUOTED,
+    WEIGHTS,
+    encode,
+    find_sentences,
+    locate_tokens,
+)
+from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.precision import has_bfloat16_products
 
@@ -109,15 +113,9 @@ class Network(nn.Module):
     """Encoder with adapter, and a head over each token."""
 
     def __init__(self) -> None:
-        from peft import LoraConfig, get_peft_model
-
         super().__init__()
         self.tokenizer = ENCODER.load_tokenizer()
-        config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=ENCODER.adapted)
-        self.encoder: Any = get_peft_model(ENCODER.load_model(), config)
-        for module in self.encoder.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        self.encoder = train.adapt(ENCODER, RANK)
         self.head = nn.Linear(self.encoder.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -132,13 +130,8 @@ class Network(nn.Module):
 
     def save(self, path: Path) -> None:
         """Write adapter (float16) and head."""
-        tensors = {"head.weight": self.head.weight, "head.bias": self.head.bias}
-        for name, module in self.encoder.base_model.model.named_modules():
-            if hasattr(module, "lora_A"):
-                down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
-                tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
-                tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        head = {"head.weight": self.head.weight, "head.bias": self.head.bias}
+        train.save_with_adapter(self.encoder, head, path)
 
 
 def compute_loss(network: Network, batch: Sequence[Message]) -> torch.Tensor:
@@ -211,8 +204,7 @@ def measure(network: Network, held: Sequence[Message]) -> tuple[float, float]:
     for message in held:
         logits, spans = network([message])
         for begin, end in find_sentences(message.text):
-            places = [place for place, (a, b) in enumerate(spans[0], start=1) if a < end and b > begin]
-            if places:
+            if places := locate_tokens(spans[0], begin, end):
                 is_quoted = bool(message.quoted[begin:end].mean() > 0.5)
                 found[is_quoted].append(float(logits[0, places].mean().sigmoid()) >= QUOTED)
     return float(np.mean(found[True])), float(np.mean(found[False]))

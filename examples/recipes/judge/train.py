@@ -67,20 +67,42 @@ class Rows:
         )
 
 
+def adapt(encoder: Encoder, rank: int) -> Any:
+    """The published encoder with a new adapter and without dropout."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=encoder.adapted)
+    adapted: Any = get_peft_model(encoder.load_model(), config)
+    # Without it a pass takes little more than half the time, and none sees a message often enough to need it.
+    for module in adapted.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return adapted
+
+
+def list_adapted(encoder: Any) -> Iterator[tuple[str, Any]]:
+    """The layers of an encoder that have an adapter, by their names in the published one."""
+    modules = encoder.base_model.model.named_modules()
+    return ((name, module) for name, module in modules if hasattr(module, "lora_A"))
+
+
+def save_with_adapter(encoder: Any, head: dict[str, torch.Tensor], path: Path) -> None:
+    """Write the tensors of a head, and the adapter in float16."""
+    tensors = dict(head)
+    for name, module in list_adapted(encoder):
+        down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
+        tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
+        tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+
+
 class Network(nn.Module):
     """Encoder with adapter, and the head over `[embedding, standardised cues]`."""
 
     def __init__(self, cues: torch.Tensor, encoder: Encoder = ENCODERS[MINILM], rank: int = RANK) -> None:
-        from peft import LoraConfig, get_peft_model
-
         super().__init__()
         self.tokenizer, self.reply_tokens = encoder.load_tokenizer(), encoder.reply_tokens
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=encoder.adapted)
-        self.encoder: Any = get_peft_model(encoder.load_model(), config)
-        # Without it a pass takes little more than half the time, and none sees a message often enough to need it.
-        for module in self.encoder.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        self.encoder = adapt(encoder, rank)
         self.head = nn.Linear(self.encoder.config.hidden_size + cues.shape[1], len(LABELS))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -102,14 +124,10 @@ class Network(nn.Module):
         self.head.load_state_dict({name: tensors[f"head.{name}"] for name in ("weight", "bias")})
         self.mean, self.scale = tensors["mean"], tensors["scale"]
         with torch.no_grad():
-            for name, module in self._adapted():
+            for name, module in list_adapted(self.encoder):
                 down, up = (tensors[f"{LORA_PREFIX}{name}.{part}"].float() for part in ("down", "up"))
                 module.lora_A["default"].weight.copy_(down)
                 module.lora_B["default"].weight.copy_(up / module.scaling["default"])
-
-    def _adapted(self) -> Iterator[tuple[str, Any]]:
-        modules = self.encoder.base_model.model.named_modules()
-        return ((name, module) for name, module in modules if hasattr(module, "lora_A"))
 
     def save(self, path: Path, temperature: float) -> None:
         """Write adapter (float16), head, standardisation and temperature."""
@@ -120,11 +138,7 @@ class Network(nn.Module):
             "scale": self.scale,
             "temperature": torch.tensor([temperature]),
         }
-        for name, module in self._adapted():
-            down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
-            tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
-            tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        save_with_adapter(self.encoder, tensors, path)
 
 
 def fit(
