@@ -4,7 +4,8 @@ The first of them that decides wins, but the owner's objection beside a tool's r
 messages each is classified; an objection in any of them outweighs an approval. Everybody else's words are ignored
 here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
 nothing, and neither does a message that isn't English: it is not read, and no hint is made of it. Nor is one made of a
-correction that asks for less care than the reply took, or of a sentence that somebody else said.
+correction that asks for less care than the reply took, or of a sentence that somebody else said. A tool's result that
+reports no failure counts if a reader finds that it may be what was asked for.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences, find_quoted, holds_sentence
+from clawrl_trl.judge.classifier.result_reader import BROUGHT, measure_success
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
@@ -80,6 +82,10 @@ class RulesJudge:
         # Whoever asked for a failing test got what was wanted when it fails.
         if score == -1 and _may_be_wanted(turn, results):
             return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
+        if score == 1 and not _brought(turn, results):
+            # What the owner says beside it decides then.
+            unsure = Judgement(self.name, None, detail=detail | {"reason": "it may not be what was asked for"})
+            return None if turn.said_by("owner") else unsure
         return Judgement(self.name, score, detail=detail)
 
     def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
@@ -167,6 +173,12 @@ class RulesJudge:
         if message.remarks:
             return self._classify(turn.request, reply, message.remarks)
         return replace(opinion, score=None, reason="a request about another text")
+
+
+def _brought(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
+    """Decide if the results that report no failure may be what the owner asked for."""
+    asked = unwrap(turn.request)
+    return all(measure_success(asked, result) >= BROUGHT for result in results if result.text.strip())
 
 
 def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:

@@ -104,7 +104,11 @@ def test_a_thumb_makes_no_hint_of_a_carried_text(judge: RulesJudge, request_text
 
 
 @pytest.mark.parametrize(("request_text", "words"), CARRIED)
-def test_a_result_of_a_tool_keeps_no_carried_text_as_a_wish(request_text: str, words: str) -> None:
+def test_a_result_of_a_tool_keeps_no_carried_text_as_a_wish(
+    monkeypatch: pytest.MonkeyPatch, request_text: str, words: str
+) -> None:
+    # The command answers nothing that was asked, and would leave it to the words.
+    monkeypatch.setattr("clawrl_trl.judge.rules.measure_success", lambda request, result: 1.0)
     state = [
         ("tool", {"role": "tool", "content": "(Command exited with code 0)"}),
         ("owner", {"role": "user", "content": words}),

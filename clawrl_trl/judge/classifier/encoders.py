@@ -38,7 +38,7 @@ class Encoder:
         adapted: Pattern of the modules that have an adapter, for PEFT.
         look: Returns the folder with its files if it is on this machine.
         fetch: Gets it there; raises `UserError` if it can't be had.
-        reply_tokens: Most tokens of a reply that are read.
+        message_tokens, reply_tokens, request_tokens: Most tokens of each that are read.
     """
 
     name: str
@@ -47,7 +47,9 @@ class Encoder:
     adapted: str
     look: Callable[[], Path | None]
     fetch: Callable[[], Path]
+    message_tokens: int = 64
     reply_tokens: int = 32
+    request_tokens: int = 20
 
     def find(self) -> Path:
         """Find the folder with its files, fetching it where it has to be.

@@ -2,7 +2,7 @@
 
 One or two encoders read the message with reply and request behind it (`reader`): the same words object after one reply
 and begin something new after another. `examples/recipes/judge` makes adapters and heads from its labelled messages.
-Nothing is loaded before the first message: the judge of a run that sees only tool results needs none of it.
+Nothing is loaded before the first message.
 
 It reads English. A message in another language, or in several, gets no score (`language`), nor does a bare question
 approve of anything, or object unless it is about the reply: who asks on may be content or puzzled.

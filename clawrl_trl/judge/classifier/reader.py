@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 LORA_PREFIX = "adapter."
 EMBEDDING_WEIGHT = 6.0
-MESSAGE_TOKENS, REQUEST_TOKENS = 64, 20
 MAX_CHARACTERS = 1000
 
 
@@ -44,7 +43,7 @@ class Reader:
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
         self._encoder = merge_adapter(encoder.load_model(), tensors)
-        self._reply_tokens = encoder.reply_tokens
+        self._limits = encoder
         self._head = {
             name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
         }
@@ -52,7 +51,7 @@ class Reader:
     def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         """Logits of -1, 0 and +1, divided by the temperature that makes them those of messages never seen."""
         with self._torch.inference_mode():
-            batch = tokenise(self._tokenizer, [(request, response, message)], self._reply_tokens)
+            batch = tokenise(self._tokenizer, [(request, response, message)], self._limits)
             embedding = embed(self._encoder, batch)[0].numpy()
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
         inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
@@ -88,11 +87,11 @@ class EncodedTexts:
 
 
 def tokenise(
-    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]], reply_tokens: int
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str, str]], limits: Encoder
 ) -> EncodedTexts:
     """Tokenize `(request, response, message)` into a padded batch.
 
-    Of a reply longer than `reply_tokens` the beginning and the end are kept, of a request the beginning.
+    Of a longer reply the beginning and the end are kept, of message and request the beginning.
     """
     import torch
 
@@ -103,9 +102,10 @@ def tokenise(
             [part[:MAX_CHARACTERS] for part in (message, request, response[-MAX_CHARACTERS:])],
             add_special_tokens=False,
         )["input_ids"]
-        said, asked, replied = ids[0][:MESSAGE_TOKENS], ids[1][:REQUEST_TOKENS], ids[2]
-        if len(replied) > reply_tokens:
-            replied = replied[: reply_tokens // 3] + replied[-(reply_tokens - reply_tokens // 3) :]
+        said, asked, replied = ids[0][: limits.message_tokens], ids[1][: limits.request_tokens], ids[2]
+        if len(replied) > limits.reply_tokens:
+            beginning = limits.reply_tokens // 3
+            replied = replied[:beginning] + replied[beginning - limits.reply_tokens :]
         rows.append([start, *said, end, *replied, end, *asked, end])
         lengths.append(len(said) + 2)
     longest = max(map(len, rows))

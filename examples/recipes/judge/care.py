@@ -3,7 +3,7 @@
     PYTHONPATH=examples python -m recipes.judge.care --hold_out short --threads 2 --output /tmp/care.safetensors
     PYTHONPATH=examples python -m recipes.judge.care --threads 2
 
-`data/care` holds corrections by seven writers, each with the reply it corrects: half of them would teach to be less
+`data/care` holds corrections by eight writers, each with the reply it corrects: half of them would teach to be less
 careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
 ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
 """
@@ -22,7 +22,7 @@ from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 
-WRITERS = ("brisk", "business", "habits", "home", "short", "technical", "twins")
+WRITERS = ("brisk", "business", "habits", "home", "short", "soft", "technical", "twins")
 EPOCHS, OBJECTIONS, ROUNDS, ADAPTER_LR = 4, 1500, 5, 1e-3
 
 

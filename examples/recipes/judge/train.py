@@ -31,8 +31,6 @@ from clawrl_trl.judge.classifier.model import LABELS, Margins, decide
 from clawrl_trl.judge.classifier.reader import (
     EMBEDDING_WEIGHT,
     LORA_PREFIX,
-    MESSAGE_TOKENS,
-    REQUEST_TOKENS,
     embed,
     tokenise,
 )
@@ -42,7 +40,7 @@ from recipes.precision import has_bfloat16_products
 
 RANK, CUE_DROPOUT = 16, 0.2
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
-ROUNDS = 6
+ROUNDS = 7
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -101,7 +99,7 @@ class Network(nn.Module):
 
     def __init__(self, cues: torch.Tensor, encoder: Encoder = ENCODERS[MINILM], rank: int = RANK) -> None:
         super().__init__()
-        self.tokenizer, self.reply_tokens = encoder.load_tokenizer(), encoder.reply_tokens
+        self.tokenizer, self.limits = encoder.load_tokenizer(), encoder
         self.encoder = adapt(encoder, rank)
         self.head = nn.Linear(self.encoder.config.hidden_size + cues.shape[1], len(LABELS))
         nn.init.zeros_(self.head.weight)
@@ -112,7 +110,7 @@ class Network(nn.Module):
         """Logits, shape `(n, 3)`."""
         # Half precision takes two thirds of the time where the processor has it.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
-            batch = tokenise(self.tokenizer, rows.texts, self.reply_tokens)
+            batch = tokenise(self.tokenizer, rows.texts, self.limits)
             embedding = embed(self.encoder, batch).float() * EMBEDDING_WEIGHT
         cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
@@ -196,8 +194,9 @@ def draw_batches(
 
 def _count_characters(example: Example, with_context: bool) -> int:
     # The encoder reads only so much of each.
-    request, reply = (REQUEST_TOKENS, ENCODERS[MINILM].reply_tokens) if with_context else (0, 0)
-    limits = (request, reply, MESSAGE_TOKENS)
+    lengths = ENCODERS[MINILM]
+    request, reply = (lengths.request_tokens, lengths.reply_tokens) if with_context else (0, 0)
+    limits = (request, reply, lengths.message_tokens)
     return sum(min(len(text), 5 * limit) for text, limit in zip(example.texts, limits, strict=True))
 
 

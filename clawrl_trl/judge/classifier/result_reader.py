@@ -1,0 +1,52 @@
+"""The reader of tool results that report no failure: whether the call brought what was asked.
+
+"Draft saved" is what one request wanted and what another did not, and a list of three files is half of the five that
+were to be converted. Forms of failure don't tell it, so the small encoder reads the result with the call and the
+request behind it, with an adapter and a head of its own (`examples/recipes/judge/results.py` trains them). It only
+withholds an approval that the rules of `tools` would give; it makes none, and objects to nothing.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
+from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.tools.results import ToolResult
+
+ENCODER = replace(
+    ENCODERS[MINILM],
+    classifier=Path(__file__).with_name("results.safetensors"),
+    message_tokens=160,
+    reply_tokens=48,
+    request_tokens=32,
+)
+"""The small encoder with an adapter and a head of its own; a result is longer than a message."""
+
+BROUGHT = 0.3
+"""Least probability of having brought what was asked with which a result keeps its approval."""
+
+BEGINNING, ENDING = 300, 400
+"""Characters of a long result that are read."""
+
+
+def measure_success(request: str, result: ToolResult) -> float:
+    """Probability that a call brought what was asked, as far as its result tells."""
+    logits = _load_shared()(*arrange_texts(request, result))
+    exponent = np.exp(logits - logits.max())
+    return float(exponent[2] / exponent.sum())
+
+
+def arrange_texts(request: str, result: ToolResult) -> tuple[str, str, str]:
+    """Request, call and result as the encoder reads them: a long result by its beginning and its end."""
+    text = result.text.strip()
+    if len(text) > BEGINNING + ENDING:
+        text = f"{text[:BEGINNING]} … {text[-ENDING:]}"
+    return request, f"{result.name} {result.arguments}".strip(), text
+
+
+@lru_cache(maxsize=1)
+def _load_shared() -> Reader:
+    return Reader(ENCODER)
