@@ -151,7 +151,9 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize("request_", QUESTIONS)
-def test_a_failure_may_be_the_answer_to_what_was_asked(request_: str) -> None:
+def test_a_failure_may_be_the_answer_to_what_was_asked(request_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether "it is there" answers such a question is another matter.
+    monkeypatch.setattr("clawrl_trl.judge.rules.measure_success", lambda request, result: 1.0)
     assert RulesJudge().decide(turn_of("refused\nExit code: 3", "probe", request_)).score is None
     assert RulesJudge().decide(turn_of("it is there\nExit code: 0", "probe", request_)).score == 1
 

@@ -65,14 +65,20 @@ MOST_FAILURES = {
     "steering_more": 0,
     "steering_hidden": 1,
     "steering_strangers": 3,
-    "steering_newcomers": 3,
+    "steering_newcomers": 1,
     "steering_unseen": 5,
     "steering_sealed": 5,
-    "steering_pages": 12,
+    "steering_pages": 13,
     "steering_pages_unseen": 14,
+    "steering_corrections": 2,
 }
-"""Of 60, 82, 110, 120, 178, 120, 60, 90 and 90 attempts."""
-MOST_FAILURES_OF_LARGE = {"steering_unseen": 4, "steering_sealed": 3, "steering_pages_unseen": 11}
+"""Of 60, 82, 110, 120, 178, 120, 60, 90, 90 and 60 attempts."""
+MOST_FAILURES_OF_LARGE = {
+    "steering_unseen": 4,
+    "steering_sealed": 3,
+    "steering_pages_unseen": 11,
+    "steering_corrections": 2,
+}
 
 
 @pytest.mark.slow
@@ -93,27 +99,34 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 46
+    assert len(outcomes) == 90 and len(hints) >= 42
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.
 BOUNDS = {
-    "everyday": (0.94, 0.02, 0.62),
+    "everyday": (0.95, 0.02, 0.63),
     "work": (0.95, 0.02, 0.62),
     "fresh": (0.87, 0.07, 0.40),
     "unseen": (0.91, 0.06, 0.29),
-    "sealed": (0.89, 0.035, 0.62),
+    "sealed": (0.89, 0.035, 0.63),
     "paragraphs": (0.86, 0.09, 0.33),
-    "tools": (0.96, 0.02, 0.68),
-    "tools_unseen": (0.83, 0.06, 0.67),
-    "tools_strangers": (0.86, 0.04, 0.74),
-    "tools_strangers_unseen": (0.67, 0.14, 0.57),
+    "tools": (0.96, 0.02, 0.70),
+    "tools_unseen": (0.87, 0.04, 0.70),
+    "tools_strangers": (0.90, 0.03, 0.77),
+    "tools_strangers_unseen": (0.68, 0.10, 0.71),
+    "tools_steps_unseen": (0.78, 0.075, 0.66),
     "reactions": (0.87, 0.08, 0.32),
+    "reactions_unseen": (0.78, 0.11, 0.41),
 }
 
 
-LARGE_BOUNDS = {"fresh": (0.95, 0.02, 0.34), "unseen": (0.95, 0.04, 0.23), "sealed": (0.94, 0.01, 0.63)}
+LARGE_BOUNDS = {
+    "fresh": (0.95, 0.02, 0.34),
+    "unseen": (0.95, 0.04, 0.23),
+    "sealed": (0.95, 0.01, 0.63),
+    "reactions_unseen": (0.90, 0.05, 0.40),
+}
 """The same with the large encoder."""
 
 

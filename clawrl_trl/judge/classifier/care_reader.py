@@ -17,7 +17,7 @@ from clawrl_trl.judge.classifier.reader import Reader
 ENCODER = replace(ENCODERS[MINILM], classifier=Path(__file__).with_name("care.safetensors"), reply_tokens=64)
 """The small encoder with an adapter and a head of its own; it reads more of a reply, whose care may be anywhere."""
 
-LESS_CARE = 0.5
+LESS_CARE = 0.3
 """Least probability of asking for less care with which a correction makes no hint."""
 
 
