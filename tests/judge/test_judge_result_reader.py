@@ -1,13 +1,25 @@
 """A call that went through and did not bring what was asked loses its approval, and nothing else."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge import rules
-from clawrl_trl.judge.classifier.result_reader import BEGINNING, BROUGHT, ENDING, arrange_texts, measure_success
+from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.classifier.result_reader import (
+    BEGINNING,
+    BROUGHT,
+    ENCODER,
+    ENDING,
+    arrange_texts,
+    measure_success,
+)
 from clawrl_trl.judge.tools.results import ToolResult
+from recipes.judge import train
 from recipes.judge.results import WRITERS, load_results, split_case
 
 
@@ -105,3 +117,14 @@ def test_a_failure_needs_no_reader_and_an_empty_result_none(monkeypatch: pytest.
     assert rules.RulesJudge().decide(judged_turn([failed])).score == -1 and asked == []
     done = [("tool", {"role": "tool", "content": text}) for text in ("", "2 passed in 0.11s")]
     assert rules.RulesJudge().decide(judged_turn(done)).score == 1 and asked == ["2 passed in 0.11s"]
+
+
+def test_the_reader_reads_what_the_recipe_trained(tmp_path: Path) -> None:
+    # Longer than a message may be: the 160 tokens must be those of both.
+    rows = [replace(example, message=f"{example.message} {'row ' * 120}") for example in load_results("web")[:4]]
+    network = train.fit(rows, encoder=ENCODER)
+    network.save(tmp_path / "results.safetensors", temperature=1.0)
+    read = Reader(replace(ENCODER, classifier=tmp_path / "results.safetensors"))
+    np.testing.assert_allclose(
+        np.stack([read(*row.texts) for row in rows]), train.compute_logits(network, rows), atol=0.02
+    )

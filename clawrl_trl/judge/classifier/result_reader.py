@@ -2,7 +2,7 @@
 
 "Draft saved" is what one request wanted and what another did not. Forms of failure don't tell it, so the small encoder
 reads the result with the call and the request behind it, with an adapter and a head of its own
-(`examples/recipes/judge/results.py` trains them). It only withholds an approval that the rules of `tools` would give: it
+(`examples/recipes/judge/results.py` trains them). It only withholds an approval that the rules of `tools` would give,
 makes none, and objects to nothing. It neither counts nor compares, so that three files where five were wanted pass.
 """
 
