@@ -29,6 +29,7 @@ def test_a_long_result_is_read_by_its_beginning_and_its_end() -> None:
     assert (request, call) == ("build it", 'exec {"command": "make"}')
     assert text.startswith("a a") and text.endswith("the end") and len(text) == BEGINNING + ENDING + 3
     assert arrange_texts("", ToolResult(" short ")) == ("", "", "short")
+    assert arrange_texts("", ToolResult("ok", "write", "text " * 1000))[1].startswith("write text text")
 
 
 def case(label: int, *results: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, Reader
 from clawrl_trl.judge.tools.results import ToolResult
 
 ENCODER = replace(
@@ -44,7 +44,8 @@ def arrange_texts(request: str, result: ToolResult) -> tuple[str, str, str]:
     text = result.text.strip()
     if len(text) > BEGINNING + ENDING:
         text = f"{text[:BEGINNING]} … {text[-ENDING:]}"
-    return request, f"{result.name} {result.arguments}".strip(), text
+    # Of a file's text in the arguments the reader would keep the end, and lose the tool's name.
+    return request, f"{result.name} {result.arguments}".strip()[:MAX_CHARACTERS], text
 
 
 @lru_cache(maxsize=1)
