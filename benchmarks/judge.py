@@ -118,9 +118,8 @@ def make_linear_head() -> Classify:
 
     def row(request: str, response: str, message: str) -> np.ndarray:
         with torch.inference_mode():
-            embedding = reader.embed(encoder, reader.tokenise(tokenizer, [(request, response, message)], minilm))[
-                0
-            ].numpy()
+            batch = reader.tokenise(tokenizer, [(request, response, message)], minilm)
+            embedding = reader.embed(encoder, batch)[0].numpy()
         return np.concatenate(
             [embedding * reader.EMBEDDING_WEIGHT, features.compute_features(request, response, message)]
         )

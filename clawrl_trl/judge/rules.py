@@ -17,7 +17,7 @@ from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences, find_quoted, holds_sentence
-from clawrl_trl.judge.classifier.result_reader import BROUGHT, measure_success
+from clawrl_trl.judge.classifier.result_reader import LEAST_SUCCESS, measure_success
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
@@ -84,10 +84,11 @@ class RulesJudge:
         # Whoever asked for a failing test got what was wanted when it fails.
         if score == -1 and _may_be_wanted(turn, results):
             return Judgement(self.name, None, detail=detail | {"reason": "a failure may be what was wanted"})
-        if score == 1 and not _brought(turn, results):
+        if score == 1 and not _is_success(turn, results):
             # What the owner says beside it decides then.
-            unsure = Judgement(self.name, None, detail=detail | {"reason": "it may not be what was asked for"})
-            return None if turn.said_by("owner") else unsure
+            if turn.said_by("owner"):
+                return None
+            return Judgement(self.name, None, detail=detail | {"reason": "it may not be what was asked for"})
         return Judgement(self.name, score, detail=detail)
 
     def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
@@ -177,10 +178,10 @@ class RulesJudge:
         return replace(opinion, score=None, reason="a request about another text")
 
 
-def _brought(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
-    """Decide if the results that report no failure may be what the owner asked for."""
+def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
+    """Decide if results that report no failure may be what the owner asked for."""
     asked = unwrap(turn.request)
-    return all(measure_success(asked, result) >= BROUGHT for result in results if result.text.strip())
+    return all(measure_success(asked, result) >= LEAST_SUCCESS for result in results if result.text.strip())
 
 
 def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:

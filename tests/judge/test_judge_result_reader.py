@@ -12,9 +12,9 @@ from clawrl_trl.judge import rules
 from clawrl_trl.judge.classifier.reader import Reader
 from clawrl_trl.judge.classifier.result_reader import (
     BEGINNING,
-    BROUGHT,
     ENCODER,
     ENDING,
+    LEAST_SUCCESS,
     arrange_texts,
     measure_success,
 )
@@ -76,12 +76,12 @@ STEPS = [
 
 def test_the_same_result_is_a_success_of_one_request_and_none_of_another() -> None:
     wanted = measure_success("Turn on the kitchen lamp", LAMP)
-    assert wanted >= BROUGHT and wanted > measure_success("Turn on the lamp in the study", LAMP) + 0.2
+    assert wanted >= LEAST_SUCCESS and wanted > measure_success("Turn on the lamp in the study", LAMP) + 0.2
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_ordinary_step_of_a_long_task_keeps_its_approval(step: ToolResult) -> None:
-    assert measure_success(TASK, step) >= BROUGHT
+    assert measure_success(TASK, step) >= LEAST_SUCCESS
 
 
 @pytest.mark.parametrize(

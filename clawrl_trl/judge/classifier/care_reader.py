@@ -9,10 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
 
 ENCODER = replace(ENCODERS[MINILM], classifier=Path(__file__).with_name("care.safetensors"), reply_tokens=64)
 """The small encoder with an adapter and a head of its own; it reads more of a reply, whose care may be anywhere."""
@@ -23,9 +21,7 @@ LESS_CARE = 0.3
 
 def measure_less_care(request: str, reply: str, correction: str) -> float:
     """Probability that an English correction teaches the assistant less care than the reply took."""
-    logits = _load_shared()(request, reply, correction)
-    exponent = np.exp(logits - logits.max())
-    return float(exponent[0] / exponent.sum())
+    return compute_probabilities(_load_shared()(request, reply, correction))[0]
 
 
 @lru_cache(maxsize=1)

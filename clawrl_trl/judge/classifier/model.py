@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from clawrl_trl.judge import language, symbols
 from clawrl_trl.judge.classifier import doubts
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET
-from clawrl_trl.judge.classifier.reader import Reader
+from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
 
 LABELS = (-1, 0, 1)
 
@@ -97,8 +97,7 @@ def decide(logits: NDArray[np.float32], margins: Margins = MARGINS[MINILM]) -> O
 
     A sign needs its margin and more than one half of the probability; otherwise it is 0, or it abstains.
     """
-    exponent = np.exp(logits - logits.max())
-    minus, zero, plus = (float(value) for value in exponent / exponent.sum())
+    minus, zero, plus = compute_probabilities(logits)
     winner, needed = (1, margins.approval) if plus > minus else (-1, margins.objection)
     is_sign = abs(plus - minus) >= needed and max(plus, minus) > 0.5
     score = winner if is_sign else 0 if zero >= margins.neutral else None

@@ -60,6 +60,13 @@ class Reader:
         return logits
 
 
+def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, float]:
+    """Probabilities of -1, 0 and +1 by their logits."""
+    exponent = np.exp(logits - logits.max())
+    minus, zero, plus = (float(value) for value in exponent / exponent.sum())
+    return minus, zero, plus
+
+
 def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
     """Add the adapter to the encoder's weights, in place: W + up @ down for each adapted layer."""
     modules = dict(encoder.named_modules())
@@ -91,7 +98,8 @@ def tokenise(
 ) -> EncodedTexts:
     """Tokenize `(request, response, message)` into a padded batch.
 
-    Of a longer reply the beginning and the end are kept, of message and request the beginning.
+    Of a reply longer than the `limits` of its encoder the beginning and the end are kept, of message and request the
+    beginning.
     """
     import torch
 

@@ -10,10 +10,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, Reader
+from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, Reader, compute_probabilities
 from clawrl_trl.judge.tools.results import ToolResult
 
 ENCODER = replace(
@@ -25,7 +23,7 @@ ENCODER = replace(
 )
 """The small encoder with an adapter and a head of its own; a result is longer than a message."""
 
-BROUGHT = 0.3
+LEAST_SUCCESS = 0.3
 """Least probability of having brought what was asked with which a result keeps its approval."""
 
 BEGINNING, ENDING = 300, 400
@@ -34,9 +32,7 @@ BEGINNING, ENDING = 300, 400
 
 def measure_success(request: str, result: ToolResult) -> float:
     """Probability that a call brought what was asked, as far as its result tells."""
-    logits = _load_shared()(*arrange_texts(request, result))
-    exponent = np.exp(logits - logits.max())
-    return float(exponent[2] / exponent.sum())
+    return compute_probabilities(_load_shared()(*arrange_texts(request, result)))[2]
 
 
 def arrange_texts(request: str, result: ToolResult) -> tuple[str, str, str]:

@@ -8,11 +8,9 @@ careful, half would not, most of these after replies that were as careful. To th
 ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -53,14 +51,7 @@ def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, flo
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.judge.care", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=ENCODER.classifier, help="The file to write.")
-    parser.add_argument("--hold_out", choices=WRITERS, help="The writer to measure on. Default: train on all.")
-    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    options = train.parse_options("care", __doc__, ENCODER.classifier, WRITERS, arguments)
     drawn = [pair for writer in WRITERS if writer != options.hold_out for pair in load_pairs(writer)]
     network = train.fit([*drawn, *draw_objections(OBJECTIONS)] * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
     network.save(options.output, temperature=1.0)

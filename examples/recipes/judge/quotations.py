@@ -9,7 +9,6 @@ neither the words nor the layout, half of the quotations are exchanged for anoth
 in each epoch, and line breaks are put between sentences or taken away.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -212,16 +211,7 @@ def measure(network: Network, held: Sequence[Message]) -> tuple[float, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.judge.quotations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--output", type=Path, default=WEIGHTS, help="The file to write.")
-    parser.add_argument("--hold_out", choices=WRITERS, help="The writer to measure on. Default: train on all.")
-    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    options = train.parse_options("quotations", __doc__, WEIGHTS, WRITERS, arguments)
     marked = [message for writer in WRITERS if writer != options.hold_out for message in load_messages(writer)]
     network = fit(marked)
     network.save(options.output)

@@ -8,15 +8,14 @@ brought what was asked, a third did not, of a third nothing can be said. Most co
 nearly the same result after requests that make a success, a failure or neither of it. The network is that of `train`.
 """
 
-import argparse
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from clawrl_trl.judge.classifier.result_reader import BROUGHT, ENCODER, arrange_texts
+from clawrl_trl.judge.classifier.result_reader import ENCODER, LEAST_SUCCESS, arrange_texts
 from clawrl_trl.judge.tools.results import ToolResult
 from recipes.judge import train
 from recipes.judge.corpus import DATA
@@ -32,37 +31,27 @@ def load_results(writer: str) -> list[Example]:
     return [example for row in map(json.loads, lines) for example in split_case(row)]
 
 
-def split_case(row: dict[str, object]) -> Iterator[Example]:
+def split_case(row: Mapping[str, Any]) -> Iterator[Example]:
     """The results of one case as examples; of parallel ones only those that all succeeded are known one by one."""
     calls, results, label = row["calls"], row["results"], row["label"]
-    assert isinstance(calls, list) and isinstance(results, list) and isinstance(label, int)
     if len(calls) > 1 and label != 1:
         return
     for call, text in zip(calls, results, strict=True):
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        texts = arrange_texts(str(row["request"]), ToolResult(text, call["name"], arguments))
+        texts = arrange_texts(row["request"], ToolResult(text, call["name"], arguments))
         yield Example(*texts, label, f"result {row['request']}", 1.0)
 
 
 def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:
     """Share of the successes that keep their approval, and of the others."""
-    kept = torch.tensor(train.compute_logits(network, held)).softmax(1)[:, 2].numpy() >= BROUGHT
+    kept = torch.tensor(train.compute_logits(network, held)).softmax(1)[:, 2].numpy() >= LEAST_SUCCESS
     worked = np.array([example.label == 1 for example in held])
     return float(kept[worked].mean()), float(kept[~worked].mean())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.judge.results",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--output", type=Path, default=ENCODER.classifier, help="The file to write.")
-    parser.add_argument("--hold_out", choices=WRITERS, help="The writer to measure on. Default: train on all.")
-    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    options = train.parse_options("results", __doc__, ENCODER.classifier, WRITERS, arguments)
     drawn = [example for writer in WRITERS if writer != options.hold_out for example in load_results(writer)]
     network = train.fit(drawn * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
     network.save(options.output, temperature=1.0)

@@ -253,6 +253,23 @@ def draw_examples(seed: int, rounds: int, left_out: frozenset[str], earlier: flo
     return [example for example in drawn if example.group not in known or random.random() < earlier]
 
 
+def parse_options(
+    recipe: str, description: str | None, output: Path, writers: Sequence[str], arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options of a recipe whose data are by several writers, one of whom may be held out; sets torch's threads."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m recipes.judge.{recipe}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, default=output, help="The file to write.")
+    parser.add_argument("--hold_out", choices=writers, help="The writer to measure on. Default: train on all.")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the held-out groups and write the weights."""
     parser = argparse.ArgumentParser(
