@@ -13,7 +13,7 @@ import openai
 import pytest
 from api_clients import PARAMETERS, anthropic_of, openai_of
 from engine_models import BY_HEART, CALL, SECOND_CALL
-from gateway_rig import Rig, wait_until
+from gateway_rig import Rig
 from transformers import AutoTokenizer
 
 __all__ = [
@@ -167,15 +167,17 @@ def test_a_prompt_that_is_too_long(live: Rig) -> None:
 @pytest.mark.parametrize("api", ["responses", "messages"])
 def test_a_client_that_leaves_cancels_in_the_engine(live: Rig, api: str) -> None:
     endless: Any = {"model": "clawrl", "stream": True, "extra_body": {"ignore_eos": True}}
-    if api == "responses":
-        stream: Any = openai_of(live).responses.create(input="tell me something", max_output_tokens=450, **endless)
-    else:
-        said: Any = [{"role": "user", "content": "tell me something"}]
-        stream = anthropic_of(live).messages.create(messages=said, max_tokens=450, **endless)
-    with stream as events:
-        for _ in range(8):
-            next(events)
-    wait_until(lambda: live.gateway.in_flight == 0 and len(live.turns()) > 0)
-    turn = live.turn()
-    assert turn.finish_reason == "abort" and turn.trainable, turn.untrainable_reason
+
+    def leave() -> None:
+        if api == "responses":
+            stream: Any = openai_of(live).responses.create(input="tell me something", max_output_tokens=450, **endless)
+        else:
+            said: Any = [{"role": "user", "content": "tell me something"}]
+            stream = anthropic_of(live).messages.create(messages=said, max_tokens=450, **endless)
+        with stream as events:
+            for _ in range(8):
+                next(events)
+
+    turn = live.turn_that_was_left(leave)
+    assert turn.trainable, turn.untrainable_reason
     assert turn.completion_ids is not None and 0 < len(turn.completion_ids) < 450

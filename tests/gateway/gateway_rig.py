@@ -396,6 +396,21 @@ class Rig:
         (only,) = self.turns()
         return only
 
+    def turn_that_was_left(self, leave: Callable[[], None], attempts: int = 5) -> schema.Turn:
+        """The turn whose client left before its end.
+
+        Args:
+            leave (`Callable`): Asks for a reply, and leaves while it is streamed.
+            attempts (`int`): On a busy machine an engine may end its reply before anybody sees the client leave.
+        """
+        for count in range(1, attempts + 1):
+            leave()
+            wait_until(lambda: self.gateway.in_flight == 0 and len(self.turns()) == count)  # noqa: B023 - waited for here
+            turn = self.turns()[-1]
+            if turn.finish_reason == "abort":
+                return turn
+        raise AssertionError(f"{attempts} clients left, and the engine went on to the end")
+
 
 @contextlib.contextmanager
 def running(

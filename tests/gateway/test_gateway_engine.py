@@ -144,13 +144,15 @@ def test_text_completions(live: Rig, tokenizer: Any, recompute: Logprobs) -> Non
 
 def test_client_that_leaves_cancels_in_the_engine(live: Rig, recompute: Logprobs) -> None:
     body = {"messages": SPREAD, "stream": True, "ignore_eos": True, "max_tokens": 450}
-    with live.client() as http, http.stream("POST", "/v1/chat/completions", json=body) as response:
-        lines = (line for line in response.iter_lines() if line)
-        for _ in range(5):
-            next(lines)
-    wait_until(lambda: live.gateway.in_flight == 0)
-    turn = live.turn()
-    assert turn.finish_reason == "abort" and turn.trainable
+
+    def leave() -> None:
+        with live.client() as http, http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = (line for line in response.iter_lines() if line)
+            for _ in range(5):
+                next(lines)
+
+    turn = live.turn_that_was_left(leave)
+    assert turn.trainable, turn.untrainable_reason
     assert turn.completion_ids is not None and 0 < len(turn.completion_ids) < 450
     assert turn.prompt_ids is not None
     again = recompute(turn.prompt_ids.tolist(), turn.completion_ids.tolist(), "base", 1.0)
