@@ -31,6 +31,8 @@ _NO_PROSE = re.compile(
     re.S | re.X,
 )
 _WORD = re.compile(r"[^\W\d_]+")
+_DRAWN_OUT = re.compile(r"([^\W\d_])\1{2,}")
+"""A letter of a word such as "sooo", which no language has."""
 _CLAUSE = re.compile(r"[.!?,;:\n()]+")
 
 
@@ -62,9 +64,13 @@ def is_english(text: str, request: str = "") -> bool:
 
 
 def extract_prose(text: str) -> str:
-    """The prose of a text in lower case, or all of it where there is no prose; at most `MAX_CHARACTERS`."""
+    """The prose of a text in lower case, or all of it where there is no prose; at most `MAX_CHARACTERS`.
+
+    Words that are drawn out have their letter once: a detector goes by letters in a row.
+    """
     # Cut again at the end, for normalising may lengthen a text.
     whole = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).lower()[:MAX_CHARACTERS]
+    whole = _DRAWN_OUT.sub(r"\1", whole)
     prose = _NO_PROSE.sub(" ", whole)
     return prose if _WORD.search(prose) else whole
 

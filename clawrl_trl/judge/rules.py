@@ -1,7 +1,7 @@
 """The judge that asks no language model: explicit feedback, then tool results, then the owner's messages.
 
-The first of them that decides wins, but the owner's objection beside a tool's result outweighs it. Of the owner's
-messages each is classified; an objection in any of them outweighs an approval. Everybody else's words are ignored
+The first of them that decides wins, but the owner's objection beside a tool's result outweighs it. The owner's
+messages are classified, several in a row as one. Everybody else's words are ignored
 here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
 nothing, and neither does a message that isn't English: it is not read, and no hint is made of it. Nor is one made of a
 correction that asks for less care than the reply took, or of a sentence that somebody else said. A tool's result that
@@ -39,6 +39,9 @@ SURE_BESIDE = 0.9
 """Least probability of a sign, beside words that may be somebody else's: a question about them often sounds cross."""
 
 Classify = Callable[[str, str, str], model.Opinion]
+
+Heard = tuple[OwnWords, tuple[str, ...]]
+"""The owner's words in a message, and the sentences among them that somebody else seems to have said."""
 
 
 class RulesJudge:
@@ -126,11 +129,7 @@ class RulesJudge:
         if not heard:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
         opinions = [self._read_beside(turn, own, quoted) for own, quoted in heard]
-        scores = [opinion.score for opinion in opinions if opinion.score is not None]
-        # An objection in any message outweighs an approval, and either outweighs a message that says nothing.
-        score = min(scores, key=lambda score: (-1, 1, 0).index(score)) if scores else None
-        # Whoever objects and then approves may have taken it back, or only said thanks.
-        score = None if score == -1 and scores[-1] == 1 else score
+        score = self._weigh(turn, heard, opinions)
         detail = {
             "by": "words",
             "probabilities": [[round(p, 4) for p in opinion.probabilities] for opinion in opinions],
@@ -149,6 +148,23 @@ class RulesJudge:
         ]
         candidates = extraction.extract_hints(remarks, turn.request, list_tool_names(turn.tools), score, turn.reply)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
+
+    def _weigh(self, turn: JudgedTurn, heard: Sequence[Heard], opinions: Sequence[model.Opinion]) -> int | None:
+        """The score of several messages in a row, which are read as one: the last may take the first back.
+
+        It counts if one of them has it alone too, as the end of a long row is not read, and unless the last has the
+        opposite one. Those in other languages are left out.
+        """
+        read = [pair for pair in zip(heard, opinions, strict=True) if pair[1] != model.NOT_READ]
+        scores = [opinion.score for _, opinion in read]
+        if len(read) < 2:
+            return scores[0] if scores else None
+        rows = [row for row, _ in read]
+        own = OwnWords(
+            "\n".join(own.text for own, _ in rows), "\n".join(own.remarks for own, _ in rows if own.remarks)
+        )
+        score = self._read_beside(turn, own, [sentence for _, quoted in rows for sentence in quoted]).score
+        return score if score in scores and (not score or scores[-1] != -score) else None
 
     def _read_beside(self, turn: JudgedTurn, own: OwnWords, quoted: Sequence[str]) -> model.Opinion:
         """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
@@ -206,8 +222,8 @@ def collect_remarks(turn: JudgedTurn) -> list[str]:
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
 
 
-def hear_owner(turn: JudgedTurn) -> list[tuple[OwnWords, tuple[str, ...]]]:
-    """The owner's words in each message, and the sentences among them that somebody else seems to have said."""
+def hear_owner(turn: JudgedTurn) -> list[Heard]:
+    """What was heard of the owner in each message that holds their words."""
     heard = []
     for text in map(unwrap, turn.said_by("owner")):
         own = extract_own_words(text, turn.request, turn.reply)

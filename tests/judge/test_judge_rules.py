@@ -168,14 +168,26 @@ def test_only_a_sure_objection_writes_a_hint() -> None:
     assert (read(0.81).score, read(0.81).hints) == (-1, (BOLD,))
 
 
-@pytest.mark.parametrize(("texts", "score"), [(["wrong", "ah", "right"], None), (["right", "wrong"], -1)])
-def test_whoever_objects_and_then_approves_has_decided_nothing(texts: list[str], score: int | None) -> None:
+@pytest.mark.parametrize(
+    ("row", "together", "score"),
+    [
+        (["wrong", "ah", "right"], "right", 1),
+        (["wrong", "ah", "right"], "wrong", None),  # the last may take it back, or only say thanks
+        (["wrong", "ah", "right"], "ah", None),
+        (["right", "wrong"], "wrong", -1),
+        (["right", "wrong"], "right", None),
+        (["ah", "ah"], "wrong", None),  # none of them says so alone
+        (["ah", "wrong", "ah"], "wrong", -1),
+    ],
+)
+def test_messages_in_a_row_are_read_as_one(row: list[str], together: str, score: int | None) -> None:
     opinions = {
         "wrong": Opinion(-1, (1.0, 0.0, 0.0)),
         "right": Opinion(1, (0.0, 0.0, 1.0)),
         "ah": Opinion(None, (0.4, 0.3, 0.3)),
     }
-    messages = [("owner", {"role": "user", "content": text}) for text in texts]
+    opinions["\n".join(row)] = opinions[together]
+    messages = [("owner", {"role": "user", "content": text}) for text in row]
     assert RulesJudge(lambda *read: opinions[read[2]]).decide(judged_turn(messages)).score == score
 
 

@@ -21,6 +21,12 @@ _NEAR_MISS = re.compile(
     r"|thanks)\b)\w)",
     _FLAGS,
 )
+_MERE_ATTEMPT = re.compile(
+    r"\b(?:thanks?|thank you|thx|cheers|ta|kind of you|good of you|sweet of you|nice of you|bless you)\b[^.!?\n]{0,12}"
+    r"\b(?:for trying|for the (?:try|effort|attempt)|to try|for having tried)\b|\byou tried\b|\b(?:nice|good) try\b",
+    _FLAGS,
+)
+"""Thanks for the attempt, which was none for the reply."""
 _NEW_MIND = re.compile(
     r"\bchange of (plans?|mind)\b|\bchanged (my|our|their|his|her) minds?\b|\bscrap (that|this|it)\b|\brethink\b"
     r"|\b(on )?second thoughts?\b|\bplans? (have |has )?changed\b|^\W*cancel (that|this|it|please)\b"
@@ -32,6 +38,7 @@ _NEW_MIND = re.compile(
 _OWN_FAULT = re.compile(
     r"\b(?:that['’]?s|that (?:was|is)|that one['’]?s|it['’]?s|it (?:was|is)|this is|(?:all|entirely)) "
     r"(?:all |entirely |completely |really |probably )?on me\b"
+    r"|\bthat (?:was|is) (?:entirely|all|purely|totally|completely|only|just) (?:me|my doing)\b(?! who\b)"
     # Not "find my mistake", nor "how is that my fault".
     r"|(?<!find )(?<!correct )(?<!not )(?<!n['’]t )(?<!hardly )(?<!that )(?<!is it )"
     r"\bmy (?:own )?(?:stupid |silly |dumb )?(?:fault|bad|mistake|error|doing)\b(?! was\b)",
@@ -79,13 +86,13 @@ def only_asks(reply: str) -> bool:
 def contradicts(message: str, score: int | None) -> bool:
     """Return whether a message's words speak against a sign.
 
-    Who concedes doesn't object, "almost" is no approval, and who wants something else now, or has not looked at it
-    yet, says nothing of the reply.
+    Who concedes doesn't object, "almost" and thanks for the attempt are no approval, and who wants something else now,
+    or has not looked at it yet, says nothing of the reply.
     """
     if score and (_NEW_MIND.search(message) or _NOT_SEEN.search(message)):
         return True
-    pattern = {-1: _CONCESSION, 1: _NEAR_MISS}.get(score or 0)
-    return pattern is not None and bool(pattern.search(message))
+    against = {-1: (_CONCESSION,), 1: (_NEAR_MISS, _MERE_ATTEMPT)}.get(score or 0, ())
+    return any(pattern.search(message) for pattern in against)
 
 
 def takes_blame(message: str) -> bool:

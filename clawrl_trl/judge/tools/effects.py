@@ -35,6 +35,7 @@ _NOTHING = re.compile(
     | ["']?dry[_-]?run["']?\s*[:=]\s*true\b | \bdry[\s-]run\b.{{0,40}}\b(?:no(?:thing)?\b|would\b)
     | \bno\ tests\ (?:to\ run|ran|run|collected|found|were\ (?:run|found|executed))\b | \bcollected\ 0\ items\b
     | ["'](?:text|content|body|transcript|output)["']\s*:\s*(?:""|''|null)
+    | ["'](?:hits|results|matches|items|rows|records|entries|documents)["']\s*:\s*\[\s*\]
     """,
     re.I | re.X,
 )

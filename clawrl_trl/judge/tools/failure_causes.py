@@ -18,7 +18,10 @@ _INFRASTRUCTURE = re.compile(
         |エラー|错误|오류)["']?[\s:=(]{0,4}
         (?:429|50[0234]|52\d)\b
     | \b(?:429|50[0234])\b\W{0,3}(?:too\ many|bad\ gateway|service\ (?:temporarily\ )?unavail|gateway\ time|internal)
-    | \btoo\ many\ requests\b | \brate[\s_-]?limit(?:ed|ing|s)?\b | \bquota\ (?:was\ )?exceeded\b
+    | \btoo\ many\ requests\b | \brate[\s_-]?limit(?:ed|ing|s)?\b | \bquota[\s_-]?(?:was\ )?exceeded\b
+    | \b(?:hourly|daily|weekly|monthly|free)\ [^.\n]{0,24}\b(?:limit|quota|allowance|credits?)\b
+    | \b(?:quota|allowance|credits?|free\ [^.\n]{0,24})\ (?:\w+\ ){0,4}?(?:used\ up|exhausted|spent)\b
+    | \bout\ of\ (?:credits|quota)\b | \b(?:limit|quota|allowance)\b[^\n]{0,60}\bresets\ (?:at|in|on)\b
     | \boverloaded(?:_error)?\b | \bbad\ gateway\b | \bservice\ (?:is\ )?(?:temporarily\ )?unavailable\b
     | \bgateway\ time-?out\b | \btemporary\ failure\b | \btemporarily\ unavailable\b | \bname\ resolution\b
     | \bcould\ not\ resolve\ (?:host|proxy)\b | \bgetaddrinfo\b
@@ -88,7 +91,7 @@ _CHECKS = re.compile(
     r"|(?:sha\d+|md5|b2)sum\s.*(?:-c|--check)|gpg\s.*--verify|openssl\sverify|spctl|codesign\s.*(?:-v|--verify)|id\s\S+"
     r"|kubectl\sauth\scan-i|getent|host|nslookup|dpkg\s-[sl]|rpm\s-q|pip\sshow|git\s(?:show-ref|ls-remote\s.*--exit-code)"
     r"|ruff\scheck|flake8|pylint|bandit|shellcheck|hadolint|clamscan|trivy|semgrep|gitleaks|cargo\s(?:clippy|audit)"
-    r"|(?:npx\s)?(?:eslint|stylelint|markdownlint)"
+    r"|(?:npx\s)?(?:eslint|stylelint|markdownlint|htmlhint|jsonlint)|yamllint|xmllint|epubcheck|lychee|linkchecker"
     r"|(?:npm|yarn|pnpm)\s(?:audit|outdated)|pip-audit|terraform\splan\b.*-detailed-exitcode|kubectl\sdiff)\b"
 )
 _PREFIX = re.compile(

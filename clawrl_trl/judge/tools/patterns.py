@@ -147,7 +147,8 @@ TESTS_FAILED = re.compile(
     r"=*\s*(?:\d+ \w+, )*[1-9]\d* (?:failed|failures?|failing|errors?)\b(?:,? \d+ \w+)*(?: in [\d.:]+\S*.*)?[\s=]*\Z"
     r"|FAILED \((?:failures|errors)=[1-9].*|tests:?\s.*\b[1-9]\d* failed\b.*|test result: FAILED\b.*|--- FAIL\b.*"
     r"|FAIL(?:\s.*)?\Z|not ok \d.*|# fail [1-9]\d*|.*\b[1-9]\d* (?:tests? failed|examples?, [1-9]\d* failures?)\b.*"
-    r"|.*\b(?:failures|errors): [1-9]\d*\b.*|found [1-9]\d* errors?\b.*|[1-9]\d* errors? generated\.?",
+    r"|.*\b(?:failures|errors): [1-9]\d*\b.*|.*\b(?:error|fail(?:ed)?)=[1-9]\d*\b.*"
+    r"|found [1-9]\d* errors?\b.*|[1-9]\d* errors? generated\.?",
     re.I,
 )
 TESTS_PASSED = re.compile(
@@ -156,6 +157,8 @@ TESTS_PASSED = re.compile(
     r"|.*\ball (?:\d+ )?tests? passed\b.*|# fail 0|.*\b\d+ examples?, 0 failures\b.*|success: no issues found.*",
     re.I,
 )
+SUITES_FAILED = re.compile(r"\s*test (?:suites|files):?\s.*\b[1-9]\d* failed\b.*", re.I)
+"""A line above that of the tests: a file of them that doesn't even load has no test that fails."""
 BELOW_SUMMARY = re.compile(
     r"(?:snapshots|time|duration|start at):?\s.*|ran all test suites.*|# (?:cancelled|skipped|todo|duration_ms) .*"
     r"|error: test failed, to rerun.*|npm (?:err!|error) .*|\s*\d* ?\|.*|node\.js v\d.*",

@@ -120,7 +120,9 @@ def _find_command(arguments: str) -> str:
     value = _parse_json(arguments.strip())
     if not isinstance(value, dict):
         return ""
-    command = next((value[key] for key in patterns.COMMAND_FIELDS if value.get(key)), "")
+    # A shell's only argument is its command, whatever the client calls it.
+    only = next(iter(value.values())) if len(value) == 1 else ""
+    command = next((value[key] for key in patterns.COMMAND_FIELDS if value.get(key)), only)
     # Some clients send the words of an exec call, with the shell's script last.
     command = command[-1] if isinstance(command, list) else command
     return command if isinstance(command, str) else ""
@@ -242,7 +244,7 @@ def _score_output(text: str, lines: Sequence[str]) -> int | None:
         (line for line in reversed(lines[-patterns.SUMMARY_LINES :]) if not patterns.BELOW_SUMMARY.fullmatch(line)),
         lines[-1],
     ).strip()
-    if patterns.TESTS_FAILED.match(last):
+    if patterns.TESTS_FAILED.match(last) or any(map(patterns.SUITES_FAILED.match, lines[-patterns.SUMMARY_LINES :])):
         return -1
     if patterns.TESTS_PASSED.match(last):
         return 1

@@ -29,6 +29,11 @@ _FAILURE = re.compile(
         \b(?:fails?|failing|raises?|throws?|crash(?:es)?|broken|rejects?|is\ rejected|errors?\ out|gone|missing|unused
         |not\ (?:there|installed|running|used|found|listening)|denied|blocked|refused|closed)\b
     | \bflak[ey]\w*\b | \b(?:lint|scan|audit)\b
+    | \b(?:find\ out|find|tell\ me|show(?:\ me)?|list|see|check)\ (?:which|where)\b[^.!?\n]{0,60}
+        \b(?:invalid|broken|wrong|dead|faulty|damaged|corrupt\w*|fail\w*|nowhere|errors?)\b
+    | \b(?:broken|dead|go(?:es)?\ nowhere|invalid)\b[^?\n]{0,60}\b(?:find\ out|tell\ me|show\ me|list)\ which\b
+    | \b(?:known|old|existing|pre-?existing|unrelated)\ (?:test\ )?(?:fail\w*|errors?|red\ tests?|broken\ tests?)\b
+    | \bfail\w*\b[^.!?\n]{0,40}\b(?:known|old|pre-?existing|unrelated|expected)\b
     | \bhow\ many\b[^.!?\n]{0,40}\b(?:warnings?|errors?|violations?|fail\w*)\b
     | \b(?:is|are)\ [^.!?\n]{0,40}\b(?:closed|blocked|gone|unreachable|denied|refused)\b
     """,
@@ -47,7 +52,8 @@ _ASKS_TO_KNOW = re.compile(
     r"|\b(?:check|confirm|verify|double-?check|see|test|find out|show(?: me)?|tell me|look|know|try|curious)\b"
     r"[^.!?\n]{0,40}\bif\b"
     r"|\b(?:check|confirm|verify|make sure|ensure|see|test|show(?: me)?|look|try)\b[^.!?\n]{0,60}"
-    r"(?:\b(?:nobody|nothing|no one|none|no|not|never|cannot|only|old|wrong|bad)\b|n['’]t\b)",
+    r"(?:\b(?:nobody|nothing|no one|none|no|not|never|cannot|only|old|wrong|bad)\b|n['’]t\b"
+    r"|\b(?:is|are|was|were|do|does|did|has|have|had|ca|wo)nt\b)",
     re.I,
 )
 """Orders to look, of which those to see to it that something works are none."""
