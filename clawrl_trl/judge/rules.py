@@ -11,6 +11,7 @@ reports no failure counts if a reader finds that it may be what was asked for.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from clawrl_trl.judge import features, language
 from clawrl_trl.judge.classifier import model
@@ -40,8 +41,19 @@ SURE_BESIDE = 0.9
 
 Classify = Callable[[str, str, str], model.Opinion]
 
-Heard = tuple[OwnWords, tuple[str, ...]]
-"""The owner's words in a message, and the sentences among them that somebody else seems to have said."""
+
+class Heard(NamedTuple):
+    """What was heard of the owner in a message.
+
+    Attributes:
+        own: The owner's words.
+        quoted: Sentences among them that somebody else seems to have said.
+        is_all: Whether the message holds nothing else: no mark told of a quotation or a text that came along.
+    """
+
+    own: OwnWords
+    quoted: tuple[str, ...]
+    is_all: bool
 
 
 class RulesJudge:
@@ -128,7 +140,7 @@ class RulesJudge:
         heard = hear_owner(turn)
         if not heard:
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "nobody who may judge has spoken"})
-        opinions = [self._read_beside(turn, own, quoted) for own, quoted in heard]
+        opinions = [self._read_beside(turn, row) for row in heard]
         score = self._weigh(turn, heard, opinions)
         detail = {
             "by": "words",
@@ -139,10 +151,10 @@ class RulesJudge:
         if score != -1 and not self._any_score:
             return Judgement(self.name, score, detail=detail)
         remarks = [
-            drop_sentences(own, quoted).remarks
-            for (own, quoted), opinion in zip(heard, opinions, strict=True)
+            drop_sentences(row.own, row.quoted).remarks
+            for row, opinion in zip(heard, opinions, strict=True)
             # English words beside the owner's in another language were passed on.
-            if language.is_english(own.text, turn.request)
+            if language.is_english(row.own.text, turn.request)
             and opinion.score == score
             and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
@@ -161,14 +173,18 @@ class RulesJudge:
             return scores[0] if scores else None
         rows = [row for row, _ in read]
         own = OwnWords(
-            "\n".join(own.text for own, _ in rows), "\n".join(own.remarks for own, _ in rows if own.remarks)
+            "\n".join(row.own.text for row in rows), "\n".join(filter(None, (row.own.remarks for row in rows)))
         )
-        score = self._read_beside(turn, own, [sentence for _, quoted in rows for sentence in quoted]).score
+        quoted = tuple(sentence for row in rows for sentence in row.quoted)
+        score = self._read_beside(turn, Heard(own, quoted, all(row.is_all for row in rows))).score
         return score if score in scores and (not score or scores[-1] != -score) else None
 
-    def _read_beside(self, turn: JudgedTurn, own: OwnWords, quoted: Sequence[str]) -> model.Opinion:
+    def _read_beside(self, turn: JudgedTurn, heard: Heard) -> model.Opinion:
         """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
+        own, quoted = heard.own, heard.quoted
         opinion = self._read(turn, own)
+        if not heard.is_all and not _stands_beside(own, opinion):
+            return replace(opinion, score=None, reason="a text came along")
         spoken = drop_sentences(own, quoted)
         if spoken == own or opinion.score is None:
             return opinion
@@ -192,6 +208,13 @@ class RulesJudge:
         if message.remarks:
             return self._classify(turn.request, reply, message.remarks)
         return replace(opinion, score=None, reason="a request about another text")
+
+
+def _stands_beside(own: OwnWords, opinion: model.Opinion) -> bool:
+    """Decide if a sign holds of words beside a text: who passes one on speaks of it, and moves on to it."""
+    if opinion.score == 1:
+        return bool(features.CUES["approval"].search(own.text))
+    return opinion.score != -1 or opinion.probabilities[0] >= SURE_BESIDE
 
 
 def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
@@ -228,16 +251,14 @@ def hear_owner(turn: JudgedTurn) -> list[Heard]:
     for text in map(unwrap, turn.said_by("owner")):
         own = extract_own_words(text, turn.request, turn.reply)
         if own.text and not holds_encoded_text(own.text):
-            heard.append((own, _find_quoted(turn, text, own)))
+            is_all = text.split() == own.text.split()
+            # What had a mark is left out already, and is no reason to doubt the words beside it.
+            heard.append(Heard(own, _find_quoted(turn, text if is_all else own.text, own), is_all))
     return heard
 
 
 def _find_quoted(turn: JudgedTurn, text: str, own: OwnWords) -> tuple[str, ...]:
-    if not language.is_english(own.text, turn.request):
-        return ()
-    # What had a mark is left out already, and is no reason to doubt the words beside it.
-    is_whole = text.split() == own.text.split()
-    return find_quoted(turn.request, turn.reply, text if is_whole else own.text)
+    return find_quoted(turn.request, turn.reply, text) if language.is_english(own.text, turn.request) else ()
 
 
 def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
@@ -249,7 +270,7 @@ def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
     """The judgement without the hints that hold a sentence which somebody else said."""
     if not judgement.hints or not turn.said_by("owner"):
         return judgement
-    quoted = [sentence for _, sentences in hear_owner(turn) for sentence in sentences]
+    quoted = [sentence for row in hear_owner(turn) for sentence in row.quoted]
     hints = tuple(hint for hint in judgement.hints if not holds_sentence(hint, quoted))
     if hints == judgement.hints:
         return judgement

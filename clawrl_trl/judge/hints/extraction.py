@@ -24,10 +24,10 @@ def extract_hints(
 ) -> list[str]:
     """Candidate hints out of the owner's words, best first: all of a short message, then its directive sentences.
 
-    There is none where no sentence asks for anything ("that's nonsense", an error's text), or the owner gives up or
-    mocks ("oh splendid, I asked for a dusting"). Of the directive sentences, too, all together come first, then the
-    first one and the first two. A later one, often a condition ("keep the steps, though"), never stands alone: a
-    teacher that read only the condition would keep what was objected to.
+    There is none where no sentence asks for anything ("that's nonsense", an error's text), or the owner gives up,
+    doubts ("are you sure?") or mocks ("oh splendid, I asked for a dusting"). Of the directive sentences, too, all
+    together come first, then the first one and the first two. A later one, often a condition ("keep the steps,
+    though"), never stands alone: a teacher that read only the condition would keep what was objected to.
 
     Args:
         texts: The owner's messages or explicit feedback, nothing else (see `provenance`).
@@ -41,7 +41,7 @@ def extract_hints(
     sentences = [sentence for text in spoken for sentence in features.split_sentences(text)]
     if score is None or score >= 0:
         sentences = [sentence for sentence in sentences if is_wish(sentence)]
-    elif any(patterns.GIVING_UP.search(sentence) for sentence in sentences) or any(map(_is_ironic, spoken)):
+    elif any(map(_gives_up_or_doubts, sentences)) or any(map(_is_ironic, spoken)):
         return []
     parts = [clean_sentence(sentence) for sentence in sentences if not patterns.RAW_ERROR.search(sentence)]
     # What stands behind a command that is refused belongs to it: "then try again", "don't ask".
@@ -98,6 +98,10 @@ def is_wish(sentence: str) -> bool:
     cues = features.CUES
     compares = bool(cues["degree"].search(sentence) and cues["reply"].search(sentence))
     return directive and (compares or bool(patterns.NEXT_TIME.search(sentence) or cues["contrast"].search(sentence)))
+
+
+def _gives_up_or_doubts(sentence: str) -> bool:
+    return bool(patterns.GIVING_UP.search(sentence) or patterns.DOUBT.search(sentence))
 
 
 def _is_ironic(objection: str) -> bool:

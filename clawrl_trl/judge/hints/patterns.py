@@ -52,7 +52,10 @@ TOLD = re.compile(
     | \b(?:must|ha(?:ve|s|d)\ to)\ (?:say|admit|confess|smile|laugh|wonder)\b | ^\W*must\ be\b
     | \b(?:i|we)(?:['’]m|['’]re|\ am|\ are|\ was|\ were)\ (?:\w+ly\ )?too\ \w+ | \b(?:it['’]s|it\ is|now)\ too\ late\b
     | \b(?:more|less|fewer)\b[^,.;:]{{0,30}}\bthan\ (?:i|we|he|she|they|me|before|ever|mine)\b | \bmore\ fool\ me\b
-    | ^\W*should\ (?:i|we)\b | \b(?:would|could)\ you\ (?:want|enjoy|believe|pay|eat|buy|trust|wear|sign)\b
+    | ^\W*should\ (?:i|we)\b.* | \b(?:please|pls)\ (?:check\ (?:\w+\ ){{0,2}}and\ )?try\ (?:it\ )?again\b.*
+    | ^\W*(?:(?:much|a\ (?:bit|lot)|getting|still|ok(?:ay)?|hm+)\W+)*(?:closer|warmer|better|nearer)\W*\Z
+    | ^\W*not\ (?:there|yet|now|here|close|done|working)\b
+    | \b(?:would|could)\ you\ (?:want|enjoy|believe|pay|eat|buy|trust|wear|sign)\b
     | \brather\ not\ say\b | \bonly\ to\ \w+ | \bi(?:['’]d|\ would)\ like\ to\ (?:be|know)\b
     | \b(?:i|we)(?:['’]ve|\ have)?\ (?:only|just|simply|merely)
       \ (?:did|ran|sent|put|took|gave|wrote|(?!asked|wanted|needed)\w+ed)\b.*
@@ -68,10 +71,17 @@ VAGUE = re.compile(
     r"|you (?:need|should|have to|must)(?: to)?)[\s,]+)*"
     r"(?:be (?:a (?:bit|little) )?(?:more )?careful\b|(?:be|do) better\b|try harder\b|pay (?:more )?attention\b"
     r"|(?:concentrate|focus|think)\b(?! \w+ing\b| (?:on|about|of)\b)"
+    r"|(?:(?:once|one) more(?: time)?|(?:try |do it |do that )?(?:once )?again)(?=(?: please| pls)?\W*\Z)"
     r"|take (?:more )?care\b|read (?:it |that |what \w+ \w+ )?(?:properly|again)\b)[^,;:]{0,40}\Z",
     re.I,
 )
-"""A wish for more care or attention that doesn't say to what: it teaches nothing when it stands alone."""
+"""A wish for more care, attention or another try that doesn't say how: it teaches nothing when it stands alone."""
+DOUBT = re.compile(
+    r"\b(?:are|r) (?:you|u|we) (?:really |quite )?(?:sure|certain|positive)\b|\b(?:you|u) sure\b[^.!]*\?"
+    r"|^\W*you (?:did|have) (?!not\b|to\b)\w+[^.!]*\?\W*\Z|\btoo (?:good|perfect)\b(?! for\b)",
+    re.I,
+)
+"""Who doubts a reply asks for nothing yet: it may be right."""
 GIVING_UP = re.compile(
     r"\b(?:never ?mind|forget (?:it|about it|this)|drop(?:ping)? it|g[ia]ve up|giving up|doesn'?t matter|don'?t bother"
     r"|no use for|i'?ll (?:just )?(?:do|ask|ring|call|fix|write|use|try|find|google|look|figure|handle)\b"
@@ -111,6 +121,7 @@ RAW_ERROR = re.compile(
     | (?i:\bno\ such\ (?:file|table|column|module)\b|\bpermission\ denied\b|\bsegmentation\ fault\b)
     | (?i:\bis\ not\ (?:defined|a\ function|recogni[sz]ed|iterable|subscriptable)\b)
     | (?i:\bcan(?:no|')t\ (?:find|open|resolve|import|read|convert)\ (?:module|file|name|symbol|propert))
+    | ^\W*(?i:line)\ \d+:\s | ^\s*(?:\$|>>>)\s
     | :\d+:\d+\b | \b(?:line|ln)\ \d+,?\ (?:col|in)\b | \b[A-Z]{2,6}-?\d{3,}\b:? | \b0x[0-9a-fA-F]{4,}
     | \b[45]\d\d\ (?:Bad|Unauthori[sz]ed|Forbidden|Not\ Found|Request|Internal|Service|Gateway|Too\ Many)\b
     """,
