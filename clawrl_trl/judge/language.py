@@ -22,6 +22,8 @@ CLEAR = 0.7
 """The same after a request in another language."""
 FOREIGN = 0.5
 """Least probability of one other language with which a text counts as written in it."""
+KNOWN = 0.6
+"""Share of listed words with which a text counts as English whatever the detector says, which errs on few words."""
 MAX_CHARACTERS = 1000
 
 _NO_PROSE = re.compile(
@@ -52,15 +54,18 @@ def is_english(text: str, request: str = "") -> bool:
     words = _WORD.findall(prose)
     if not words:
         return True
+    english = rank_languages(prose)["en"]
     if _is_foreign(extract_prose(request)):
-        least = CLEAR
-    elif all(is_known(word) for word in words):
+        is_read = english >= CLEAR
+    elif all(map(is_known, words)):
         return True
     else:
-        least = LEAST
+        is_read = english >= LEAST or _is_mostly_known(prose)
     # Clause by clause, too: one foreign clause in an English message could hold the objection, or say whose words the
     # English ones are.
-    return rank_languages(prose)["en"] >= least and not any(_is_foreign(clause) for clause in _split_clauses(prose))
+    return is_read and not any(
+        _is_foreign(clause) and not _is_mostly_known(clause) for clause in _split_clauses(prose)
+    )
 
 
 def extract_prose(text: str) -> str:
@@ -99,6 +104,11 @@ def _is_latin(word: str) -> bool:
 def _is_foreign(prose: str) -> bool:
     probabilities = rank_languages(prose)
     return probabilities["en"] < LEAST and max(probabilities.values()) >= FOREIGN
+
+
+def _is_mostly_known(prose: str) -> bool:
+    words = _WORD.findall(prose)
+    return sum(map(is_known, words)) >= KNOWN * len(words)
 
 
 def is_known(word: str) -> bool:

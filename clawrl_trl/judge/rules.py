@@ -20,8 +20,9 @@ from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences, find_quoted, holds_sentence
 from clawrl_trl.judge.classifier.result_reader import LEAST_SUCCESS, measure_success
 from clawrl_trl.judge.hints import extraction
+from clawrl_trl.judge.hints.patterns import DIRECTIVE
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
-from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
+from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
 from clawrl_trl.judge.steering.encoded import holds_encoded_text
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
@@ -183,8 +184,8 @@ class RulesJudge:
         """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
         own, quoted = heard.own, heard.quoted
         opinion = self._read(turn, own)
-        if not heard.is_all and not _stands_beside(own, opinion):
-            return replace(opinion, score=None, reason="a text came along")
+        if opinion.score == 1 and not heard.is_all and _moves_on(own):
+            return replace(opinion, score=None, reason="a request about a text that came along")
         spoken = drop_sentences(own, quoted)
         if spoken == own or opinion.score is None:
             return opinion
@@ -210,11 +211,11 @@ class RulesJudge:
         return replace(opinion, score=None, reason="a request about another text")
 
 
-def _stands_beside(own: OwnWords, opinion: model.Opinion) -> bool:
-    """Decide if a sign holds of words beside a text: who passes one on speaks of it, and moves on to it."""
-    if opinion.score == 1:
-        return bool(features.CUES["approval"].search(own.text))
-    return opinion.score != -1 or opinion.probabilities[0] >= SURE_BESIDE
+def _moves_on(own: OwnWords) -> bool:
+    """Decide if words beside a text ask something of it, or introduce it, without a word of approval for the reply."""
+    sentences = (sentence.replace(ELIDED, "").rstrip() for sentence in features.split_sentences(own.text))
+    asks = any(sentence.endswith(("?", ":")) or DIRECTIVE.search(sentence) for sentence in sentences)
+    return asks and not features.CUES["approval"].search(own.text)
 
 
 def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:

@@ -41,6 +41,9 @@ def test_a_higher_temperature_makes_it_less_sure() -> None:
         ("haven't tried it yet. looks wrong though", -1, True),
         ("You haven't read it yet, have you", -1, False),
         ("I've tried it twice and it fails", -1, False),
+        ("Thanks for trying, I'll ask my sister.", 1, True),
+        ("It was kind of you to try.", 1, True),
+        ("thanks, trying it now", 1, False),
     ],
 )
 def test_words_that_speak_against_a_sign(said: str, score: int | None, contradicted: bool) -> None:
@@ -54,6 +57,8 @@ def test_words_that_speak_against_a_sign(said: str, score: int | None, contradic
         ("Rats, my own fault for asking so late.", True),
         ("my bad!! meant the blue one", True),
         ("it was entirely on me", True),
+        ("I told you B and it's C. Sorry, that was all me.", True),
+        ("that was just me who opened it", False),
         ("put the blame on me in the second paragraph", False),
         ("find my mistake, I said, not fix it", False),
         ("My mistake was hoping for the other half", False),

@@ -21,6 +21,7 @@ WITHOUT_EFFECT = [
     "NAME      READY   STATUS             RESTARTS   AGE\nledger-7  0/1     CrashLoopBackOff   5          4m",
     "#REF!",
     "Submitted batch job 771204",
+    '{"status": "success", "hits": [], "warnings": ["query dropped"]}',
     "rj-18: RENDERING frame 118/900 (13 %), ETA 00:52:10",
     "Unknown SKU 'K20'. Did you mean 'K-20'?",
 ]
@@ -79,6 +80,10 @@ def test_what_was_only_read_beside_a_success_takes_nothing_from_it() -> None:
         ('{"id": "dpl_9Qx", "readyState": "READY"}', 1),
         ("[]", None),
         ("moved: false", None),
+        ("FAIL src/b.test.js\nTest Suites: 1 failed, 2 passed, 3 total\nTests:       22 passed, 22 total", -1),
+        ("Test Files  1 failed | 3 passed (4)\n     Tests  12 passed (12)\n  Duration  1.2s", -1),
+        ("Test Suites: 3 passed, 3 total\nTests:       22 passed, 22 total\nTime: 2 s", 1),
+        ("3 of 5 FAIL 2207 unique_id\nDone. PASS=4 WARN=0 ERROR=1 SKIP=0 TOTAL=5", -1),
         ('HTTP 400 Bad Request\n{"reason": "timeRangeEmpty"}', -1),
         ('{"sid": "SM71", "status": "failed", "error_message": "Carrier network outage"}', None),
     ],

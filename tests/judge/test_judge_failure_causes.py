@@ -39,6 +39,9 @@ INFRASTRUCTURE = [
     "cp: Fehler beim Schreiben: Auf dem Gerät ist kein Speicherplatz mehr verfügbar\nexit code: 1",
     "Error: el servicio no disponible, inténtelo más tarde\nexit code: 1",
     "操作失败：系统繁忙，请稍后再试\n[退出代码: 1]",
+    "HTTP 403 quotaExceeded: the channel's upload quota was reached",
+    '{"ok": false, "error": "The free pictures of this month are used up."}',
+    "error: monthly API allowance reached",
 ]
 
 
@@ -111,6 +114,9 @@ WANTED = [
     "Confirm that port 22 is closed from outside.",
     "Is the legacy endpoint gone?",
     "The second run should fail, please check.",
+    "The two failures in test_dates are old and known, leave them.",
+    "Members say some links are broken. Tell me which.",
+    "Find out where the feed is invalid.",
 ]
 
 

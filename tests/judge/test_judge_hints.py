@@ -63,6 +63,15 @@ def test_allowed(text: str) -> None:
         "ORA-00942: table must exist",
         "x is not defined, should be declared",
         "Sounds like a letter from a solicitor.",
+        "$ ./list < only.txt",
+        "LINE 3: SELECT must, should FROM t",
+        "Code not accepted, please check and try again.",
+        # Nearer, or once more: to what?
+        "Closer. Not there.",
+        "Undone it. Once more please.",
+        # Doubt: the reply may be right.
+        "That would be too good. Are you sure it should be only one?",
+        "You did read all of them, and not only the first?",
         # Mockery: what it asks for is not meant.
         "Splendid. I asked for a dusting and you knocked down the chimney.",
         "oh wonderful, who needs 412 customers anyway",
@@ -297,6 +306,9 @@ def test_a_question_that_asks_somebody_is_a_wish(sentence: str) -> None:
         ("It's too late now.", False),
         ("Would you want to open it?", False),
         ("Should I be worried?", False),
+        ("should i be worried", False),
+        ("Once more, but in French please.", True),
+        ("Try again with fewer words.", True),
         ("Thanks would be too much.", False),
         ("I can recommend it to nobody, not after this morning.", False),
         ("Please be more careful.", False),

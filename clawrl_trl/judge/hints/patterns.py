@@ -17,12 +17,13 @@ DIRECTIVE = re.compile(
       \W{0,20}+(?:(?:no|nope|nearly|almost|oh|hm+|um|ugh|stop|wait|ok(?:ay)?|so|and|but|then|just|also|now|well|sorry|hey|please
         |pls|kindly|actually|again|instead|maybe|perhaps|always|try|(?:next|another)\ time|in\ (?:the\ )?future)\W++)*
       (?:accept|add|answer|ask|avoid|be|begin|book|bring|build|calculate|call|catch|change|check|choose|cite|close|compare
-        |convert|count|create|cut|delete|don'?t|do|drop|end|explain|filter|find|fix|follow|format|get|give|go|group
+        |convert|count|create|cut|delete|don'?t|do|draft|drop|end|explain|filter|find|fix|follow|format|get|give|go|group
         |hide|import|include|indent|keep|leave|let|limit|link|list|log|look|lose|make|mention|merge|mind|move|name|never|note|open
-        |order|pass|paste|pick|plan|point|prefer|print|put|query|quote|raise|read|redo|remove|rename|rephrase|replace|reply|respond
-        |return|revert|reword|rewrite|round|run|save|say|search|send|set|shorten|show|simplify|skip|sort|speak|spell
-        |split|start|stick|stop|swap|switch|take|talk|tell|test|think|translate|treat|try(?!\ (?:it\ )?again)|turn|undo
-        |update|use|watch|wrap|write)\b
+        |order|pass|paste|pick|plan|point|prefer|print|put|query|quote|raise|read|redo|remove|rename|rephrase|replace|reply
+        |respond|return|revert|reword|rewrite|round|run|save|say|search|send|set|shorten|show|simplify|skip|sort|speak
+        |spell|split|start|stick|stop|summari[sz]e|swap|switch|take|talk|tell|test|think|translate|treat
+        |try(?!\ (?:it\ )?again)
+        |turn|undo|update|use|watch|wrap|write)\b
     | ^\W*(?:(?:so|and|but|please|then|ok(?:ay)?)\W+)?
       (?:no|not)\ (?!one\b|way\b|problem|idea|clue|thanks|worries|exactly|really|bad\b|sure|quite|even|my|your|it\b
         |that\b|this\b|no\b|what\b)\w+                              # "no bold"
