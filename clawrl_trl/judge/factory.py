@@ -77,7 +77,15 @@ def make_judge(
     if settings.judge == "auto":
         voter = _make_voter(settings, client)
         folder = RunFolder(settings.run).path
-        return AutoJudge(rules, voter, client, folder, workers=settings.judge_workers, ledger=ledger)
+        return AutoJudge(
+            rules,
+            voter,
+            client,
+            folder,
+            workers=settings.judge_workers,
+            ledger=ledger,
+            encoder=settings.judge_encoder,
+        )
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
         raise UserError(f"--judge {settings.judge!r} is not installed any more: install its package, or name another.")

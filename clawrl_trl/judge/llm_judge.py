@@ -18,10 +18,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clawrl_trl.engines.client import EngineClient, EngineError, EngineUnavailable
+from clawrl_trl.judge.heard import collect_remarks
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.provenance import is_grounded, list_tool_names
 from clawrl_trl.judge.refusals import find_refusal
-from clawrl_trl.judge.rules import collect_remarks, judge_feedback
+from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.screens import ShownPicture, collect_screens
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt

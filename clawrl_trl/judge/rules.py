@@ -1,38 +1,31 @@
 """The judge that asks no language model: explicit feedback, then tool results, then the owner's messages.
 
 The first of them that decides wins, but the owner's objection beside a tool's result outweighs it. The owner's
-messages are classified, several in a row as one. Everybody else's words are ignored
-here: a web page can't praise a reply. A question about the same topic that neither objects nor moves on decides
-nothing, and neither does a message that isn't English: it is not read, and no hint is made of it. Nor is one made of a
-correction that asks for less care than the reply took, or of a sentence that somebody else said. A tool's result that
-reports no failure counts if a reader finds that it may be what was asked for.
+messages are classified, several in a row as one. Everybody else's words are ignored here: a web page can't praise a
+reply. A question about the same topic that neither objects nor moves on decides nothing, and neither does a message
+that isn't English: it is not read, and no hint is made of it. A tool's result that reports no failure counts if a
+reader finds that it may be what was asked for.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from clawrl_trl.judge import features, language
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM
-from clawrl_trl.judge.classifier.quotation_reader import drop_sentences, find_quoted, holds_sentence
+from clawrl_trl.judge.classifier.quotation_reader import drop_sentences
 from clawrl_trl.judge.classifier.result_reader import LEAST_SUCCESS, measure_success
+from clawrl_trl.judge.heard import Heard, collect_remarks, hear_owner, is_all_material, join, moves_on
 from clawrl_trl.judge.hints import extraction
-from clawrl_trl.judge.hints.patterns import DIRECTIVE
+from clawrl_trl.judge.hints.fitness import drop_unfit_hints
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
-from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords, extract_own_words
-from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
-from clawrl_trl.judge.steering.encoded import holds_encoded_text
+from clawrl_trl.judge.quotation.own_words import OwnWords
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.tools.results import ToolResult, score_results
 from clawrl_trl.judge.tools.wanted import is_failure_wanted, is_wrong_call, wants_to_know
-from clawrl_trl.judge.turn import JudgedTurn, Judgement, Message, encodable_text
+from clawrl_trl.judge.turn import JudgedTurn, Judgement
 from clawrl_trl.messages import Json, text_of
-
-RULE_LENGTH = 4000
-"""Characters of a message in which a rule for all messages is looked for."""
 
 HINT_MARGIN = 0.8
 """Least P(-1) of an objection that writes a hint: a wrong sign is one sample, a hint speaks at each of its tokens."""
@@ -43,20 +36,6 @@ SURE_BESIDE = 0.9
 Classify = Callable[[str, str, str], model.Opinion]
 
 
-class Heard(NamedTuple):
-    """What was heard of the owner in a message.
-
-    Attributes:
-        own: The owner's words.
-        quoted: Sentences among them that somebody else seems to have said.
-        is_all: Whether the message holds nothing else: no mark told of a quotation or a text that came along.
-    """
-
-    own: OwnWords
-    quoted: tuple[str, ...]
-    is_all: bool
-
-
 class RulesJudge:
     """Deterministic; no request is made.
 
@@ -64,7 +43,7 @@ class RulesJudge:
 
     Args:
         classify: `(request, response, message) -> Opinion`. Default: the classifier that ships with the package.
-        encoder: The encoder that this classifier reads with, one of `ENCODERS`.
+        encoder: The encoder that this classifier and the reader of corrections read with, one of `ENCODERS`.
         any_score: Write hints also where the owner approves or is undecided.
     """
 
@@ -72,6 +51,7 @@ class RulesJudge:
 
     def __init__(self, classify: Classify | None = None, *, encoder: str = MINILM, any_score: bool = False) -> None:
         self._classify = classify or (lambda *texts: model.load_shared(encoder)(*texts))
+        self._encoder = encoder
         self._any_score = any_score
         self._one_at_a_time = asyncio.Lock()
 
@@ -82,7 +62,7 @@ class RulesJudge:
 
     def decide(self, turn: JudgedTurn) -> Judgement:
         """Same as `judge`, in the calling thread."""
-        return drop_unfit_hints(turn, self._decide(turn))
+        return drop_unfit_hints(turn, self._decide(turn), self._encoder)
 
     def _decide(self, turn: JudgedTurn) -> Judgement:
         by_feedback = judge_feedback(turn, self._classify, any_score=self._any_score)
@@ -136,7 +116,7 @@ class RulesJudge:
         return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
-        if _is_all_material(turn.messages):
+        if is_all_material(turn.messages):
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "every message is a text to work on"})
         heard = hear_owner(turn)
         if not heard:
@@ -172,19 +152,14 @@ class RulesJudge:
         scores = [opinion.score for _, opinion in read]
         if len(read) < 2:
             return scores[0] if scores else None
-        rows = [row for row, _ in read]
-        own = OwnWords(
-            "\n".join(row.own.text for row in rows), "\n".join(filter(None, (row.own.remarks for row in rows)))
-        )
-        quoted = tuple(sentence for row in rows for sentence in row.quoted)
-        score = self._read_beside(turn, Heard(own, quoted, all(row.is_all for row in rows))).score
+        score = self._read_beside(turn, join([row for row, _ in read])).score
         return score if score in scores and (not score or scores[-1] != -score) else None
 
     def _read_beside(self, turn: JudgedTurn, heard: Heard) -> model.Opinion:
         """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
         own, quoted = heard.own, heard.quoted
         opinion = self._read(turn, own)
-        if opinion.score == 1 and not heard.is_all and _moves_on(own):
+        if opinion.score == 1 and not heard.is_all and moves_on(own):
             return replace(opinion, score=None, reason="a request about a text that came along")
         spoken = drop_sentences(own, quoted)
         if spoken == own or opinion.score is None:
@@ -211,13 +186,6 @@ class RulesJudge:
         return replace(opinion, score=None, reason="a request about another text")
 
 
-def _moves_on(own: OwnWords) -> bool:
-    """Decide if words beside a text ask something of it, or introduce it, without a word of approval for the reply."""
-    sentences = (sentence.replace(ELIDED, "").rstrip() for sentence in features.split_sentences(own.text))
-    asks = any(sentence.endswith(("?", ":")) or DIRECTIVE.search(sentence) for sentence in sentences)
-    return asks and not features.CUES["approval"].search(own.text)
-
-
 def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
     """Decide if results that report no failure may be what the owner asked for."""
     asked = unwrap(turn.request)
@@ -230,64 +198,6 @@ def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
     if is_failure_wanted("\n".join([*asked, text_of(turn.response)])):
         return True
     return any(map(wants_to_know, asked)) and not any(is_wrong_call(result.text) for result in results)
-
-
-def _is_all_material(messages: Sequence[Message]) -> bool:
-    """Decide if the client's system message rules that every message is a text to be worked on."""
-    rules = (message for message in messages if message.get("role") in ("system", "developer"))
-    return any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules)
-
-
-def collect_remarks(turn: JudgedTurn) -> list[str]:
-    """The owner's remarks on the reply, of which hints may be made: no text that came along, and none in a code."""
-    if _is_all_material(turn.messages):
-        return []
-    own = [extract_own_words(unwrap(text), turn.request, turn.reply).remarks for text in turn.said_by("owner")]
-    return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
-
-
-def hear_owner(turn: JudgedTurn) -> list[Heard]:
-    """What was heard of the owner in each message that holds their words."""
-    heard = []
-    for text in map(unwrap, turn.said_by("owner")):
-        own = extract_own_words(text, turn.request, turn.reply)
-        if own.text and not holds_encoded_text(own.text):
-            is_all = text.split() == own.text.split()
-            # What had a mark is left out already, and is no reason to doubt the words beside it.
-            heard.append(Heard(own, _find_quoted(turn, text if is_all else own.text, own), is_all))
-    return heard
-
-
-def _find_quoted(turn: JudgedTurn, text: str, own: OwnWords) -> tuple[str, ...]:
-    return find_quoted(turn.request, turn.reply, text) if language.is_english(own.text, turn.request) else ()
-
-
-def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
-    """The judgement without the hints that hold somebody else's words, and without any that ask for less care."""
-    return drop_careless_hints(turn, drop_quoted_hints(turn, judgement))
-
-
-def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
-    """The judgement without the hints that hold a sentence which somebody else said."""
-    if not judgement.hints or not turn.said_by("owner"):
-        return judgement
-    quoted = [sentence for row in hear_owner(turn) for sentence in row.quoted]
-    hints = tuple(hint for hint in judgement.hints if not holds_sentence(hint, quoted))
-    if hints == judgement.hints:
-        return judgement
-    source = judgement.hint_source if hints else None
-    return replace(judgement, hints=hints, hint_source=source, detail={**judgement.detail, "no hint": "quoted"})
-
-
-def drop_careless_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
-    """The judgement without its hints if the owner's English words ask for less care than the reply took."""
-    if not judgement.hints or not turn.reply:
-        return judgement
-    said = [*collect_remarks(turn), *(extract_owner_words(item.text) for item in turn.feedback if item.text)]
-    correction = " ".join(text for text in said if language.is_english(text, turn.request))
-    if not correction or measure_less_care(turn.request, turn.reply, correction) < LESS_CARE:
-        return judgement
-    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": "asks for less care"})
 
 
 def judge_feedback(turn: JudgedTurn, classify: Classify | None = None, *, any_score: bool = False) -> Judgement | None:

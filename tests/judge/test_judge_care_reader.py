@@ -3,8 +3,9 @@
 import pytest
 from judge_helpers import judged_turn
 
-from clawrl_trl.judge.classifier.care_reader import LESS_CARE, measure_less_care
-from clawrl_trl.judge.rules import drop_careless_hints
+from clawrl_trl.judge.classifier.care_reader import asks_for_less_care
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
+from clawrl_trl.judge.hints.fitness import drop_careless_hints
 from clawrl_trl.judge.turn import Judgement
 
 CAREFUL = (
@@ -15,11 +16,12 @@ LESS = "The first half is all people want, leave the rest off."
 FORM = "In French, please, and as a table."
 
 
+@pytest.mark.parametrize("encoder", [MINILM, pytest.param(MPNET, marks=pytest.mark.large_encoder)])
 @pytest.mark.parametrize(
     ("reply", "said", "asks"), [(CAREFUL, LESS, True), (CAREFUL, FORM, False), (POEM, FORM, False)]
 )
-def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool) -> None:
-    assert (measure_less_care("Write the card for the bake sale", reply, said) >= LESS_CARE) == asks
+def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool, encoder: str) -> None:
+    assert asks_for_less_care("Write the card for the bake sale", reply, said, encoder) == asks
 
 
 @pytest.mark.parametrize(("said", "hints"), [(LESS, ()), (FORM, ("a hint",))])

@@ -17,8 +17,9 @@ from clawrl_trl.judge.classifier.quotation_reader import (
     find_sentences,
     holds_sentence,
 )
+from clawrl_trl.judge.hints.fitness import drop_quoted_hints
 from clawrl_trl.judge.quotation.own_words import OwnWords
-from clawrl_trl.judge.rules import RulesJudge, drop_quoted_hints
+from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import Judgement
 
 REQUEST, REPLY = (

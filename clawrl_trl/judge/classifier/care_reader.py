@@ -2,28 +2,41 @@
 
 "One line would do" is harmless after a poem, and not after a reply whose second line named the allergy. Words alone
 don't tell it, so the small encoder reads the correction with the reply behind it, with an adapter and a head of its
-own (`examples/recipes/judge/care.py` trains them). Of such a correction no hint is made; its score counts.
+own (`examples/recipes/judge/care.py` trains them), and the large one beside it where the classifier has it. Of such a
+correction no hint is made; its score counts.
 """
 
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
+from clawrl_trl.judge.classifier import encoders
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
 from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
 
-ENCODER = replace(ENCODERS[MINILM], classifier=Path(__file__).with_name("care.safetensors"), reply_tokens=64)
-"""The small encoder with an adapter and a head of its own; it reads more of a reply, whose care may be anywhere."""
+_WEIGHTS = {MINILM: "care.safetensors", MPNET: "care_mpnet.safetensors"}
+ENCODERS = {
+    name: replace(encoders.ENCODERS[name], classifier=Path(__file__).with_name(file), reply_tokens=64)
+    for name, file in _WEIGHTS.items()
+}
+"""The encoders with an adapter and a head of their own; they read more of a reply, whose care may be anywhere."""
 
-LESS_CARE = 0.3
-"""Least probability of asking for less care with which a correction makes no hint."""
+LESS_CARE = {MINILM: 0.3, MPNET: 0.2}
+"""Least probability of asking for less care with which a correction makes no hint, by the encoder that is used."""
 
 
-def measure_less_care(request: str, reply: str, correction: str) -> float:
-    """Probability that an English correction teaches the assistant less care than the reply took."""
-    return compute_probabilities(_load_shared()(request, reply, correction))[0]
+def asks_for_less_care(request: str, reply: str, correction: str, encoder: str = MINILM) -> bool:
+    """Return whether an English correction may teach the assistant less care than the reply took."""
+    return measure_less_care(request, reply, correction, encoder) >= LESS_CARE[encoder]
 
 
-@lru_cache(maxsize=1)
-def _load_shared() -> Reader:
-    return Reader(ENCODER)
+def measure_less_care(request: str, reply: str, correction: str, encoder: str = MINILM) -> float:
+    """Probability that it does; the mean of both encoders' with the large one."""
+    names = dict.fromkeys((encoder, MINILM))
+    found = [compute_probabilities(_load_shared(name)(request, reply, correction))[0] for name in names]
+    return sum(found) / len(found)
+
+
+@lru_cache(maxsize=len(ENCODERS))
+def _load_shared(encoder: str) -> Reader:
+    return Reader(ENCODERS[encoder])

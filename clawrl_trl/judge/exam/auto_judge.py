@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from clawrl_trl.engines.client import EngineClient, EngineError
+from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.exam.exam import find_refusal, sit_exam
 from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.exam.questions import find_key, load_questions
 from clawrl_trl.judge.exam.record import ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult
 from clawrl_trl.judge.exam.thumbs import EXAM_KEY, NO_COMPARISON, VOTED, Agreement, has_thumbs, read_agreement
+from clawrl_trl.judge.hints.fitness import drop_unfit_hints
 from clawrl_trl.judge.llm_judge import LLMJudge
-from clawrl_trl.judge.rules import drop_unfit_hints
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 from clawrl_trl.ledger import Ledger
 from clawrl_trl.tiny import MODEL_PATH
@@ -51,6 +52,7 @@ class AutoJudge:
         folder: The run folder, where results of exams are kept.
         workers: Questions of the exam that are put to the server at once.
         ledger: The run's ledger, for the comparison with thumbs; `None` compares nothing.
+        encoder: The encoder that corrections are read with before a hint is made of one.
 
     Attributes:
         result: The exam's result, `None` until it is over.
@@ -67,8 +69,9 @@ class AutoJudge:
         *,
         workers: int = 4,
         ledger: Ledger | None = None,
+        encoder: str = MINILM,
     ) -> None:
-        self._rules, self._voter, self._client = rules, voter, client
+        self._rules, self._voter, self._client, self._encoder = rules, voter, client, encoder
         self._ledger = ledger
         self._agrees = True
         self._record = ExamRecord(folder)
@@ -106,7 +109,7 @@ class AutoJudge:
         if not agreement.is_sufficient:
             reason = f"{result.model} is not used: {agreement.describe()}"
             return replace(by_rules, detail={**by_rules.detail, "exam": reason})
-        judgement = await asyncio.to_thread(drop_unfit_hints, turn, await self._voter.judge(turn))
+        judgement = await asyncio.to_thread(drop_unfit_hints, turn, await self._voter.judge(turn), self._encoder)
         more = {"exam": result.explain(groups), EXAM_KEY: result.key}
         return replace(judgement, detail={**judgement.detail, **more})
 

@@ -2,6 +2,7 @@
 
     PYTHONPATH=examples python -m recipes.judge.care --hold_out short --threads 2 --output /tmp/care.safetensors
     PYTHONPATH=examples python -m recipes.judge.care --threads 2
+    PYTHONPATH=examples python -m recipes.judge.care --threads 2 --encoder all-mpnet-base-v2
 
 `data/care` holds corrections by eight writers, each with the reply it corrects: half of them would teach to be less
 careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
@@ -11,17 +12,30 @@ ask for no less care. Labels are -1 for less care and 0 for the others, so that 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from clawrl_trl.judge.classifier.care_reader import ENCODER, LESS_CARE
+from clawrl_trl.judge.classifier.care_reader import ENCODERS, LESS_CARE
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
 from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 
 WRITERS = ("brisk", "business", "habits", "home", "short", "soft", "technical", "twins")
-EPOCHS, OBJECTIONS, ROUNDS, ADAPTER_LR = 4, 1500, 5, 1e-3
+ROUNDS = 5
+
+
+class Recipe(NamedTuple):
+    """How one encoder learns it: passes, objections of the scenes, learning rate of the adapter."""
+
+    epochs: int
+    objections: int
+    adapter_lr: float
+
+
+RECIPES = {MINILM: Recipe(4, 1500, 1e-3), MPNET: Recipe(3, 700, 7e-4)}
 
 
 def load_pairs(writer: str) -> list[Example]:
@@ -44,16 +58,22 @@ def draw_objections(count: int, seed: int = 1) -> list[Example]:
 def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:
     """Share recognised of those that ask for less care, and of the others."""
     logits = torch.tensor(train.compute_logits(network, held))
-    found = logits.softmax(1)[:, 0].numpy() >= LESS_CARE
+    found = logits.softmax(1)[:, 0].numpy() >= LESS_CARE[network.limits.name]
     asks = np.array([example.label == -1 for example in held])
     return float(found[asks].mean()), float(found[~asks].mean())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    options = train.parse_options("care", __doc__, ENCODER.classifier, WRITERS, arguments)
+    outputs = {name: encoder.classifier for name, encoder in ENCODERS.items()}
+    options = train.parse_options("care", __doc__, outputs, WRITERS, arguments)
+    recipe = RECIPES[options.encoder]
     drawn = [pair for writer in WRITERS if writer != options.hold_out for pair in load_pairs(writer)]
-    network = train.fit([*drawn, *draw_objections(OBJECTIONS)] * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
+    network = train.fit(
+        [*drawn, *draw_objections(recipe.objections)] * recipe.epochs,
+        encoder=ENCODERS[options.encoder],
+        adapter_lr=recipe.adapter_lr,
+    )
     network.save(options.output, temperature=1.0)
     if options.hold_out:
         found, wrongly = measure(network, load_pairs(options.hold_out))

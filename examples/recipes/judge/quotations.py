@@ -211,7 +211,7 @@ def measure(network: Network, held: Sequence[Message]) -> tuple[float, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    options = train.parse_options("quotations", __doc__, WEIGHTS, WRITERS, arguments)
+    options = train.parse_options("quotations", __doc__, {ENCODER.name: WEIGHTS}, WRITERS, arguments)
     marked = [message for writer in WRITERS if writer != options.hold_out for message in load_messages(writer)]
     network = fit(marked)
     network.save(options.output)

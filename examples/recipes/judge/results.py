@@ -51,7 +51,7 @@ def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, flo
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
-    options = train.parse_options("results", __doc__, ENCODER.classifier, WRITERS, arguments)
+    options = train.parse_options("results", __doc__, {ENCODER.name: ENCODER.classifier}, WRITERS, arguments)
     drawn = [example for writer in WRITERS if writer != options.hold_out for example in load_results(writer)]
     network = train.fit(drawn * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
     network.save(options.output, temperature=1.0)

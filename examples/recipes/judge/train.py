@@ -14,7 +14,7 @@ several margins, of which those in `model` were chosen. The same machine and see
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,18 +254,35 @@ def draw_examples(seed: int, rounds: int, left_out: frozenset[str], earlier: flo
 
 
 def parse_options(
-    recipe: str, description: str | None, output: Path, writers: Sequence[str], arguments: Sequence[str] | None
+    recipe: str,
+    description: str | None,
+    outputs: Mapping[str, Path],
+    writers: Sequence[str],
+    arguments: Sequence[str] | None,
 ) -> argparse.Namespace:
-    """The options of a recipe whose data are by several writers, one of whom may be held out; sets torch's threads."""
+    """The options of a recipe whose data are by several writers, one of whom may be held out; sets torch's threads.
+
+    Args:
+        recipe: Its module's name.
+        description: What it does.
+        outputs: The file to write for each encoder that it knows, the default one first.
+        writers: Who may be held out.
+        arguments: Those of the command line; `None` takes the process's.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m recipes.judge.{recipe}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--output", type=Path, default=output, help="The file to write.")
+    if len(outputs) > 1:
+        parser.add_argument("--encoder", default=next(iter(outputs)), choices=tuple(outputs), help="It reads with it.")
+    else:
+        parser.set_defaults(encoder=next(iter(outputs)))
+    parser.add_argument("--output", type=Path, help="The file to write. Default: the one that ships.")
     parser.add_argument("--hold_out", choices=writers, help="The writer to measure on. Default: train on all.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     options = parser.parse_args(arguments)
+    options.output = options.output or outputs[options.encoder]
     torch.set_num_threads(options.threads)
     return options
 
