@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clawrl_trl.judge import features, language
+from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier.quotation_reader import find_quoted
-from clawrl_trl.judge.hints.patterns import DIRECTIVE
 from clawrl_trl.judge.provenance import unwrap
-from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords, extract_own_words
+from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
 from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
 from clawrl_trl.judge.steering.encoded import holds_encoded_text
 from clawrl_trl.judge.turn import JudgedTurn, Message, encodable_text
@@ -66,10 +65,3 @@ def is_all_material(messages: Sequence[Message]) -> bool:
     """Decide if the client's system message rules that every message is a text to be worked on."""
     rules = (message for message in messages if message.get("role") in ("system", "developer"))
     return any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules)
-
-
-def moves_on(own: OwnWords) -> bool:
-    """Decide if words beside a text ask something of it, or introduce it, without a word of approval for the reply."""
-    sentences = (sentence.replace(ELIDED, "").rstrip() for sentence in features.split_sentences(own.text))
-    asks = any(sentence.endswith(("?", ":")) or DIRECTIVE.search(sentence) for sentence in sentences)
-    return asks and not features.CUES["approval"].search(own.text)

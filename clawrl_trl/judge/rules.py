@@ -16,11 +16,12 @@ from clawrl_trl.judge.classifier import model
 from clawrl_trl.judge.classifier.encoders import MINILM
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences
 from clawrl_trl.judge.classifier.result_reader import LEAST_SUCCESS, measure_success
-from clawrl_trl.judge.heard import Heard, collect_remarks, hear_owner, is_all_material, join, moves_on
+from clawrl_trl.judge.heard import Heard, collect_remarks, hear_owner, is_all_material, join
 from clawrl_trl.judge.hints import extraction
 from clawrl_trl.judge.hints.fitness import drop_unfit_hints
+from clawrl_trl.judge.hints.patterns import DIRECTIVE
 from clawrl_trl.judge.provenance import extract_owner_words, list_tool_names, unwrap
-from clawrl_trl.judge.quotation.own_words import OwnWords
+from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords
 from clawrl_trl.judge.steering.talk import cut_verdict_talk
 from clawrl_trl.judge.tools.results import ToolResult, score_results
 from clawrl_trl.judge.tools.wanted import is_failure_wanted, is_wrong_call, wants_to_know
@@ -159,7 +160,7 @@ class RulesJudge:
         """The opinion on one message, of which sentences may be quoted: a sign counts if it holds without them."""
         own, quoted = heard.own, heard.quoted
         opinion = self._read(turn, own)
-        if opinion.score == 1 and not heard.is_all and moves_on(own):
+        if opinion.score == 1 and not heard.is_all and _moves_on(own):
             return replace(opinion, score=None, reason="a request about a text that came along")
         spoken = drop_sentences(own, quoted)
         if spoken == own or opinion.score is None:
@@ -184,6 +185,13 @@ class RulesJudge:
         if message.remarks:
             return self._classify(turn.request, reply, message.remarks)
         return replace(opinion, score=None, reason="a request about another text")
+
+
+def _moves_on(own: OwnWords) -> bool:
+    """Decide if words beside a text ask something of it, or introduce it, without a word of approval for the reply."""
+    sentences = (sentence.replace(ELIDED, "").rstrip() for sentence in features.split_sentences(own.text))
+    asks = any(sentence.endswith(("?", ":")) or DIRECTIVE.search(sentence) for sentence in sentences)
+    return asks and not features.CUES["approval"].search(own.text)
 
 
 def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
