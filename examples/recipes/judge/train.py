@@ -40,7 +40,7 @@ from recipes.precision import has_bfloat16_products
 
 RANK, CUE_DROPOUT = 16, 0.2
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
-ROUNDS = 7
+ROUNDS = 8
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
