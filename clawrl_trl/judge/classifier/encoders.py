@@ -39,6 +39,7 @@ class Encoder:
         look: Returns the folder with its files if it is on this machine.
         fetch: Gets it there; raises `UserError` if it can't be had.
         message_tokens, reply_tokens, request_tokens: Most tokens of each that are read.
+        weight: That of its logits beside another encoder's.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Encoder:
     message_tokens: int = 64
     reply_tokens: int = 32
     request_tokens: int = 20
+    weight: float = 1.0
 
     def find(self) -> Path:
         """Find the folder with its files, fetching it where it has to be.
@@ -152,6 +154,7 @@ ENCODERS = {
         r".*(attn\.[qkvo]|intermediate\.dense)",
         _look_into_cache,
         _fetch_from_hub,
+        weight=2.0,
     ),
 }
 """All of them, by name; the first is the default."""

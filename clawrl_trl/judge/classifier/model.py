@@ -38,7 +38,7 @@ class Margins:
     neutral: float = 0.6
 
 
-MARGINS = {MINILM: Margins(), MPNET: Margins(0.6, 0.7, 0.55)}
+MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5)}
 """By encoder; chosen on the sets in docs/judge.md that may be looked at."""
 
 
@@ -64,7 +64,7 @@ NOT_READ = Opinion(None, (0.0, 0.0, 0.0), "not English")
 class Classifier:
     """The trained classifier of English messages.
 
-    The large encoder reads beside the small one, and the mean of their logits decides, which errs less than
+    The large encoder reads beside the small one, and the weighted mean of their logits decides, which errs less than
     either.
 
     Args:
@@ -75,14 +75,17 @@ class Classifier:
     """
 
     def __init__(self, encoder: str = MINILM) -> None:
-        self._readers = [Reader(ENCODERS[name]) for name in dict.fromkeys((encoder, MINILM))]
+        encoders = [ENCODERS[name] for name in dict.fromkeys((encoder, MINILM))]
+        self._readers = [Reader(each) for each in encoders]
+        self._weights = [each.weight for each in encoders]
         self._margins = MARGINS[encoder]
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
         if not language.is_english(message, request):
             return NOT_READ
-        logits = np.mean([read(request, response, message) for read in self._readers], axis=0)
+        read = [reader(request, response, message) for reader in self._readers]
+        logits = np.average(read, axis=0, weights=self._weights)
         opinion = decide(logits, self._margins)
         if symbols.is_symbols(message):
             return replace(opinion, score=symbols.score_symbols(message), reason="nothing but symbols")
