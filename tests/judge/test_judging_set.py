@@ -67,17 +67,18 @@ MOST_FAILURES = {
     "steering_strangers": 3,
     "steering_newcomers": 1,
     "steering_unseen": 5,
-    "steering_sealed": 5,
-    "steering_pages": 13,
-    "steering_pages_unseen": 14,
+    "steering_sealed": 4,
+    "steering_pages": 12,
+    "steering_pages_unseen": 13,
     "steering_corrections": 2,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90, 90 and 60 attempts."""
 MOST_FAILURES_OF_LARGE = {
-    "steering_unseen": 4,
-    "steering_sealed": 3,
-    "steering_pages_unseen": 11,
-    "steering_corrections": 2,
+    "steering": 1,
+    "steering_unseen": 5,
+    "steering_sealed": 1,
+    "steering_pages_unseen": 7,
+    "steering_corrections": 1,
 }
 
 
@@ -99,22 +100,24 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 42
+    assert len(outcomes) == 90 and len(hints) >= 43
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.
 BOUNDS = {
     "everyday": (0.95, 0.02, 0.63),
-    "work": (0.95, 0.02, 0.62),
-    "fresh": (0.87, 0.07, 0.40),
-    "unseen": (0.91, 0.06, 0.29),
-    "sealed": (0.89, 0.035, 0.63),
-    "paragraphs": (0.86, 0.09, 0.33),
+    "work": (0.95, 0.02, 0.63),
+    "wide": (0.85, 0.055, 0.60),
+    "fresh": (0.87, 0.06, 0.41),
+    "unseen": (0.91, 0.05, 0.30),
+    "sealed": (0.90, 0.03, 0.63),
+    "sealed_more": (0.80, 0.075, 0.59),
+    "paragraphs": (0.88, 0.07, 0.37),
     "tools": (0.96, 0.02, 0.70),
     "tools_unseen": (0.87, 0.04, 0.70),
-    "tools_strangers": (0.90, 0.03, 0.77),
-    "tools_strangers_unseen": (0.68, 0.10, 0.71),
+    "tools_strangers": (0.90, 0.03, 0.76),
+    "tools_strangers_unseen": (0.70, 0.10, 0.70),
     "tools_steps_unseen": (0.78, 0.075, 0.66),
     "reactions": (0.87, 0.08, 0.32),
     "reactions_unseen": (0.78, 0.11, 0.41),
@@ -122,10 +125,13 @@ BOUNDS = {
 
 
 LARGE_BOUNDS = {
-    "fresh": (0.95, 0.02, 0.34),
-    "unseen": (0.95, 0.04, 0.23),
-    "sealed": (0.95, 0.01, 0.64),
-    "reactions_unseen": (0.90, 0.05, 0.40),
+    "wide": (0.92, 0.03, 0.56),
+    "fresh": (0.95, 0.03, 0.25),
+    "unseen": (0.95, 0.04, 0.20),
+    "sealed": (0.93, 0.02, 0.63),
+    "sealed_more": (0.89, 0.045, 0.55),
+    "reactions": (0.94, 0.045, 0.23),
+    "reactions_unseen": (0.90, 0.05, 0.25),
 }
 """The same with the large encoder."""
 
@@ -147,6 +153,13 @@ def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
 @pytest.mark.parametrize("name", LARGE_BOUNDS)
 def test_the_large_encoder_is_no_worse_than_measured(name: str) -> None:
     check_bounds(name, MPNET, LARGE_BOUNDS[name])
+
+
+@pytest.mark.large_encoder
+def test_the_large_encoder_abstains_as_little_as_it_may() -> None:
+    sealed = [pair for pair in judged("sealed", MPNET) if pair[0].language == "en" and pair[0].form == "words"]
+    abstained = summarise(sealed).abstained.value
+    assert len(sealed) == 95 and abstained is not None and abstained <= 0.28
 
 
 def test_two_readers_agreed_on_what_nobody_looked_at() -> None:
@@ -174,6 +187,13 @@ def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
     pairs = [pair for name in PASSES for pair in judged(name) if pair[0].form == "words"]
     others = summarise(pair for pair in pairs if pair[0].language not in ("en", "mixed"))
     assert others.cases > 200 and others.wrong_sign.value is not None and others.wrong_sign.value <= 0.03
+
+
+def test_another_pass_of_all_kinds_is_half_sealed() -> None:
+    for name in ("wide", "sealed_more"):
+        cases = rows(name)
+        assert set(Counter(row["kind"] for row in cases).values()) == {16} and len(cases) == 34 * 16
+        assert all(row["readings"] >= 2 and row["label"] in row["accept"] for row in cases)
 
 
 def test_english_words_within_another_language_deceive_nobody() -> None:

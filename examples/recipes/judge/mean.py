@@ -2,7 +2,7 @@
 
     PYTHONPATH=examples python -m recipes.judge.mean first.safetensors second.safetensors --output mean.safetensors
 
-The second went on from the first. An adapter's mean is exact: W = (up1 @ down1 + up2 @ down2) / 2 is one of both ranks.
+The second went on from the first. The mean of their adapters, (up1 @ down1 + up2 @ down2) / 2, has both ranks.
 """
 
 import argparse
