@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.classifier.reader import Reader
 from recipes.judge import examples, train
+from recipes.judge.mean import compute_mean
 
 
 def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
@@ -15,6 +17,17 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     read = Reader(ENCODERS[MINILM])
     expected = np.stack([read(*example.texts) * read._head["temperature"] for example in rows])
     np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
+
+
+def test_the_mean_of_two_passes_has_the_mean_of_their_products() -> None:
+    torch.manual_seed(0)
+    first, second = (
+        {"a.down": torch.randn(2, 5), "a.up": torch.randn(4, 2), "head.bias": torch.randn(3)} for _ in "12"
+    )
+    mean = compute_mean(first, second)
+    products = [each["a.up"] @ each["a.down"] for each in (first, second)]
+    torch.testing.assert_close(mean["a.up"].float() @ mean["a.down"], sum(products) / 2, atol=1e-2, rtol=0)
+    torch.testing.assert_close(mean["head.bias"], (first["head.bias"] + second["head.bias"]) / 2)
 
 
 @pytest.mark.slow
