@@ -22,8 +22,8 @@ CLEAR = 0.7
 """The same after a request in another language."""
 FOREIGN = 0.5
 """Least probability of one other language with which a text counts as written in it."""
-KNOWN = 0.6
-"""Share of listed words with which a text counts as English whatever the detector says, which errs on few words."""
+KNOWN, FEW_WORDS = 0.6, 4
+"""Share of listed words with which a text counts as English whatever the detector says, and the least words of it."""
 MAX_CHARACTERS = 1000
 
 _NO_PROSE = re.compile(
@@ -108,7 +108,7 @@ def _is_foreign(prose: str) -> bool:
 
 def _is_mostly_known(prose: str) -> bool:
     words = _WORD.findall(prose)
-    return sum(map(is_known, words)) >= KNOWN * len(words)
+    return len(words) >= FEW_WORDS and sum(map(is_known, words)) >= KNOWN * len(words)
 
 
 def is_known(word: str) -> bool:
