@@ -100,7 +100,7 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 43
+    assert len(outcomes) == 90 and len(hints) >= 42
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
@@ -112,8 +112,8 @@ BOUNDS = {
     "fresh": (0.87, 0.06, 0.41),
     "unseen": (0.91, 0.05, 0.30),
     "sealed": (0.90, 0.03, 0.64),
-    "sealed_more": (0.80, 0.075, 0.59),
-    "paragraphs": (0.88, 0.07, 0.37),
+    "sealed_more": (0.80, 0.075, 0.60),
+    "paragraphs": (0.88, 0.07, 0.38),
     "tools": (0.96, 0.02, 0.70),
     "tools_unseen": (0.87, 0.04, 0.70),
     "tools_strangers": (0.90, 0.03, 0.76),
@@ -125,7 +125,7 @@ BOUNDS = {
 
 
 LARGE_BOUNDS = {
-    "wide": (0.92, 0.03, 0.56),
+    "wide": (0.92, 0.03, 0.57),
     "fresh": (0.94, 0.03, 0.26),
     "unseen": (0.95, 0.04, 0.20),
     "sealed": (0.93, 0.02, 0.63),
