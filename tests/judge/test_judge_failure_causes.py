@@ -203,7 +203,15 @@ def test_the_question_may_stand_before_a_yes() -> None:
     assert RulesJudge().decide(replace(turn, messages=(*asked, *turn.messages))).score is None
 
 
-@pytest.mark.parametrize("wish", ["Fix the failing build.", "Run the tests and tell me what is broken.", "Deploy it."])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        "Fix the failing build.",
+        "The build fails with the old config, mend it.",
+        "Run the tests and tell me what is broken.",
+        "Deploy it.",
+    ],
+)
 def test_an_ordinary_request_wants_no_failure(wish: str) -> None:
     assert not is_failure_wanted(wish)
 

@@ -160,7 +160,8 @@ def test_what_failed_behind_a_pipe_or_goes_on_is_not_approved(output: str) -> No
     assert tool_results.score_result(ToolResult(output, "run")) is None
 
 
-def test_the_only_argument_of_a_call_is_its_command() -> None:
+def test_the_only_argument_of_a_shell_is_its_command() -> None:
     nothing_found = ToolResult("(no output)\nexit code 1", "sh", json.dumps({"c": "grep -rn 'calder row' export/"}))
     assert tool_results.score_result(nothing_found) is None
     assert tool_results.score_result(nothing_found._replace(arguments=json.dumps({"c": "make"}))) == -1
+    assert tool_results.score_result(ToolResult("door 2: open", "set_door", json.dumps({"state": "open"}))) == 1

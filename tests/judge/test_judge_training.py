@@ -22,7 +22,7 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
 def test_the_mean_of_two_passes_has_the_mean_of_their_products() -> None:
     torch.manual_seed(0)
     first, second = (
-        {"a.down": torch.randn(2, 5), "a.up": torch.randn(4, 2), "head.bias": torch.randn(3)} for _ in "12"
+        {"a.down": torch.randn(2, 5), "a.up": torch.randn(4, 2), "head.bias": torch.randn(3)} for _ in range(2)
     )
     mean = compute_mean(first, second)
     products = [each["a.up"] @ each["a.down"] for each in (first, second)]

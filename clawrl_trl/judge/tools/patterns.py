@@ -68,6 +68,8 @@ READERS = frozenset(
     ]
 )
 NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+SHELLS = frozenset(["bash", "sh", "zsh", "powershell", "shell", "terminal", "console", "command", "cmd", "exec"])
+"""Words of tools that run a shell's command."""
 COMMAND_FIELDS = ("command", "cmd", "script")
 VIEWS = ("view", "open", "read")
 

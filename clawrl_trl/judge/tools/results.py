@@ -59,20 +59,20 @@ def score_result(result: ToolResult) -> int | None:
 
 def _should_tell(result: ToolResult) -> bool:
     """Decide if a result has something to tell of its call: it isn't empty, read from somewhere, or of a screen."""
-    command = _find_command(result.arguments)
+    command = _find_command(result)
     reads = reads_by_name(result.name) or command in patterns.VIEWS or reads_by_command(command)
     return bool(result.text.strip()) and not reads and not _acts_on_screen(result.name)
 
 
 def _is_wanted_finding(result: ToolResult, text: str) -> bool:
     """Decide if a program told by its exit code what it found; one that failed prints an error."""
-    return is_finding(_find_command(result.arguments)) and not any(
+    return is_finding(_find_command(result)) and not any(
         map(patterns.SHELL.match, text.splitlines()[-patterns.FEW_LINES :])
     )
 
 
 def _score_text(result: ToolResult, text: str) -> int | None:
-    command = _find_command(result.arguments)
+    command = _find_command(result)
     by_name, by_command = reads_by_name(result.name) or command in patterns.VIEWS, reads_by_command(command)
     value = _parse_json(text)
     if value is not None:
@@ -115,13 +115,14 @@ def reads_by_command(command: str) -> bool:
     return bool(programs) and programs <= patterns.READERS
 
 
-def _find_command(arguments: str) -> str:
+def _find_command(result: ToolResult) -> str:
     """The command in a call's arguments; empty if there is none."""
-    value = _parse_json(arguments.strip())
+    value = _parse_json(result.arguments.strip())
     if not isinstance(value, dict):
         return ""
     # A shell's only argument is its command, whatever the client calls it.
-    only = next(iter(value.values())) if len(value) == 1 else ""
+    is_shell = any(word.lower() in patterns.SHELLS for word in patterns.NAME_PARTS.findall(result.name))
+    only = next(iter(value.values())) if is_shell and len(value) == 1 else ""
     command = next((value[key] for key in patterns.COMMAND_FIELDS if value.get(key)), only)
     # Some clients send the words of an exec call, with the shell's script last.
     command = command[-1] if isinstance(command, list) else command

@@ -33,7 +33,7 @@ _FAILURE = re.compile(
         \b(?:invalid|broken|wrong|dead|faulty|damaged|corrupt\w*|fail\w*|nowhere|errors?)\b
     | \b(?:broken|dead|go(?:es)?\ nowhere|invalid)\b[^?\n]{0,60}\b(?:find\ out|tell\ me|show\ me|list)\ which\b
     | \b(?:known|old|existing|pre-?existing|unrelated)\ (?:test\ )?(?:fail\w*|errors?|red\ tests?|broken\ tests?)\b
-    | \bfail\w*\b[^.!?\n]{0,40}\b(?:known|old|pre-?existing|unrelated|expected)\b
+    | \bfail\w*\b[^.!?\n]{0,40}\b(?:is|are|was|were)\ (?:\w+\ ){0,2}(?:known|old|pre-?existing|unrelated|expected)\b
     | \bhow\ many\b[^.!?\n]{0,40}\b(?:warnings?|errors?|violations?|fail\w*)\b
     | \b(?:is|are)\ [^.!?\n]{0,40}\b(?:closed|blocked|gone|unreachable|denied|refused)\b
     """,
