@@ -35,7 +35,7 @@ ENVIRONMENT = {
 JUDGES_OF_OURS = ("rules", "llm", "auto")
 CHAT_JUDGE, PRACTICE_JUDGE = "auto", "rules"
 """Default judges of chats and of practice (`--env`), whose episodes have outcomes for scores."""
-JUDGE_ENCODERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2")
+JUDGE_ENCODERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "Qwen2.5-Coder-1.5B-Instruct")
 """Sentence encoders that the embedded judge can read with, the default first."""
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
@@ -176,8 +176,9 @@ class ServingArguments:
     judge_encoder: str = declare(
         "judge_encoder",
         JUDGE_ENCODERS[0],
-        "Sentence encoder of the embedded judge: 'all-MiniLM-L6-v2', installed with the package, or "
-        "'all-mpnet-base-v2', which reads better and is fetched from the Hub (438 MB).",
+        "What the embedded judge reads with: 'all-MiniLM-L6-v2', installed with the package; 'all-mpnet-base-v2', "
+        "which reads better and is fetched from the Hub (438 MB); or 'Qwen2.5-Coder-1.5B-Instruct', which reads best "
+        "and slowest (1.1 GB more).",
     )
     praise_cap: int = declare(
         "praise_cap",

@@ -1,4 +1,4 @@
-"""The computing type that `--dtype auto` stands for on this machine."""
+"""Types that this machine computes in, and the one that `--dtype auto` stands for."""
 
 
 def resolve_dtype(name: str, *, four_bit: bool = False) -> str:
@@ -21,3 +21,11 @@ def has_bfloat16_gpu() -> bool:
     import torch  # not at the top: `clawrl serve` starts processes that need none
 
     return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported())
+
+
+def has_bfloat16_products() -> bool:
+    """Return whether the processor multiplies bfloat16 itself; one that emulates it takes 10 to 50 times as long."""
+    import torch
+
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))

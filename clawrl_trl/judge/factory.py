@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.classifier.encoders import ENCODERS
+from clawrl_trl.judge.classifier.encoders import ENCODERS, list_up_to
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.exam.result import ExamResult
@@ -121,7 +121,8 @@ async def open_judge(
         own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
         if settings.judge in ("rules", "auto") or settings.custom_rm_path:
             # The first message must not wait for a download.
-            await asyncio.to_thread(ENCODERS[settings.judge_encoder].find)
+            for name in list_up_to(settings.judge_encoder):
+                await asyncio.to_thread(ENCODERS[name].find)
         judge = make_judge(settings, engine, own, ledger)
         if isinstance(judge, AutoJudge):
             yield OpenJudge(judge, await stack.enter_async_context(examining(judge)))

@@ -15,7 +15,8 @@ from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
 from clawrl_trl.doctor.calibration import CASES
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.classifier import encoders
-from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, MPNET_FOLDER, QWEN, list_up_to
+from clawrl_trl.judge.classifier.hub_folder import HubFolder
 
 
 @pytest.fixture
@@ -23,10 +24,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the large encoder in a Hub's cache of its own, which may ask nobody."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    return tmp_path / "models--sentence-transformers--all-mpnet-base-v2" / "snapshots" / encoders.MPNET_REVISION
+    return tmp_path / "models--sentence-transformers--all-mpnet-base-v2" / "snapshots" / MPNET_FOLDER.revision
 
 
-def fill(folder: Path, names: tuple[str, ...] = encoders.MPNET_FILES) -> None:
+def fill(folder: Path, names: tuple[str, ...] = MPNET_FOLDER.files) -> None:
     folder.mkdir(parents=True)
     for name in names:
         (folder / name).write_text("{}")
@@ -50,7 +51,7 @@ def test_the_large_one_is_found_in_the_cache_without_a_request(cache: Path) -> N
 
 
 def test_a_download_that_was_cut_off_is_none(cache: Path) -> None:
-    fill(cache, encoders.MPNET_FILES[:2])
+    fill(cache, MPNET_FOLDER.files[:2])
     assert ENCODERS[MPNET].look() is None
 
 
@@ -61,10 +62,10 @@ def test_who_can_t_fetch_it_is_told_what_to_do(cache: Path) -> None:
 
 @pytest.mark.parametrize("failure", [httpx.ConnectError("no network"), OSError(28, "No space left on device")])
 def test_so_is_who_has_no_network_or_no_space(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*, local_files_only: bool) -> Path:
+    def fail(self: HubFolder, *, local_files_only: bool) -> Path:
         raise LocalEntryNotFoundError("nothing here") if local_files_only else failure
 
-    monkeypatch.setattr(encoders, "_download", fail)
+    monkeypatch.setattr(HubFolder, "download", fail)
     with pytest.raises(UserError, match=rf"judge with --judge_encoder all-MiniLM-L6-v2 \({re.escape(str(failure))}"):
         ENCODERS[MPNET].find()
 
@@ -75,12 +76,33 @@ def test_other_weights_are_refused(cache: Path) -> None:
         ENCODERS[MPNET].locate()
 
 
-@pytest.mark.large_encoder
-def test_the_command_judges_with_the_large_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_reads_beside_the_smaller_ones() -> None:
+    assert list_up_to(MINILM) == (MINILM,)
+    assert list_up_to(QWEN) == (QWEN, MPNET, MINILM)
+
+
+def test_who_lacks_the_package_that_reads_its_file_is_told_the_extra(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'clawrl-trl\[gguf\]'"):
+        ENCODERS[QWEN].find()
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        pytest.param(MPNET, marks=pytest.mark.large_encoder),
+        pytest.param(QWEN, marks=[pytest.mark.language_model, pytest.mark.timeout(900)]),
+    ],
+)
+def test_the_command_judges_with_a_larger_one(
+    encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["eval", str(CASES), "--judge", "rules"]
     assert run_judge_command([*flags, "--save", str(tmp_path / "small.json")]) == 0
     capsys.readouterr()
-    large = [*flags, "--judge_encoder", MPNET, "--against", str(tmp_path / "small.json"), "--json"]
+    large = [*flags, "--judge_encoder", encoder, "--against", str(tmp_path / "small.json"), "--json"]
     assert run_judge_command(large) == 0
     judges = json.loads(capsys.readouterr().out)["judges"]
     summaries = [judge["all"]["all cases"] for judge in judges.values()]

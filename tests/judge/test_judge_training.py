@@ -8,11 +8,12 @@ from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.classifier.reader import Reader
 from recipes.judge import examples, train
 from recipes.judge.mean import compute_mean
+from recipes.judge.network import Network, Rows
 
 
 def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     rows = examples.load()[:8]
-    network = train.Network(train.Rows.of(rows).cues)
+    network = Network(Rows.of(rows).cues)
     network.load(ENCODERS[MINILM].classifier)
     read = Reader(ENCODERS[MINILM])
     expected = np.stack([read(*example.texts) * read._head["temperature"] for example in rows])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET, QWEN
 from clawrl_trl.judge.evaluation.cases import JudgeCase, make_case, read_cases
 from clawrl_trl.judge.evaluation.outcomes import CaseOutcome, make_outcome
 from clawrl_trl.judge.evaluation.summary import summarise
@@ -136,6 +136,10 @@ LARGE_BOUNDS = {
 """The same with the large encoder."""
 
 
+LANGUAGE_MODEL_BOUNDS = {"everyday": (0.9, 0.03, 0.63), "sealed": (0.9, 0.03, 0.63)}
+"""The same with the language model, of the sets that it reads in minutes."""
+
+
 def check_bounds(name: str, encoder: str, bounds: tuple[float, float, float]) -> None:
     summary = summarise(judged(name, encoder))
     right, wrong, abstained = (share.value for share in (summary.right, summary.wrong_sign, summary.abstained))
@@ -153,6 +157,13 @@ def test_the_shipped_judge_is_no_worse_than_measured(name: str) -> None:
 @pytest.mark.parametrize("name", LARGE_BOUNDS)
 def test_the_large_encoder_is_no_worse_than_measured(name: str) -> None:
     check_bounds(name, MPNET, LARGE_BOUNDS[name])
+
+
+@pytest.mark.language_model
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", LANGUAGE_MODEL_BOUNDS)
+def test_the_language_model_is_no_worse_than_measured(name: str) -> None:
+    check_bounds(name, QWEN, LANGUAGE_MODEL_BOUNDS[name])
 
 
 @pytest.mark.large_encoder

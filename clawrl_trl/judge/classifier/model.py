@@ -1,8 +1,8 @@
 """The classifier of the owner's next message: approval, objection, or neither.
 
-One or two encoders read the message with reply and request behind it (`reader`): the same words object after one reply
-and begin something new after another. `examples/recipes/judge` makes adapters and heads from its labelled messages.
-Nothing is loaded before the first message.
+One to three encoders read the message with reply and request beside it (`reader`): the same words object after one
+reply and begin something new after another. `examples/recipes/judge` makes adapters and heads from its labelled
+messages. Nothing is loaded before the first message.
 
 It reads English. A message in another language, or in several, gets no score (`language`), nor does a bare question
 approve of anything, or object unless it is about the reply: who asks on may be content or puzzled.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clawrl_trl.judge import language, symbols
 from clawrl_trl.judge.classifier import doubts
-from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, QWEN, list_up_to
 from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
 
 LABELS = (-1, 0, 1)
@@ -38,7 +38,7 @@ class Margins:
     neutral: float = 0.6
 
 
-MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5)}
+MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5), QWEN: Margins(0.55, 0.65, 0.5)}
 """By encoder; chosen on the sets in docs/judge.md that may be looked at."""
 
 
@@ -64,8 +64,7 @@ NOT_READ = Opinion(None, (0.0, 0.0, 0.0), "not English")
 class Classifier:
     """The trained classifier of English messages.
 
-    The large encoder reads beside the small one, and the weighted mean of their logits decides, which errs less than
-    either.
+    An encoder reads beside the smaller ones, and the weighted mean of their logits decides, which errs less than any.
 
     Args:
         encoder: Name of the encoder to read with, one of `ENCODERS`.
@@ -75,7 +74,7 @@ class Classifier:
     """
 
     def __init__(self, encoder: str = MINILM) -> None:
-        encoders = [ENCODERS[name] for name in dict.fromkeys((encoder, MINILM))]
+        encoders = [ENCODERS[name] for name in list_up_to(encoder)]
         self._readers = [Reader(each) for each in encoders]
         self._weights = [each.weight for each in encoders]
         self._margins = MARGINS[encoder]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, keep_ends
 from clawrl_trl.judge.classifier.reader import merge_adapter
 from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords
 
@@ -69,8 +69,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[tuple[str, str,
         )
         context = tokenizer([reply[-CONTEXT_CHARACTERS:], request[:CONTEXT_CHARACTERS]], add_special_tokens=False)
         replied, asked = context["input_ids"]
-        if len(replied) > REPLY_TOKENS:
-            replied = replied[: REPLY_TOKENS // 3] + replied[-(REPLY_TOKENS - REPLY_TOKENS // 3) :]
+        replied = keep_ends(replied, REPLY_TOKENS)
         rows.append([start, *said["input_ids"][:MESSAGE_TOKENS], end, *replied, end, *asked[:REQUEST_TOKENS], end])
         spans.append(said["offset_mapping"][:MESSAGE_TOKENS])
     longest = max(map(len, rows))

@@ -1,30 +1,31 @@
-"""How an encoder reads a message: with its adapter merged in, request and reply behind it, and a head over the result.
+"""How an encoder reads a message: with its adapter, request and reply beside it, and a head over the result.
 
-The head takes the mean over the message's tokens, of unit length, and the cues of `features`. Tokens of a long reply
-are those of its beginning and its end, of a long request those of its beginning.
+The head takes the message's embedding, of unit length, and the cues of `features`. That of a sentence encoder is the
+mean over the message's tokens, that of a language model is made by `chats`. Tokens of a long reply are those of its
+beginning and its end, of a long request those of its beginning.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import Encoder
+from clawrl_trl.judge.classifier.encoders import LORA_PREFIX, Encoder, keep_ends
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-LORA_PREFIX = "adapter."
 EMBEDDING_WEIGHT = 6.0
 MAX_CHARACTERS = 1000
 
 
 class Reader:
-    """An encoder with its adapter and its head; one thread, float32, deterministic.
+    """An encoder with its adapter and its head; one thread, deterministic, sentence encoders in float32.
 
     Args:
         encoder: The encoder to read with.
@@ -42,7 +43,7 @@ class Reader:
         tensors = load_file(encoder.classifier)
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
-        self._encoder = merge_adapter(encoder.load_model(), tensors)
+        self._encoder = add_adapter(encoder, tensors)
         self._limits = encoder
         self._head = {
             name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
@@ -51,10 +52,9 @@ class Reader:
     def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         """Logits of -1, 0 and +1, divided by the temperature that makes them those of messages never seen."""
         with self._torch.inference_mode():
-            batch = tokenise(self._tokenizer, [(request, response, message)], self._limits)
-            embedding = embed(self._encoder, batch)[0].numpy()
+            embedding = embed_texts(self._encoder, self._tokenizer, [(request, response, message)], self._limits)[0]
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
-        inputs = np.concatenate([embedding * EMBEDDING_WEIGHT, cues])
+        inputs = np.concatenate([embedding.numpy() * EMBEDDING_WEIGHT, cues])
         logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
         logits /= self._head["temperature"]
         return logits
@@ -65,6 +65,31 @@ def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, fl
     exponent = np.exp(logits - logits.max())
     minus, zero, plus = (float(value) for value in exponent / exponent.sum())
     return minus, zero, plus
+
+
+def add_adapter(encoder: Encoder, tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
+    """The published encoder with an adapter."""
+    if encoder.is_chat_model:
+        from clawrl_trl.judge.classifier.chats import attach_adapter
+
+        return attach_adapter(encoder.load_model(), tensors)
+    return merge_adapter(encoder.load_model(), tensors)
+
+
+def embed_texts(
+    encoder: "torch.nn.Module",
+    tokenizer: "PreTrainedTokenizerBase",
+    texts: Sequence[tuple[str, str, str]],
+    limits: Encoder,
+) -> "torch.Tensor":
+    """Embed `(request, response, message)`, in order: float32, of unit length, shape `(batch, hidden size)`."""
+    if not limits.is_chat_model:
+        return embed(encoder, tokenise(tokenizer, texts, limits)).float()
+    from clawrl_trl.judge.classifier.chats import Chat, embed_chats, pack_chats
+
+    groups = groupby(texts, key=lambda text: (text[0], text[1]))
+    chats = [Chat(request, reply, [message for *_, message in group]) for (request, reply), group in groups]
+    return embed_chats(encoder, pack_chats(tokenizer, chats, limits))
 
 
 def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
@@ -111,10 +136,7 @@ def tokenise(
             add_special_tokens=False,
         )["input_ids"]
         said, asked, replied = ids[0][: limits.message_tokens], ids[1][: limits.request_tokens], ids[2]
-        if len(replied) > limits.reply_tokens:
-            beginning = limits.reply_tokens // 3
-            replied = replied[:beginning] + replied[beginning - limits.reply_tokens :]
-        rows.append([start, *said, end, *replied, end, *asked, end])
+        rows.append([start, *said, end, *keep_ends(replied, limits.reply_tokens), end, *asked, end])
         lengths.append(len(said) + 2)
     longest = max(map(len, rows))
     tokens = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])

@@ -22,6 +22,7 @@ from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
 from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
+from recipes.judge.network import Network
 
 WRITERS = ("brisk", "business", "habits", "home", "short", "soft", "technical", "twins")
 ROUNDS = 5
@@ -55,7 +56,7 @@ def draw_objections(count: int, seed: int = 1) -> list[Example]:
     return [replace(objections[int(index)], label=0, weight=1.0) for index in chosen]
 
 
-def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:
+def measure(network: Network, held: Sequence[Example]) -> tuple[float, float]:
     """Share recognised of those that ask for less care, and of the others."""
     logits = torch.tensor(train.compute_logits(network, held))
     found = logits.softmax(1)[:, 0].numpy() >= LESS_CARE[network.limits.name]

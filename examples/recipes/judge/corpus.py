@@ -2,7 +2,7 @@
 
 `scenes_*.txt` hold a request, the reply and what its owner may say next; `generic.txt` messages that may follow any
 reply; `lexicon.txt` slots with their fillers, and skeletons with slots. Reading keeps the files' order. The scenes in
-`round2` to `round8` were written each after a training on those before; the last two the large encoder alone has seen.
+`round2` to `round9` were written each after a training on those before; the last the language model alone has seen.
 """
 
 from collections.abc import Iterator

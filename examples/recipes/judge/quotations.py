@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clawrl_trl.engines.precision import has_bfloat16_products
 from clawrl_trl.judge.classifier.quotation_reader import (
     ENCODER,
     QUOTED,
@@ -30,7 +31,7 @@ from clawrl_trl.judge.classifier.quotation_reader import (
 )
 from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
-from recipes.precision import has_bfloat16_products
+from recipes.judge.network import adapt, save_with_adapter
 
 WRITERS = ("coding", "home", "office", "texts", "web")
 RANK, BATCH, EPOCHS, OWN, ROUNDS = 16, 32, 6, 2500, 6
@@ -114,7 +115,7 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokenizer = ENCODER.load_tokenizer()
-        self.encoder = train.adapt(ENCODER, RANK)
+        self.encoder = adapt(ENCODER, RANK)
         self.head = nn.Linear(self.encoder.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -130,7 +131,7 @@ class Network(nn.Module):
     def save(self, path: Path) -> None:
         """Write adapter (float16) and head."""
         head = {"head.weight": self.head.weight, "head.bias": self.head.bias}
-        train.save_with_adapter(self.encoder, head, path)
+        save_with_adapter(self.encoder, head, path)
 
 
 def compute_loss(network: Network, batch: Sequence[Message]) -> torch.Tensor:

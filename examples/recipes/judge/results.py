@@ -20,6 +20,7 @@ from clawrl_trl.judge.tools.results import ToolResult
 from recipes.judge import train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
+from recipes.judge.network import Network
 
 WRITERS = ("agents", "business", "coding", "engineering", "everyday", "office", "steps", "web")
 EPOCHS, ADAPTER_LR = 6, 1e-3
@@ -42,7 +43,7 @@ def split_case(row: Mapping[str, Any]) -> Iterator[Example]:
         yield Example(*texts, label, f"result {row['request']}", 1.0)
 
 
-def measure(network: train.Network, held: Sequence[Example]) -> tuple[float, float]:
+def measure(network: Network, held: Sequence[Example]) -> tuple[float, float]:
     """Share of the successes that keep their approval, and of the others."""
     kept = torch.tensor(train.compute_logits(network, held)).softmax(1)[:, 2].numpy() >= LEAST_SUCCESS
     worked = np.array([example.label == 1 for example in held])

@@ -11,132 +11,30 @@ trained on, whatever the seed: the temperature is fitted to it, and how the clas
 several margins, of which those in `model` were chosen. The same machine and seed give the same file.
 
 `--round N` takes the scenes of the rounds up to N; a round's scenes were written after the training on those before.
+A language model reads all messages after one reply at once, which takes a quarter of the time.
 """
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import nn
 
-from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
 from clawrl_trl.judge.classifier.model import LABELS, Margins, decide
-from clawrl_trl.judge.classifier.reader import (
-    EMBEDDING_WEIGHT,
-    LORA_PREFIX,
-    embed,
-    tokenise,
-)
-from recipes.judge import examples
+from recipes.judge import examples, packs
 from recipes.judge.example import Example
-from recipes.precision import has_bfloat16_products
+from recipes.judge.network import RANK, Network, Rows
 
-RANK, CUE_DROPOUT = 16, 0.2
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
-ROUNDS = 8
+CHAT_ADAPTER_LR, CHAT_HEAD_LR = 3e-4, 2e-3
+"""Learning rates of a language model."""
+ROUNDS = 9
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some examples as arrays: cues `(n, FEATURE_COUNT)`, labels as positions in `LABELS`, weights `(n,)`."""
-
-    texts: list[tuple[str, str, str]]
-    cues: torch.Tensor
-    labels: torch.Tensor
-    weights: torch.Tensor
-
-    @classmethod
-    def of(cls, batch: Sequence[Example], with_context: bool = True) -> "Rows":
-        """The rows of some examples; the cues know the context in any case."""
-        return cls(
-            [example.texts if with_context else ("", "", example.message) for example in batch],
-            torch.tensor(np.stack([features.compute_features(*example.texts) for example in batch])),
-            torch.tensor([LABELS.index(example.label) for example in batch]),
-            torch.tensor([example.weight for example in batch]),
-        )
-
-
-def adapt(encoder: Encoder, rank: int) -> Any:
-    """The published encoder with a new adapter and without dropout."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=encoder.adapted)
-    adapted: Any = get_peft_model(encoder.load_model(), config)
-    # Without it a pass takes little more than half the time, and none sees a message often enough to need it.
-    for module in adapted.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return adapted
-
-
-def list_adapted(encoder: Any) -> Iterator[tuple[str, Any]]:
-    """The layers of an encoder that have an adapter, by their names in the published one."""
-    modules = encoder.base_model.model.named_modules()
-    return ((name, module) for name, module in modules if hasattr(module, "lora_A"))
-
-
-def save_with_adapter(encoder: Any, head: dict[str, torch.Tensor], path: Path) -> None:
-    """Write the tensors of a head, and the adapter in float16."""
-    tensors = dict(head)
-    for name, module in list_adapted(encoder):
-        down, up = module.lora_A["default"].weight, module.lora_B["default"].weight
-        tensors[f"{LORA_PREFIX}{name}.down"] = down.half()
-        tensors[f"{LORA_PREFIX}{name}.up"] = (up * module.scaling["default"]).half()
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-
-
-class Network(nn.Module):
-    """Encoder with adapter, and the head over `[embedding, standardised cues]`."""
-
-    def __init__(self, cues: torch.Tensor, encoder: Encoder = ENCODERS[MINILM], rank: int = RANK) -> None:
-        super().__init__()
-        self.tokenizer, self.limits = encoder.load_tokenizer(), encoder
-        self.encoder = adapt(encoder, rank)
-        self.head = nn.Linear(self.encoder.config.hidden_size + cues.shape[1], len(LABELS))
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.mean, self.scale = cues.mean(0), cues.std(0).clamp(min=0.1)
-
-    def forward(self, rows: Rows) -> torch.Tensor:
-        """Logits, shape `(n, 3)`."""
-        # Half precision takes two thirds of the time where the processor has it.
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
-            batch = tokenise(self.tokenizer, rows.texts, self.limits)
-            embedding = embed(self.encoder, batch).float() * EMBEDDING_WEIGHT
-        cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
-        logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
-        return logits
-
-    def load(self, path: Path) -> None:
-        """Take over what `save` wrote, standardisation included."""
-        tensors = load_file(path)
-        self.head.load_state_dict({name: tensors[f"head.{name}"] for name in ("weight", "bias")})
-        self.mean, self.scale = tensors["mean"], tensors["scale"]
-        with torch.no_grad():
-            for name, module in list_adapted(self.encoder):
-                down, up = (tensors[f"{LORA_PREFIX}{name}.{part}"].float() for part in ("down", "up"))
-                module.lora_A["default"].weight.copy_(down)
-                module.lora_B["default"].weight.copy_(up / module.scaling["default"])
-
-    def save(self, path: Path, temperature: float) -> None:
-        """Write adapter (float16), head, standardisation and temperature."""
-        tensors = {
-            "head.weight": self.head.weight,
-            "head.bias": self.head.bias,
-            "mean": self.mean,
-            "scale": self.scale,
-            "temperature": torch.tensor([temperature]),
-        }
-        save_with_adapter(self.encoder, tensors, path)
 
 
 def fit(
@@ -147,23 +45,27 @@ def fit(
     with_context: bool = True,
     start: Path | None = None,
     rank: int = RANK,
-    adapter_lr: float = ADAPTER_LR,
+    adapter_lr: float | None = None,
 ) -> Network:
     """Train a network on some examples, each once; `start` are weights to go on from."""
     torch.manual_seed(seed)
     network = Network(Rows.of(drawn).cues, encoder, rank)
     if start is not None:
         network.load(start)
+    usual_lr, head_lr = (CHAT_ADAPTER_LR, CHAT_HEAD_LR) if encoder.is_chat_model else (ADAPTER_LR, HEAD_LR)
+    adapter_lr = adapter_lr or usual_lr
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         [
             {"params": adapter, "lr": adapter_lr, "weight_decay": 0.01},
-            {"params": network.head.parameters(), "lr": HEAD_LR, "weight_decay": 0.05},
+            {"params": network.head.parameters(), "lr": head_lr, "weight_decay": 0.05},
         ]
     )
-    plan = list(draw_batches(drawn, np.random.default_rng(seed), with_context))
+    random = np.random.default_rng(seed)
+    is_packed = encoder.is_chat_model and with_context
+    plan = list(packs.draw_packed_batches(drawn, random) if is_packed else draw_batches(drawn, random, with_context))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [adapter_lr, HEAD_LR], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
+        optimizer, [adapter_lr, head_lr], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
     )
     network.train()
     for number, batch in enumerate(plan, start=1):
@@ -245,12 +147,33 @@ def _draw_groups(groups: set[str]) -> frozenset[str]:
     return frozenset(drawn.tolist())
 
 
-def draw_examples(seed: int, rounds: int, left_out: frozenset[str], earlier: float = 1.0) -> list[Example]:
-    """One pass's examples, but those of the groups left out: all of the newest round, of the others a share."""
-    known = {example.group for example in examples.load(rounds=rounds - 1)} if earlier < 1 else set()
+def draw_examples(seed: int, left_out: frozenset[str], shares: Sequence[float]) -> list[Example]:
+    """One pass's examples, but those of the groups left out: a share of each round's, message by message."""
+    rounds = find_rounds(len(shares))
     random = np.random.default_rng(seed)
-    drawn = (example for example in examples.load(seed, rounds) if example.group not in left_out)
-    return [example for example in drawn if example.group not in known or random.random() < earlier]
+    drawn = (example for example in examples.load(seed, len(shares)) if example.group not in left_out)
+    return [example for example in drawn if random.random() < shares[rounds[example.group] - 1]]
+
+
+def draw_chats(seed: int, left_out: frozenset[str], shares: Sequence[float]) -> list[Example]:
+    """The same for a language model: with a reply all messages that may follow it, or none."""
+    rounds = find_rounds(len(shares))
+    random = np.random.default_rng(seed)
+    drawn: dict[tuple[str, str], bool] = {}
+    chosen = []
+    for example in examples.load(seed, len(shares)):
+        context, share = (example.request, example.response), shares[rounds[example.group] - 1]
+        if example.group not in left_out and drawn.setdefault(context, random.random() < share):
+            chosen.append(example)
+    return chosen
+
+
+def find_rounds(rounds: int) -> dict[str, int]:
+    """The round of each group."""
+    found: dict[str, int] = {}
+    for number in range(1, rounds + 1):
+        found |= {example.group: number for example in examples.load(rounds=number) if example.group not in found}
+    return found
 
 
 def parse_options(
@@ -298,16 +221,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--start", type=Path, help="Weights to go on from.")
     parser.add_argument("--round", type=int, default=ROUNDS, choices=range(1, ROUNDS + 1), help="The newest scenes.")
     parser.add_argument("--earlier", type=float, default=1.0, help="Share of the earlier rounds' examples to take.")
+    parser.add_argument("--shares", type=float, nargs="+", help="Share of each round instead, the first round first.")
     parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
     parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     encoder = ENCODERS[options.encoder]
-    left_out = split_groups(options.round)
-    drawn = draw_examples(options.seed, options.round, left_out, options.earlier)
+    shares = options.shares or [*[options.earlier] * (options.round - 1), 1.0]
+    left_out = split_groups(len(shares))
+    draw = draw_chats if encoder.is_chat_model and not options.alone else draw_examples
+    drawn = draw(options.seed, left_out, shares)
     network = fit(drawn, options.seed, encoder, with_context=not options.alone, start=options.start, rank=options.rank)
-    held = [example for example in examples.load(HELD_OUT_SEED, options.round) if example.group in left_out]
+    held = [example for example in examples.load(HELD_OUT_SEED, len(shares)) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
     network.save(options.output or encoder.classifier, temperature)

@@ -17,8 +17,8 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from clawrl_trl.engines.precision import has_bfloat16_products
 from clawrl_trl.envs.chat.problems import NAMES, UNITS
-from recipes.precision import has_bfloat16_products
 from recipes.tiny import actions
 from recipes.tiny.dialogues import ACTING, dialogue
 from recipes.tiny.drills import draw_drill
