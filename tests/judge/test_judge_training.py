@@ -1,5 +1,7 @@
 """The recipe of the judge's classifier: a training that goes on from another."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -29,6 +31,16 @@ def test_the_mean_of_two_passes_has_the_mean_of_their_products() -> None:
     products = [each["a.up"] @ each["a.down"] for each in (first, second)]
     torch.testing.assert_close(mean["a.up"].float() @ mean["a.down"], sum(products) / 2, atol=1e-2, rtol=0)
     torch.testing.assert_close(mean["head.bias"], (first["head.bias"] + second["head.bias"]) / 2)
+
+
+def test_a_share_of_a_round_is_of_whole_chats() -> None:
+    newest = {example.group for example in examples.load(5, 2)} - {example.group for example in examples.load(5)}
+    every = [example for example in examples.load(5, 2) if example.group in newest]
+    half = train.draw_chats(5, frozenset(), [0.0, 0.5])
+    assert {example.group for example in half} < newest and 0.3 * len(every) < len(half) < 0.7 * len(every)
+    messages = Counter((example.request, example.response) for example in every)
+    drawn = Counter((example.request, example.response) for example in half)
+    assert all(drawn[context] == messages[context] for context in drawn)
 
 
 @pytest.mark.slow

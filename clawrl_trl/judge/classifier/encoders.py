@@ -162,7 +162,7 @@ ENCODERS = {
         message_tokens=112,
         reply_tokens=80,
         request_tokens=40,
-        weight=2.0,
+        weight=3.0,
         weights_file=QWEN_FOLDER.files[0],
         is_chat_model=True,
     ),

@@ -149,7 +149,7 @@ def _draw_groups(groups: set[str]) -> frozenset[str]:
 
 def draw_examples(seed: int, left_out: frozenset[str], shares: Sequence[float]) -> list[Example]:
     """One pass's examples, but those of the groups left out: a share of each round's, message by message."""
-    rounds = find_rounds(len(shares))
+    rounds = find_rounds(seed, len(shares))
     random = np.random.default_rng(seed)
     drawn = (example for example in examples.load(seed, len(shares)) if example.group not in left_out)
     return [example for example in drawn if random.random() < shares[rounds[example.group] - 1]]
@@ -157,7 +157,7 @@ def draw_examples(seed: int, left_out: frozenset[str], shares: Sequence[float]) 
 
 def draw_chats(seed: int, left_out: frozenset[str], shares: Sequence[float]) -> list[Example]:
     """The same for a language model: with a reply all messages that may follow it, or none."""
-    rounds = find_rounds(len(shares))
+    rounds = find_rounds(seed, len(shares))
     random = np.random.default_rng(seed)
     drawn: dict[tuple[str, str], bool] = {}
     chosen = []
@@ -168,11 +168,11 @@ def draw_chats(seed: int, left_out: frozenset[str], shares: Sequence[float]) -> 
     return chosen
 
 
-def find_rounds(rounds: int) -> dict[str, int]:
-    """The round of each group."""
+def find_rounds(seed: int, rounds: int) -> dict[str, int]:
+    """The round of each group that a seed draws."""
     found: dict[str, int] = {}
     for number in range(1, rounds + 1):
-        found |= {example.group: number for example in examples.load(rounds=number) if example.group not in found}
+        found |= {example.group: number for example in examples.load(seed, number) if example.group not in found}
     return found
 
 
@@ -224,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shares", type=float, nargs="+", help="Share of each round instead, the first round first.")
     parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
     parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
+    parser.add_argument("--adapter_lr", type=float, help="Learning rate of the adapter. Default: by encoder.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -232,7 +233,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     left_out = split_groups(len(shares))
     draw = draw_chats if encoder.is_chat_model and not options.alone else draw_examples
     drawn = draw(options.seed, left_out, shares)
-    network = fit(drawn, options.seed, encoder, with_context=not options.alone, start=options.start, rank=options.rank)
+    network = fit(
+        drawn,
+        options.seed,
+        encoder,
+        with_context=not options.alone,
+        start=options.start,
+        rank=options.rank,
+        adapter_lr=options.adapter_lr,
+    )
     held = [example for example in examples.load(HELD_OUT_SEED, len(shares)) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
     temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
