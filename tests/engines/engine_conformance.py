@@ -283,7 +283,9 @@ async def test_prompt_logprobs_agree_with_a_dense_computation(
         logprobs = torch.log_softmax(reference_logits(model, prompt[:1], prompt[1:]), -1)
         for token, row, entry in zip(prompt[1:], logprobs, entries[1:], strict=True):
             assert entry[str(token)]["logprob"] == pytest.approx(row[token].item(), abs=1e-3)
-            assert entry[str(token)]["rank"] == int((row > row[token]).sum()) + 1
+            # Of tokens that are as likely to some 1e-4 another order of sums, by processor, may put either first.
+            least, most = (int((row > row[token] + slack).sum()) + 1 for slack in (1e-4, -1e-4))
+            assert least <= entry[str(token)]["rank"] <= most
             best = sorted((one["logprob"] for one in entry.values()), reverse=True)[:3]
             assert best == pytest.approx(row.topk(3).values.tolist(), abs=1e-3)
 

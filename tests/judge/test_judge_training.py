@@ -34,13 +34,12 @@ def test_the_mean_of_two_passes_has_the_mean_of_their_products() -> None:
 
 
 def test_a_share_of_a_round_is_of_whole_chats() -> None:
-    newest = {example.group for example in examples.load(5, 2)} - {example.group for example in examples.load(5)}
-    every = [example for example in examples.load(5, 2) if example.group in newest]
-    half = train.draw_chats(5, frozenset(), [0.0, 0.5])
-    assert {example.group for example in half} < newest and 0.3 * len(every) < len(half) < 0.7 * len(every)
-    messages = Counter((example.request, example.response) for example in every)
-    drawn = Counter((example.request, example.response) for example in half)
+    every, half = examples.load(5, 2), train.draw_chats(5, frozenset(), [0.0, 0.5])
+    messages, drawn = (Counter((row.request, row.response) for row in rows) for rows in (every, half))
     assert all(drawn[context] == messages[context] for context in drawn)
+    newest = {row.group for row in every} - {row.group for row in examples.load(5)}
+    chats = {(row.request, row.response) for row in every if row.group in newest}
+    assert drawn.keys() < chats and 0.35 * len(chats) < len(drawn) < 0.65 * len(chats)
 
 
 @pytest.mark.slow

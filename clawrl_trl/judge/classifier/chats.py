@@ -21,7 +21,7 @@ MAX_CHARACTERS = 2000
 _CONTEXT, _PADDING = 0, -1
 
 
-class Chat(NamedTuple):
+class BranchingChat(NamedTuple):
     """A request, its reply, and what the owner may have said next, each message a continuation of its own."""
 
     request: str
@@ -55,7 +55,7 @@ class _Row(NamedTuple):
     ends: list[int]
 
 
-def pack_chats(tokenizer: "PreTrainedTokenizerBase", chats: Sequence[Chat], limits: Encoder) -> PackedChats:
+def pack_chats(tokenizer: "PreTrainedTokenizerBase", chats: Sequence[BranchingChat], limits: Encoder) -> PackedChats:
     """Tokenize chats into one padded batch.
 
     Of a reply longer than the `limits` of its encoder the beginning and the end are kept, of message and request the
@@ -71,7 +71,7 @@ def pack_chats(tokenizer: "PreTrainedTokenizerBase", chats: Sequence[Chat], limi
     )
 
 
-def _lay_out(tokenizer: "PreTrainedTokenizerBase", chat: Chat, limits: Encoder) -> _Row:
+def _lay_out(tokenizer: "PreTrainedTokenizerBase", chat: BranchingChat, limits: Encoder) -> _Row:
     def tokenise(text: str) -> list[int]:
         ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids

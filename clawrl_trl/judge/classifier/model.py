@@ -39,7 +39,7 @@ class Margins:
 
 
 MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5), QWEN: Margins(0.6, 0.7, 0.5)}
-"""By encoder; chosen on the sets in docs/judge.md that may be looked at."""
+"""By encoder; docs/judge.md says on which sets they were chosen."""
 
 
 @dataclass(frozen=True)

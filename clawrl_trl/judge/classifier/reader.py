@@ -85,10 +85,10 @@ def embed_texts(
     """Embed `(request, response, message)`, in order: float32, of unit length, shape `(batch, hidden size)`."""
     if not limits.is_chat_model:
         return embed(encoder, tokenise(tokenizer, texts, limits)).float()
-    from clawrl_trl.judge.classifier.chats import Chat, embed_chats, pack_chats
+    from clawrl_trl.judge.classifier.chats import BranchingChat, embed_chats, pack_chats
 
     groups = groupby(texts, key=lambda text: (text[0], text[1]))
-    chats = [Chat(request, reply, [message for *_, message in group]) for (request, reply), group in groups]
+    chats = [BranchingChat(request, reply, [message for *_, message in group]) for (request, reply), group in groups]
     return embed_chats(encoder, pack_chats(tokenizer, chats, limits))
 
 

@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shares", type=float, nargs="+", help="Share of each round instead, the first round first.")
     parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
     parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
-    parser.add_argument("--adapter_lr", type=float, help="Learning rate of the adapter. Default: by encoder.")
+    parser.add_argument("--rate", type=float, help="Learning rate of the adapter. Default: by encoder.")
     parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with_context=not options.alone,
         start=options.start,
         rank=options.rank,
-        adapter_lr=options.adapter_lr,
+        adapter_lr=options.rate,
     )
     held = [example for example in examples.load(HELD_OUT_SEED, len(shares)) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
