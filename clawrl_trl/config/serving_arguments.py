@@ -36,7 +36,7 @@ JUDGES_OF_OURS = ("rules", "llm", "auto")
 CHAT_JUDGE, PRACTICE_JUDGE = "auto", "rules"
 """Default judges of chats and of practice (`--env`), whose episodes have outcomes for scores."""
 JUDGE_ENCODERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "Qwen2.5-Coder-1.5B-Instruct")
-"""Sentence encoders that the embedded judge can read with, the default first."""
+"""What the embedded judge can read with, the default first, each beside those before it."""
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
