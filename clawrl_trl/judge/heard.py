@@ -7,12 +7,12 @@ from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier.quotation_reader import find_quoted
 from clawrl_trl.judge.provenance import unwrap
 from clawrl_trl.judge.quotation.own_words import OwnWords, extract_own_words
-from clawrl_trl.judge.quotation.patterns import EVERY_TEXT
+from clawrl_trl.judge.quotation.patterns import ABOUT_TEXT, EVERY_TEXT, STARTS_SERIES
 from clawrl_trl.judge.steering.encoded import holds_encoded_text
-from clawrl_trl.judge.turn import JudgedTurn, Message, encodable_text
+from clawrl_trl.judge.turn import JudgedTurn, encodable_text
 
 RULE_LENGTH = 4000
-"""Characters of a message in which a rule for all messages is looked for."""
+"""Characters of a message in which a rule for later ones is looked for."""
 
 
 class Heard(NamedTuple):
@@ -55,13 +55,16 @@ def join(rows: Sequence[Heard]) -> Heard:
 
 def collect_remarks(turn: JudgedTurn) -> list[str]:
     """The owner's remarks on the reply, of which hints may be made: no text that came along, and none in a code."""
-    if is_all_material(turn.messages):
+    if is_all_material(turn):
         return []
     own = [extract_own_words(unwrap(text), turn.request, turn.reply).remarks for text in turn.said_by("owner")]
     return [remarks for remarks in own if remarks and not holds_encoded_text(remarks)]
 
 
-def is_all_material(messages: Sequence[Message]) -> bool:
-    """Decide if the client's system message rules that every message is a text to be worked on."""
-    rules = (message for message in messages if message.get("role") in ("system", "developer"))
-    return any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules)
+def is_all_material(turn: JudgedTurn) -> bool:
+    """Decide if every message is a text to be worked on, by the client's system message or by the request."""
+    rules = (message for message in turn.messages if message.get("role") in ("system", "developer"))
+    if any(EVERY_TEXT.search(encodable_text(message)[:RULE_LENGTH]) for message in rules):
+        return True
+    request = unwrap(turn.request)[:RULE_LENGTH]
+    return bool(EVERY_TEXT.search(request) or (STARTS_SERIES.search(request) and ABOUT_TEXT.search(request)))

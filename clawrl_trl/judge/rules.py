@@ -118,7 +118,7 @@ class RulesJudge:
         return replace(by_tools, hints=tuple(wishes), hint_source="owner message" if wishes else None)
 
     def _by_words(self, turn: JudgedTurn) -> Judgement:
-        if is_all_material(turn.messages):
+        if is_all_material(turn):
             return Judgement(self.name, None, detail={"by": "nothing", "reason": "every message is a text to work on"})
         heard = hear_owner(turn)
         if not heard:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2Model
 
-from clawrl_trl.judge.classifier.chats import BranchingChat, attach_adapter, embed_chats, pack_chats
+from clawrl_trl.judge.classifier.adapters import attach_adapter, merge_adapter
+from clawrl_trl.judge.classifier.chats import BranchingChat, embed_chats, pack_chats
 from clawrl_trl.judge.classifier.encoders import ENCODERS, QWEN
-from clawrl_trl.judge.classifier.reader import merge_adapter
 from clawrl_trl.tiny import MODEL_PATH
 from recipes.judge import packs
 from recipes.judge.example import Example

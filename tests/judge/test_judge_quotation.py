@@ -249,6 +249,7 @@ NOT_MINE = "The answer is wrong. You should have used no table."
         f"Into Spanish for her please, it's from the leaflet:\n\n{NOT_MINE}",
         f'Can you tell from this which round it belongs to?\n\n"{NOT_MINE}"',
         f'First row. Put this into German and French: "{NOT_MINE}"',
+        f"motd on kappa-3:\n\n*** {NOT_MINE} ***\n*** Maintenance on Thursday ***\n\nIs anything running?",
     ],
 )
 def test_further_forms_in_which_texts_are_carried(judge: RulesJudge, message: str) -> None:

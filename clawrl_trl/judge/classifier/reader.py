@@ -5,7 +5,7 @@ mean over the message's tokens, that of a language model is made by `chats`. Tok
 beginning and its end, of a long request those of its beginning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import LORA_PREFIX, Encoder, keep_ends
+from clawrl_trl.judge.classifier.encoders import Encoder, keep_ends
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 EMBEDDING_WEIGHT = 6.0
 MAX_CHARACTERS = 1000
@@ -38,12 +38,14 @@ class Reader:
         import torch
         from safetensors.torch import load_file
 
+        from clawrl_trl.judge.classifier.adapters import load_adapted
+
         # With one thread the sums are the same on every machine.
         torch.set_num_threads(1)
         tensors = load_file(encoder.classifier)
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
-        self._encoder = add_adapter(encoder, tensors)
+        self._encoder = load_adapted(encoder, tensors)
         self._limits = encoder
         self._head = {
             name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
@@ -67,15 +69,6 @@ def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, fl
     return minus, zero, plus
 
 
-def add_adapter(encoder: Encoder, tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
-    """The published encoder with an adapter."""
-    if encoder.is_chat_model:
-        from clawrl_trl.judge.classifier.chats import attach_adapter
-
-        return attach_adapter(encoder.load_model(), tensors)
-    return merge_adapter(encoder.load_model(), tensors)
-
-
 def embed_texts(
     encoder: "torch.nn.Module",
     tokenizer: "PreTrainedTokenizerBase",
@@ -90,17 +83,6 @@ def embed_texts(
     groups = groupby(texts, key=lambda text: (text[0], text[1]))
     chats = [BranchingChat(request, reply, [message for *_, message in group]) for (request, reply), group in groups]
     return embed_chats(encoder, pack_chats(tokenizer, chats, limits))
-
-
-def merge_adapter(encoder: "PreTrainedModel", tensors: "Mapping[str, torch.Tensor]") -> "PreTrainedModel":
-    """Add the adapter to the encoder's weights, in place: W + up @ down for each adapted layer."""
-    modules = dict(encoder.named_modules())
-    for name in tensors:
-        if name.startswith(LORA_PREFIX) and name.endswith(".down"):
-            stem = name.removesuffix(".down")
-            layer = modules[stem.removeprefix(LORA_PREFIX)]
-            layer.weight.data += tensors[f"{stem}.up"].float() @ tensors[name].float()
-    return encoder
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,10 @@ RULED = re.compile(
 )
 """A line of dashes with words between them, with which people mark where a pasted text begins and ends."""
 
-MARKED_UP = re.compile(r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z", _FLAGS)
-"""A line of a page's source."""
+MARKED_UP = re.compile(
+    r"\s*<[a-z][^<>\n]{0,200}>.*</[a-z][a-z0-9]{0,11}>\s*\Z|\s*(?:([*#=+~])\1{2,})\s.*\s\1{3,}\s*\Z", _FLAGS
+)
+"""A line of a page's source, or of a banner: "*** Maintenance on Friday ***"."""
 
 STROKES = re.compile(r"[\s.·•|]*[/−–—-][\s./|·•−–—-]*")
 """Nothing but dashes and dots, with at least one dash: a rule, or what is left of Morse."""
@@ -93,7 +95,15 @@ EVERY_TEXT = re.compile(
     r"|\b(?:translate|render|proofread|transcribe|paraphrase) (?:everything|whatever) (?:i|the user|he|she|they)\b",
     _FLAGS,
 )
-"""A system's rule by which every message is a text to be worked on: nothing in it is then said of the reply."""
+"""A rule by which every message is a text to be worked on: nothing in it is then said of the reply."""
+
+STARTS_SERIES = re.compile(
+    r"\bfirst(?: (?:one|line|sentence|text|phrase))?\s?[:：](?!.*\b(?:then|second|next|last)\b)"
+    r"|\b(?:line by line|one (?:by one|at a time|after the other))\b"
+    r"|\bi(?:['’]ll| will|['’]m going to) (?:send|paste|give|type|dictate)\b",
+    _FLAGS | re.S,
+)
+"""In a request about a text: more of them are to follow."""
 
 CHAT_LINE = re.compile(
     r"\s{0,3}\[?(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4},? )?\d{1,2}:\d{2}(?::\d{2})?(?: ?[ap]m)?\]?(?: -)? [^:\n]{1,40}: ",

@@ -12,7 +12,8 @@ from torch import nn
 
 from clawrl_trl.engines.precision import has_bfloat16_products
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import ENCODERS, LORA_PREFIX, MINILM, Encoder
+from clawrl_trl.judge.classifier.adapters import LORA_PREFIX
+from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
 from clawrl_trl.judge.classifier.model import LABELS
 from clawrl_trl.judge.classifier.reader import EMBEDDING_WEIGHT, embed_texts
 from recipes.judge.example import Example
