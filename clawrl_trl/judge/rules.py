@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from clawrl_trl.judge import features, language
 from clawrl_trl.judge.classifier import model
-from clawrl_trl.judge.classifier.encoders import MINILM
+from clawrl_trl.judge.classifier.encoders import MINILM, QWEN
+from clawrl_trl.judge.classifier.lesson_reader import measure_lesson
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences
 from clawrl_trl.judge.classifier.result_reader import LEAST_SUCCESS, measure_success
 from clawrl_trl.judge.heard import Heard, collect_remarks, hear_owner, is_all_material, join
@@ -30,6 +31,9 @@ from clawrl_trl.messages import Json, text_of
 
 HINT_MARGIN = 0.8
 """Least P(-1) of an objection that writes a hint: a wrong sign is one sample, a hint speaks at each of its tokens."""
+
+SURE_LESSON = 0.95
+"""Least probability of a lesson with which a hint is made of an objection that asks for nothing."""
 
 SURE_BESIDE = 0.9
 """Least probability of a sign, beside words that may be somebody else's: a question about them often sounds cross."""
@@ -141,8 +145,17 @@ class RulesJudge:
             and opinion.score == score
             and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
-        candidates = extraction.extract_hints(remarks, turn.request, list_tool_names(turn.tools), score, turn.reply)
+        candidates = self._extract_hints(turn, remarks, score)
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
+
+    def _extract_hints(self, turn: JudgedTurn, remarks: Sequence[str], score: int | None) -> list[str]:
+        """Candidate hints out of the owner's remarks; the language model knows lessons that ask for nothing."""
+        known = (turn.request, list_tool_names(turn.tools), score, turn.reply)
+        hints = extraction.extract_hints(remarks, *known)
+        if hints or not remarks or score != -1 or self._encoder != QWEN:
+            return hints
+        is_lesson = measure_lesson(turn.request, turn.reply, " ".join(remarks)) >= SURE_LESSON
+        return extraction.extract_hints(remarks, *known, is_lesson=True) if is_lesson else []
 
     def _weigh(self, turn: JudgedTurn, heard: Sequence[Heard], opinions: Sequence[model.Opinion]) -> int | None:
         """The score of several messages in a row, which are read as one: the last may take the first back.

@@ -5,7 +5,7 @@ from judge_helpers import judged_turn
 
 from clawrl_trl.judge.classifier.care_reader import asks_for_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
-from clawrl_trl.judge.hints.fitness import drop_careless_hints
+from clawrl_trl.judge.hints.fitness import drop_unfit_hints
 from clawrl_trl.judge.turn import Judgement
 
 CAREFUL = (
@@ -27,6 +27,6 @@ def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool, e
 @pytest.mark.parametrize(("said", "hints"), [(LESS, ()), (FORM, ("a hint",))])
 def test_only_the_hints_are_dropped(said: str, hints: tuple[str, ...]) -> None:
     turn = judged_turn(said, request="Write the card for the bake sale", reply=CAREFUL)
-    judgement = drop_careless_hints(turn, Judgement("rules", -1, ("a hint",), "owner message"))
+    judgement = drop_unfit_hints(turn, Judgement("rules", -1, ("a hint",), "owner message"))
     assert (judgement.score, judgement.hints) == (-1, hints)
     assert (judgement.detail.get("no hint") == "asks for less care") == (hints == ())

@@ -113,3 +113,11 @@ def test_a_batch_has_neighbours_of_the_same_reply_and_an_epoch_each_example_once
         requests = [example.request for example in batch]
         changes = sum(one != other for one, other in itertools.pairwise(requests))
         assert changes <= len(batch) / 8
+
+
+def test_a_batch_of_long_chats_holds_fewer_of_them() -> None:
+    epoch = [Example(f"request {number}", "reply " * 60, "message", 0, "group", 1.0) for number in range(200)]
+    batches = list(packs.draw_packed_batches(epoch, np.random.default_rng(0)))
+    assert sum(map(len, batches)) == 200
+    assert max(map(len, batches)) * (len("request 100") + packs.CHARACTERS[1]) < packs.MOST_CHARACTERS
+    assert len(batches) < 50

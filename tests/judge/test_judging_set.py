@@ -200,6 +200,13 @@ def test_another_language_than_english_gets_hardly_a_wrong_sign() -> None:
     assert others.cases > 200 and others.wrong_sign.value is not None and others.wrong_sign.value <= 0.03
 
 
+@pytest.mark.parametrize(("name", "count"), [("hints", 200), ("hints_unseen", 160)])
+def test_half_of_the_objections_hold_a_correction(name: str, count: int) -> None:
+    cases = rows(name)
+    assert len(cases) == count == 2 * sum(row["hint"] for row in cases)
+    assert all(row["readings"] >= 2 and row["label"] == -1 and bool(row["hint_words"]) == row["hint"] for row in cases)
+
+
 def test_another_pass_of_all_kinds_is_half_sealed() -> None:
     for name in ("wide", "sealed_more"):
         cases = rows(name)

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import language, symbols
-from clawrl_trl.judge.classifier import doubts
+from clawrl_trl.judge.classifier import doubts, reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, QWEN, list_up_to
-from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
+from clawrl_trl.judge.classifier.reader import compute_probabilities
 
 LABELS = (-1, 0, 1)
 
@@ -74,16 +74,16 @@ class Classifier:
     """
 
     def __init__(self, encoder: str = MINILM) -> None:
-        encoders = [ENCODERS[name] for name in list_up_to(encoder)]
-        self._readers = [Reader(each) for each in encoders]
-        self._weights = [each.weight for each in encoders]
+        names = list_up_to(encoder)
+        self._readers = [reader.load_shared(name) for name in names]
+        self._weights = [ENCODERS[name].weight for name in names]
         self._margins = MARGINS[encoder]
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
         if not language.is_english(message, request):
             return NOT_READ
-        read = [reader(request, response, message) for reader in self._readers]
+        read = [read_logits(request, response, message) for read_logits in self._readers]
         logits = np.average(read, axis=0, weights=self._weights)
         opinion = decide(logits, self._margins)
         if symbols.is_symbols(message):

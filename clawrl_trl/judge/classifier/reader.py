@@ -7,6 +7,7 @@ beginning and its end, of a long request those of its beginning.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import Encoder, keep_ends
+from clawrl_trl.judge.classifier.encoders import ENCODERS, Encoder, keep_ends
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class Reader:
         import torch
         from safetensors.torch import load_file
 
-        from clawrl_trl.judge.classifier.adapters import load_adapted
+        from clawrl_trl.judge.classifier.adapters import LORA_PREFIX, load_adapted
 
         # With one thread the sums are the same on every machine.
         torch.set_num_threads(1)
@@ -47,19 +48,31 @@ class Reader:
         self._tokenizer = encoder.load_tokenizer()
         self._encoder = load_adapted(encoder, tensors)
         self._limits = encoder
-        self._head = {
-            name: tensors[name].numpy() for name in ("head.weight", "head.bias", "mean", "scale", "temperature")
-        }
+        self._newest: tuple[tuple[str, str, str], NDArray[np.float32]] | None = None
+        self._head = {name: tensor.numpy() for name, tensor in tensors.items() if not name.startswith(LORA_PREFIX)}
 
     def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         """Logits of -1, 0 and +1, divided by the temperature that makes them those of messages never seen."""
-        with self._torch.inference_mode():
-            embedding = embed_texts(self._encoder, self._tokenizer, [(request, response, message)], self._limits)[0]
         cues = (features.compute_features(request, response, message) - self._head["mean"]) / self._head["scale"]
-        inputs = np.concatenate([embedding.numpy() * EMBEDDING_WEIGHT, cues])
+        inputs = np.concatenate([self.embed(request, response, message), cues])
         logits: NDArray[np.float32] = self._head["head.weight"] @ inputs + self._head["head.bias"]
         logits /= self._head["temperature"]
         return logits
+
+    def embed(self, request: str, response: str, message: str) -> NDArray[np.float32]:
+        """The message's embedding, of length `EMBEDDING_WEIGHT`, shape `(hidden size,)`; the newest one is kept."""
+        texts, newest = (request, response, message), self._newest
+        if newest is None or newest[0] != texts:
+            with self._torch.inference_mode():
+                embedding = embed_texts(self._encoder, self._tokenizer, [texts], self._limits)[0]
+            self._newest = newest = (texts, embedding.numpy() * EMBEDDING_WEIGHT)
+        return newest[1]
+
+
+@lru_cache(maxsize=len(ENCODERS))
+def load_shared(encoder: str) -> Reader:
+    """The one reader of this process with an encoder of `ENCODERS`, loaded at the first call."""
+    return Reader(ENCODERS[encoder])
 
 
 def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, float]:

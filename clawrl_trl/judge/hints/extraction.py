@@ -21,6 +21,8 @@ def extract_hints(
     tool_names: Sequence[str] = (),
     score: float | None = -1.0,
     reply: str = "",
+    *,
+    is_lesson: bool = False,
 ) -> list[str]:
     """Candidate hints out of the owner's words, best first: all of a short message, then its directive sentences.
 
@@ -36,6 +38,7 @@ def extract_hints(
         score: The verdict on the reply. Of an owner who did not object only a wish beside it is a hint: another
             sentence may be the next task.
         reply: The reply that the words are about: one that took care may not be corrected to take less.
+        is_lesson: The words were read to say how the reply should have been: a sentence need not ask for anything.
     """
     spoken = [extract_owner_words(text) for text in texts]
     sentences = [sentence for text in spoken for sentence in features.split_sentences(text)]
@@ -53,7 +56,7 @@ def extract_hints(
         return []
     # After a reservation the teacher would hold on to what was objected to: it tells what is to stay.
     parts = [part for part in parts if not patterns.RESERVATION.search(part)] or parts
-    directive = [part for part in parts if is_directive(part)]
+    directive = [part for part in parts if is_lesson or is_directive(part)]
     hints: list[str] = []
     if directive:
         whole = " ".join(parts)

@@ -1,10 +1,11 @@
-"""Which hints may be kept: none with somebody else's words, and none that asks for less care than the reply took."""
+"""Which hints may be kept: none with somebody else's words, without a lesson, or that asks for less care."""
 
 from dataclasses import replace
 
 from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier.care_reader import asks_for_less_care
-from clawrl_trl.judge.classifier.encoders import MINILM
+from clawrl_trl.judge.classifier.encoders import MINILM, QWEN
+from clawrl_trl.judge.classifier.lesson_reader import holds_lesson
 from clawrl_trl.judge.classifier.quotation_reader import holds_sentence
 from clawrl_trl.judge.heard import collect_remarks, hear_owner
 from clawrl_trl.judge.provenance import extract_owner_words
@@ -12,14 +13,21 @@ from clawrl_trl.judge.turn import JudgedTurn, Judgement
 
 
 def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement, encoder: str = MINILM) -> Judgement:
-    """The judgement without the hints that hold somebody else's words, and without any that ask for less care.
+    """The judgement without the hints that hold somebody else's words, and without any if the owner's are unfit.
+
+    That is if they ask for less care than the reply took or, as the language model reads them, teach nothing.
 
     Args:
         turn: What was judged.
         judgement: Its judgement.
         encoder: The encoder that corrections are read with, one of `ENCODERS`.
     """
-    return drop_careless_hints(turn, drop_quoted_hints(turn, judgement), encoder)
+    judgement = drop_quoted_hints(turn, judgement)
+    words = _collect_words(turn) if judgement.hints and turn.reply else ""
+    reason = _find_unfit(turn, words, encoder) if words else ""
+    if not reason:
+        return judgement
+    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": reason})
 
 
 def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
@@ -34,12 +42,14 @@ def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
     return replace(judgement, hints=hints, hint_source=source, detail={**judgement.detail, "no hint": "quoted"})
 
 
-def drop_careless_hints(turn: JudgedTurn, judgement: Judgement, encoder: str = MINILM) -> Judgement:
-    """The judgement without its hints if the owner's English words ask for less care than the reply took."""
-    if not judgement.hints or not turn.reply:
-        return judgement
+def _find_unfit(turn: JudgedTurn, words: str, encoder: str) -> str:
+    """Why no hint is made of the owner's words; empty if one may be."""
+    if encoder == QWEN and not holds_lesson(turn.request, turn.reply, words):
+        return "teaches nothing"
+    return "asks for less care" if asks_for_less_care(turn.request, turn.reply, words, encoder) else ""
+
+
+def _collect_words(turn: JudgedTurn) -> str:
+    """The owner's English words on the reply, in messages and feedback."""
     said = [*collect_remarks(turn), *(extract_owner_words(item.text) for item in turn.feedback if item.text)]
-    correction = " ".join(text for text in said if language.is_english(text, turn.request))
-    if not correction or not asks_for_less_care(turn.request, turn.reply, correction, encoder):
-        return judgement
-    return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": "asks for less care"})
+    return " ".join(text for text in said if language.is_english(text, turn.request))
