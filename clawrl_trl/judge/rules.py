@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from clawrl_trl.judge import features, language
 from clawrl_trl.judge.classifier import model
+from clawrl_trl.judge.classifier.care_reader import measure_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM, QWEN
 from clawrl_trl.judge.classifier.lesson_reader import measure_lesson
 from clawrl_trl.judge.classifier.quotation_reader import drop_sentences
@@ -34,6 +35,8 @@ HINT_MARGIN = 0.8
 
 SURE_LESSON = 0.95
 """Least probability of a lesson with which a hint is made of an objection that asks for nothing."""
+SAFE_LESSON = 0.05
+"""Most probability of asking for less care with which it is."""
 
 SURE_BESIDE = 0.9
 """Least probability of a sign, beside words that may be somebody else's: a question about them often sounds cross."""
@@ -145,17 +148,25 @@ class RulesJudge:
             and opinion.score == score
             and (score != -1 or opinion.probabilities[0] >= HINT_MARGIN)
         ]
-        candidates = self._extract_hints(turn, remarks, score)
+        candidates = self._extract_hints(turn, remarks, score, is_whole=all(row.is_all for row in heard))
         return Judgement(self.name, score, tuple(candidates), "owner message" if candidates else None, detail=detail)
 
-    def _extract_hints(self, turn: JudgedTurn, remarks: Sequence[str], score: int | None) -> list[str]:
-        """Candidate hints out of the owner's remarks; the language model knows lessons that ask for nothing."""
+    def _extract_hints(
+        self, turn: JudgedTurn, remarks: Sequence[str], score: int | None, *, is_whole: bool
+    ) -> list[str]:
+        """Candidate hints out of the owner's remarks.
+
+        The language model knows lessons that ask for nothing. They are taken of a whole message alone: beside a text
+        that came along, what is left may be no lesson.
+        """
         known = (turn.request, list_tool_names(turn.tools), score, turn.reply)
         hints = extraction.extract_hints(remarks, *known)
-        if hints or not remarks or score != -1 or self._encoder != QWEN:
+        if hints or not (remarks and is_whole) or score != -1 or self._encoder != QWEN:
             return hints
-        is_lesson = measure_lesson(turn.request, turn.reply, " ".join(remarks)) >= SURE_LESSON
-        return extraction.extract_hints(remarks, *known, is_lesson=True) if is_lesson else []
+        texts = (turn.request, turn.reply, " ".join(remarks))
+        if measure_lesson(*texts) < SURE_LESSON or measure_less_care(*texts, self._encoder) > SAFE_LESSON:
+            return []
+        return extraction.extract_hints(remarks, *known, is_lesson=True)
 
     def _weigh(self, turn: JudgedTurn, heard: Sequence[Heard], opinions: Sequence[model.Opinion]) -> int | None:
         """The score of several messages in a row, which are read as one: the last may take the first back.

@@ -40,17 +40,19 @@ def test_words_without_a_lesson_make_no_hint(
 
 
 @pytest.mark.parametrize(
-    ("encoder", "lesson", "hints"),
+    ("encoder", "lesson", "less_care", "hints"),
     [
-        (QWEN, 0.97, ("Server is on 5.7.",)),
-        (QWEN, rules.SURE_LESSON - 0.01, ()),
-        (MINILM, 0.97, ()),
+        (QWEN, 0.97, 0.01, ("Server is on 5.7.",)),
+        (QWEN, rules.SURE_LESSON - 0.01, 0.01, ()),
+        (QWEN, 0.97, rules.SAFE_LESSON + 0.01, ()),
+        (MINILM, 0.97, 0.01, ()),
     ],
 )
 def test_a_lesson_that_asks_for_nothing_makes_a_hint_if_it_is_sure(
-    monkeypatch: pytest.MonkeyPatch, encoder: str, lesson: float, hints: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, encoder: str, lesson: float, less_care: float, hints: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(rules, "measure_lesson", lambda *_: lesson)
+    monkeypatch.setattr(rules, "measure_less_care", lambda *_: less_care)
     monkeypatch.setattr(fitness, "holds_lesson", lambda *_: True)
     monkeypatch.setattr(fitness, "asks_for_less_care", lambda *_: False)
     judge = rules.RulesJudge(lambda *_: Opinion(-1, (0.96, 0.02, 0.02)), encoder=encoder)
@@ -59,11 +61,23 @@ def test_a_lesson_that_asks_for_nothing_makes_a_hint_if_it_is_sure(
     assert judge.decide(turn).hints[:1] == hints
 
 
-def test_mockery_and_doubt_make_no_hint_however_sure_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "are you sure it is Bern?",
+        "oh splendid, the capital of Austria is Bern",
+        "forget it, I'll ask Ann",
+        "No. Use the token in the env file.",
+        "> the capital is Bern\n\nit is Vienna",
+    ],
+)
+def test_mockery_doubt_and_what_is_left_of_a_message_make_no_hint_however_sure_the_lesson(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr(rules, "measure_lesson", lambda *_: 1.0)
+    monkeypatch.setattr(rules, "measure_less_care", lambda *_: 0.0)
     judge = rules.RulesJudge(lambda *_: Opinion(-1, (0.96, 0.02, 0.02)), encoder=QWEN)
-    for text in ("are you sure it is Bern?", "oh splendid, the capital of Austria is Bern", "forget it, I'll ask Ann"):
-        assert judge.decide(judged_turn(text, request="capital of Austria", reply="Bern")).hints == ()
+    assert judge.decide(judged_turn(text, request="capital of Austria", reply="Bern")).hints == ()
 
 
 @pytest.mark.language_model

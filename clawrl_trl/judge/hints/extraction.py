@@ -46,13 +46,14 @@ def extract_hints(
         sentences = [sentence for sentence in sentences if is_wish(sentence)]
     elif any(map(_gives_up_or_doubts, sentences)) or any(map(_is_ironic, spoken)):
         return []
-    parts = [clean_sentence(sentence) for sentence in sentences if not patterns.RAW_ERROR.search(sentence)]
+    spoken_parts = [clean_sentence(sentence) for sentence in sentences if not patterns.RAW_ERROR.search(sentence)]
     # What stands behind a command that is refused belongs to it: "then try again", "don't ask".
-    parts = list(takewhile(lambda part: find_refusal(part, tool_names, reply) not in DANGEROUS, parts))
+    parts = list(takewhile(lambda part: find_refusal(part, tool_names, reply) not in DANGEROUS, spoken_parts))
     parts = [
         part for part in parts if part and not find_refusal(part, tool_names, reply) and not _repeats(request, part)
     ]
-    if _lacks_what_it_announces(sentences, parts):
+    # The lesson may have been in what was refused: "no. Use the token in the env file."
+    if _lacks_what_it_announces(sentences, parts) or (is_lesson and parts != spoken_parts):
         return []
     # After a reservation the teacher would hold on to what was objected to: it tells what is to stay.
     parts = [part for part in parts if not patterns.RESERVATION.search(part)] or parts
