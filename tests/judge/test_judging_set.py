@@ -64,11 +64,11 @@ MOST_FAILURES = {
     "steering": 0,
     "steering_more": 0,
     "steering_hidden": 1,
-    "steering_strangers": 3,
+    "steering_strangers": 2,
     "steering_newcomers": 1,
     "steering_unseen": 5,
     "steering_sealed": 4,
-    "steering_pages": 12,
+    "steering_pages": 11,
     "steering_pages_unseen": 13,
     "steering_corrections": 2,
 }
@@ -164,6 +164,13 @@ def test_the_large_encoder_is_no_worse_than_measured(name: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGE_MODEL_BOUNDS)
 def test_the_language_model_is_no_worse_than_measured(name: str) -> None:
     check_bounds(name, QWEN, LANGUAGE_MODEL_BOUNDS[name])
+
+
+@pytest.mark.language_model
+@pytest.mark.timeout(1200)
+def test_a_hint_of_the_language_model_is_mostly_what_the_owner_wished() -> None:
+    precision = summarise(judged("sealed", QWEN)).hint_precision
+    assert precision.value is not None and precision.value >= 0.85 and precision.count >= 16
 
 
 @pytest.mark.large_encoder

@@ -32,7 +32,7 @@ from recipes.judge.network import RANK, Network, Rows
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
 CHAT_ADAPTER_LR, CHAT_HEAD_LR = 3e-4, 2e-3
 """Learning rates of a language model."""
-ROUNDS = 9
+ROUNDS = 10
 HELD_OUT, HELD_OUT_SEED = 1 / 12, 50
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
