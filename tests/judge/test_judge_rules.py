@@ -128,7 +128,7 @@ def test_where_every_message_is_a_text_to_work_on_no_hint_is_made_of_any(judge: 
     [
         ("Make my sentences sound more formal. First: gonna be late.", True),
         ("Translate my phrasebook line by line please.", True),
-        ("Proofread my letter, I'll paste it in pieces.", True),
+        ("Proofread my letter, I'll paste it in pieces.", False),
         ("Translate whatever I type into Danish.", True),
         ("Shorten my two sentences. First: it rains. Then: we stay.", False),
         ("Which trains go? First: to Ghent.", False),

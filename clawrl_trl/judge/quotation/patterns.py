@@ -99,8 +99,7 @@ EVERY_TEXT = re.compile(
 
 STARTS_SERIES = re.compile(
     r"\bfirst(?: (?:one|line|sentence|text|phrase))?\s?[:：](?!.*\b(?:then|second|next|last)\b)"
-    r"|\b(?:line by line|one (?:by one|at a time|after the other))\b"
-    r"|\bi(?:['’]ll| will|['’]m going to) (?:send|paste|give|type|dictate)\b",
+    r"|\b(?:line by line|one (?:by one|at a time|after the other))\b",
     _FLAGS | re.S,
 )
 """In a request about a text: more of them are to follow."""
