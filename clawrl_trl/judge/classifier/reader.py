@@ -62,11 +62,13 @@ class Reader:
     def embed(self, request: str, response: str, message: str) -> NDArray[np.float32]:
         """The message's embedding, of length `EMBEDDING_WEIGHT`, shape `(hidden size,)`; the newest one is kept."""
         texts, newest = (request, response, message), self._newest
-        if newest is None or newest[0] != texts:
-            with self._torch.inference_mode():
-                embedding = embed_texts(self._encoder, self._tokenizer, [texts], self._limits)[0]
-            self._newest = newest = (texts, embedding.numpy() * EMBEDDING_WEIGHT)
-        return newest[1]
+        if newest is not None and newest[0] == texts:
+            return newest[1]
+        with self._torch.inference_mode():
+            embedding = embed_texts(self._encoder, self._tokenizer, [texts], self._limits)[0] * EMBEDDING_WEIGHT
+        result: NDArray[np.float32] = embedding.numpy()
+        self._newest = (texts, result)
+        return result
 
 
 @lru_cache(maxsize=len(ENCODERS))

@@ -4,9 +4,10 @@
     PYTHONPATH=examples python -m recipes.judge.care --threads 2
     PYTHONPATH=examples python -m recipes.judge.care --threads 2 --encoder all-mpnet-base-v2
 
-`data/care` holds corrections by eight writers, each with the reply it corrects: half of them would teach to be less
-careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
-ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
+`data/care` holds corrections by ten writers, each with the reply it corrects: half of them would teach to be less
+careful, half would not, most of these after replies that were as careful. The shipped weights have not seen `agents`
+and `people`. To them come objections of the scenes, which ask for no less care. Labels are -1 for less care and 0 for
+the others, so that the network is that of `train`.
 """
 
 import json
@@ -24,7 +25,7 @@ from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 from recipes.judge.network import Network
 
-WRITERS = ("brisk", "business", "habits", "home", "short", "soft", "technical", "twins")
+WRITERS = ("agents", "brisk", "business", "habits", "home", "people", "short", "soft", "technical", "twins")
 ROUNDS = 5
 
 

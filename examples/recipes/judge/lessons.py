@@ -58,7 +58,7 @@ def fit(inputs: torch.Tensor, lessons: torch.Tensor) -> nn.Linear:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimizer.step(compute_loss)
+    optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     return head
 
 
