@@ -37,6 +37,9 @@ def test_words_without_a_lesson_make_no_hint(
     judgement = fitness.drop_unfit_hints(turn, Judgement("rules", -1, ("a hint",), "owner message"), encoder)
     assert (judgement.score, judgement.hints) == (-1, hints)
     assert (judgement.detail.get("no hint") == "teaches nothing") == (not hints)
+    # Explicit feedback is a correction by its kind.
+    explicit = Judgement("rules", -1, ("a hint",), "owner feedback")
+    assert fitness.drop_unfit_hints(turn, explicit, encoder).hints == ("a hint",)
 
 
 @pytest.mark.parametrize(

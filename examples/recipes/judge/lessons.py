@@ -35,7 +35,7 @@ def load_lessons(writer: str) -> tuple[list[tuple[str, str, str]], torch.Tensor]
     return texts, torch.tensor([float(row["lesson"]) for row in rows])
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def embed(texts: Sequence[tuple[str, str, str]]) -> torch.Tensor:
     """The embeddings that the classifier reads by, shape `(n, hidden size)`."""
     limits = ENCODERS[QWEN]
