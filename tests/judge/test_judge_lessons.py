@@ -16,7 +16,7 @@ from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, QWEN, Encoder
 from clawrl_trl.judge.classifier.model import Opinion
 from clawrl_trl.judge.classifier.reader import Reader
 from clawrl_trl.judge.hints import fitness
-from clawrl_trl.judge.turn import Judgement
+from clawrl_trl.judge.turn import FeedbackItem, Judgement
 from clawrl_trl.tiny import MODEL_PATH
 from recipes.judge import lessons, train
 from recipes.judge.example import Example
@@ -37,9 +37,9 @@ def test_words_without_a_lesson_make_no_hint(
     judgement = fitness.drop_unfit_hints(turn, Judgement("rules", -1, ("a hint",), "owner message"), encoder)
     assert (judgement.score, judgement.hints) == (-1, hints)
     assert (judgement.detail.get("no hint") == "teaches nothing") == (not hints)
-    # Explicit feedback is a correction by its kind.
-    explicit = Judgement("rules", -1, ("a hint",), "owner feedback")
-    assert fitness.drop_unfit_hints(turn, explicit, encoder).hints == ("a hint",)
+    # What is written into a field for corrections is one.
+    explicit = replace(turn, feedback=(FeedbackItem("correction", None, "it should say why"),))
+    assert fitness.drop_unfit_hints(explicit, Judgement("rules", -1, ("a hint",)), encoder).hints == ("a hint",)
 
 
 @pytest.mark.parametrize(

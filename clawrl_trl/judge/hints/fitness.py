@@ -24,9 +24,7 @@ def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement, encoder: str = MINI
     """
     judgement = drop_quoted_hints(turn, judgement)
     words = _collect_words(turn) if judgement.hints and turn.reply else ""
-    # Who writes into a field for corrections means one.
-    is_message = judgement.hint_source == "owner message"
-    reason = _find_unfit(turn, words, encoder, is_message=is_message) if words else ""
+    reason = _find_unfit(turn, words, encoder) if words else ""
     if not reason:
         return judgement
     return replace(judgement, hints=(), hint_source=None, detail={**judgement.detail, "no hint": reason})
@@ -44,9 +42,11 @@ def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
     return replace(judgement, hints=hints, hint_source=source, detail={**judgement.detail, "no hint": "quoted"})
 
 
-def _find_unfit(turn: JudgedTurn, words: str, encoder: str, *, is_message: bool) -> str:
+def _find_unfit(turn: JudgedTurn, words: str, encoder: str) -> str:
     """Why no hint is made of the owner's words; empty if one may be."""
-    if is_message and encoder == QWEN and not holds_lesson(turn.request, turn.reply, words):
+    # Who writes into a field for corrections means one.
+    is_explicit = any(item.text for item in turn.feedback)
+    if encoder == QWEN and not is_explicit and not holds_lesson(turn.request, turn.reply, words):
         return "teaches nothing"
     return "asks for less care" if asks_for_less_care(turn.request, turn.reply, words, encoder) else ""
 
