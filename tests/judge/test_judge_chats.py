@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2Model
+from chat_models import make_chat_model
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Model
 
 from clawrl_trl.judge.classifier.adapters import attach_adapter, merge_adapter
 from clawrl_trl.judge.classifier.chats import BranchingChat, embed_chats, pack_chats
@@ -25,20 +26,7 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def model() -> Qwen2Model:
-    return make_model()
-
-
-def make_model() -> Qwen2Model:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=4096,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    return Qwen2Model(config).eval()
+    return make_chat_model()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +82,11 @@ def test_an_adapter_beside_its_layer_is_as_good_as_one_merged_in(tokenizer: PreT
     chats = pack_chats(tokenizer, CHATS, LIMITS)
     plain, beside, merged = (
         embed_chats(encoder, chats)
-        for encoder in (make_model(), attach_adapter(make_model(), tensors), merge_adapter(make_model(), tensors))
+        for encoder in (
+            make_chat_model(),
+            attach_adapter(make_chat_model(), tensors),
+            merge_adapter(make_chat_model(), tensors),
+        )
     )
     torch.testing.assert_close(beside, merged, atol=1e-4, rtol=0)
     assert (beside - plain).abs().max() > 0.01

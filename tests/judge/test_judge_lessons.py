@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from chat_models import make_chat_model
 from judge_helpers import judged_turn
-from transformers import AutoTokenizer, Qwen2Config, Qwen2Model
+from transformers import AutoTokenizer
 
 from clawrl_trl.judge import rules
 from clawrl_trl.judge.classifier import lesson_reader
@@ -108,16 +109,7 @@ def test_half_of_what_a_writer_has_owners_say_is_a_lesson(writer: str) -> None:
 @pytest.fixture
 def chat_encoder(tmp_path: Path) -> Encoder:
     """A language model that reads chats, small and with random weights."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=4096,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=10,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    Qwen2Model(config).save_pretrained(tmp_path)
+    make_chat_model(layers=10).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(MODEL_PATH).save_pretrained(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     return replace(

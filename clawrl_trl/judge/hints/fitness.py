@@ -45,7 +45,7 @@ def drop_quoted_hints(turn: JudgedTurn, judgement: Judgement) -> Judgement:
 def _find_unfit(turn: JudgedTurn, words: str, encoder: str) -> str:
     """Why no hint is made of the owner's words; empty if one may be."""
     # Who writes into a field for corrections means one.
-    is_explicit = any(item.text for item in turn.feedback)
+    is_explicit = any(item.kind == "correction" for item in turn.feedback)
     if encoder == QWEN and not is_explicit and not holds_lesson(turn.request, turn.reply, words):
         return "teaches nothing"
     return "asks for less care" if asks_for_less_care(turn.request, turn.reply, words, encoder) else ""
