@@ -29,7 +29,7 @@ MODEL = "scripted-judge"
 LOOPBACK = "127.0.0.1"
 TIMEOUT = 30.0
 """Longest wait for a client's next byte, in seconds."""
-_MARK = re.compile(r"lines that carry the mark (\w+)")
+_MARK = re.compile(r"The pieces carry the mark (\w+)")
 _SENTENCE_END = re.compile(r"[.!?:,]+")
 _PHRASE_END = re.compile(r"(?<=[.!?])\s+")
 CONTAINED_WORDS = 2

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,7 +26,7 @@ from clawrl_trl.judge.refusals import find_refusal
 from clawrl_trl.judge.rules import judge_feedback
 from clawrl_trl.judge.screens import ShownPicture, collect_screens
 from clawrl_trl.judge.turn import JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
-from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt
+from clawrl_trl.judge.vote_prompt import EXCERPTS, build_prompt, draw_mark
 from clawrl_trl.messages import Json
 
 logger = logging.getLogger(__name__)
@@ -152,8 +153,10 @@ class LLMJudge:
     async def _collect_votes(self, turn: JudgedTurn, model: str) -> list[Vote]:
         """All votes, on shorter excerpts if the server finds the prompt too long."""
         screens = await asyncio.to_thread(collect_screens, turn) if self._takes_pictures else []
+        mark = draw_mark()
         for limit in EXCERPTS:
-            votes = [asyncio.create_task(self._request_vote(turn, limit, screens, model)) for _ in range(self._votes)]
+            request = partial(self._request_vote, turn, mark, limit, screens, model)
+            votes = [asyncio.create_task(request()) for _ in range(self._votes)]
             try:
                 return await asyncio.gather(*votes)
             except (EngineError, TimeoutError) as error:
@@ -170,13 +173,15 @@ class LLMJudge:
         patience = ATTEMPTS if failure.status in REFUSALS else None
         raise JudgeUnavailable(reason, patience, is_attempt=not failure.away) from failure
 
-    async def _request_vote(self, turn: JudgedTurn, limit: int, screens: Sequence[ShownPicture], model: str) -> Vote:
+    async def _request_vote(
+        self, turn: JudgedTurn, mark: str, limit: int, screens: Sequence[ShownPicture], model: str
+    ) -> Vote:
         """One vote, on fewer pictures if the server finds them too many, and on the texts alone if it takes none."""
         # Some servers take one picture and no more: the last shows what the reply led to.
         counts = sorted({len(screens), min(len(screens), 1), 0}, reverse=True)
         refused = False
         for shown in [screens[len(screens) - count :] for count in counts]:
-            messages = build_prompt(turn, limit, any_score=self._any_score, screens=shown)
+            messages = build_prompt(turn, limit, mark=mark, any_score=self._any_score, screens=shown)
             try:
                 vote = await self._request_text({"model": model, "messages": messages, **self._sampling})
             except EngineError as error:

@@ -160,11 +160,20 @@ async def test_no_text_can_close_its_own_frame(script: Scripted) -> None:
     await ask(script, turn, votes=1)
     await ask(script, turn, votes=1)
     first, second = (body["messages"] for body in script.chats())
-    assert first[0]["content"] != second[0]["content"], "the mark is fresh for each call"
+    assert first[0]["content"] != second[0]["content"], "each turn has a mark of its own"
     assert "im_start" not in str(first) and "</s>" not in str(first)
-    mark = first[0]["content"].split("the mark ")[1].split(".")[0]
+    mark = first[0]["content"].rpartition("the mark ")[2].rstrip(".")
     assert len(mark) == 24 and mark not in attack
     assert first[1]["content"].count(f"--- {mark} end") == 3
+
+
+async def test_a_server_that_caches_prefixes_reads_little_twice(script: Scripted) -> None:
+    await ask(script, judged_turn("shorter please"), votes=3)
+    await ask(script, judged_turn("thanks"), votes=1)
+    *same, other = (body["messages"] for body in script.chats())
+    assert same[0] == same[1] == same[2], "the votes on a turn"
+    instructions, others = same[0][0]["content"], other[0]["content"]
+    assert instructions[:-30] == others[:-30] and instructions != others
 
 
 def test_long_texts_keep_head_and_tail() -> None:

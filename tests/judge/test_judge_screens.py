@@ -53,7 +53,7 @@ async def test_the_judge_sees_the_screens_before_and_after(script: Scripted) -> 
     for body in script.chats():
         assert pictures_of(body) == [BEFORE, AFTER]
         texts = [part["text"] for part in body["messages"][1]["content"] if part["type"] == "text"]
-        mark = body["messages"][0]["content"].split("the mark ")[1].split(".")[0]
+        mark = body["messages"][0]["content"].rpartition("the mark ")[2].rstrip(".")
         assert "press it" in texts[0] and all(mark in text for text in texts)
         assert "picture 1 of 2" in texts[1] and "before the reply" in texts[1]
         assert "picture 2 of 2" in texts[2] and "what came next" in texts[2]

@@ -39,7 +39,7 @@ class Margins:
 
 
 MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5), QWEN: Margins(0.6, 0.7, 0.5)}
-"""By encoder; docs/judge.md says on which sets they were chosen."""
+"""By encoder; benchmarks/results/judge.md says on which sets they were chosen."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The exam itself: the questions are put to the judge in small lots, until it is over or can't be passed any more."""
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -10,11 +11,12 @@ from clawrl_trl.judge.exam.questions import Question, load_questions
 from clawrl_trl.judge.exam.result import MOST_INVALID, MOST_WRONG, ExamResult, count_wrong_signs, grade_group
 from clawrl_trl.judge.turn import Judge, JudgedTurn, Judgement, JudgeTimedOut, JudgeUnavailable
 
+logger = logging.getLogger(__name__)
+
 LOT = 12
 """Questions after which it is looked whether the exam can still be passed."""
 MOST_TIMEOUTS = 3
 """Time-outs that end a sitting: a server that is too slow is not asked all questions to see it."""
-
 
 REFUSALS = frozenset({401, 403, 404})
 """Statuses of a server that refuses the key or the model, and will again."""
@@ -91,6 +93,7 @@ async def sit_exam(judge: Judge, key: str, model: str, *, votes: int, workers: i
             raise examinee.refusal
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
             raise JudgeTimedOut(failure) if examinee.is_too_slow else JudgeUnavailable(failure)
+        logger.info("exam: %d of %d questions answered", len(outcomes), len(questions))
         if is_lost(questions, outcomes, examinee.invalid, votes):
             break
     pairs = list(zip(questions, outcomes, strict=False))

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,8 +12,8 @@ from clawrl_trl.judge.exam.groups import find_groups
 from clawrl_trl.judge.vote_prompt import build_prompt
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
-_MARK = re.compile(r"\b[0-9a-f]{24}\b")
-"""What differs from one rendering of a prompt to the next."""
+_MARK = "0" * 24
+"""The marks of prompts are drawn and identify nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def find_key(model: str, settings: Mapping[str, object]) -> str:
     any_score = bool(settings.get("any_score"))
     questions = [
         (
-            _MARK.sub("", json.dumps(build_prompt(question.case.turn, any_score=any_score))),
+            json.dumps(build_prompt(question.case.turn, mark=_MARK, any_score=any_score)),
             sorted(question.case.accept),
             sorted(question.groups),
         )
