@@ -230,7 +230,7 @@ class AutoJudge:
             except JudgeTimedOut as failure:
                 reason, slow = failure.reason, slow + 1
                 if slow == MOST_SLOW_SITTINGS:
-                    self._leave_out(f"was too slow for its exam {slow} times")
+                    self._leave_out(f"was too slow for its exam {slow} times, raise --judge_timeout")
                     return
             except JudgeUnavailable as failure:
                 reason = failure.reason
