@@ -354,7 +354,8 @@ async def test_a_model_that_is_too_slow_is_left_out_until_the_next_start(
         assert judge._exam is not None
         await judge._exam
         english = await judge.judge(judged_turn(ENGLISH))
-    assert english.judge == "rules" and english.detail["exam"] == "base was too slow for its exam 3 times, raise --judge_timeout"
+    told = "base was too slow for its exam 3 times, raise --judge_timeout"
+    assert (english.judge, english.detail["exam"]) == ("rules", told)
     assert len(script.chats()) <= 3 * (MOST_TIMEOUTS + 1) and not ExamRecord(tmp_path).read()
     assert any("too slow for its exam 3 times, raise --judge_timeout: not used" in line for line in caplog.messages)
     script.votes = make_examinee()
