@@ -8,9 +8,9 @@ import torch
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.classifier.reader import Reader
-from recipes.judge import examples, train
+from recipes.judge import distil, examples, train
 from recipes.judge.mean import compute_mean
-from recipes.judge.network import Network, Rows
+from recipes.judge.network import Network, Rows, load_shipped
 
 
 def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
@@ -20,6 +20,18 @@ def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     read = Reader(ENCODERS[MINILM])
     expected = np.stack([read(*example.texts) * read._head["temperature"] for example in rows])
     np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
+
+
+def test_a_student_learns_what_its_teacher_finds_beside_the_label() -> None:
+    rows = examples.load()[:6]
+    network, temperature = load_shipped(ENCODERS[MINILM])
+    found = torch.tensor(train.compute_logits(network, rows) / temperature).softmax(1)
+    labels = torch.nn.functional.one_hot(torch.tensor([row.label + 1 for row in rows]), 3)
+    taught = distil.teach(rows, ENCODERS[MINILM])
+    expected = distil.LABEL * labels + (1 - distil.LABEL) * found
+    torch.testing.assert_close(Rows.of(taught).targets, expected, atol=1e-5, rtol=0)
+    assert [row.label for row in taught] == [row.label for row in rows]
+    torch.testing.assert_close(Rows.of(rows).targets, labels.float())
 
 
 def test_the_mean_of_two_passes_has_the_mean_of_their_products() -> None:

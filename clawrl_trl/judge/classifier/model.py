@@ -35,7 +35,7 @@ class Margins:
 
     approval: float = 0.5
     objection: float = 0.6
-    neutral: float = 0.6
+    neutral: float = 0.5
 
 
 MARGINS = {MINILM: Margins(), MPNET: Margins(0.55, 0.65, 0.5), QWEN: Margins(0.6, 0.7, 0.5)}

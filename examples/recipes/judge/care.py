@@ -4,10 +4,9 @@
     PYTHONPATH=examples python -m recipes.judge.care --threads 2
     PYTHONPATH=examples python -m recipes.judge.care --threads 2 --encoder all-mpnet-base-v2
 
-`data/care` holds corrections by ten writers, each with the reply it corrects: half of them would teach to be less
-careful, half would not, most of these after replies that were as careful. The shipped weights have not seen `agents`
-and `people`. To them come objections of the scenes, which ask for no less care. Labels are -1 for less care and 0 for
-the others, so that the network is that of `train`.
+`data/care` holds corrections by fourteen writers, each with the reply it corrects: half of them would teach to be less
+careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
+ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
 """
 
 import json
@@ -25,12 +24,15 @@ from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 from recipes.judge.network import Network
 
-WRITERS = ("agents", "brisk", "business", "habits", "home", "people", "short", "soft", "technical", "twins")
+WRITERS = (
+    "agents", "brisk", "business", "habits", "home", "people", "short", "soft", "stepwise", "technical", "terse",
+    "twins", "voices", "warm",
+)  # fmt: skip
 ROUNDS = 5
 
 
 class Recipe(NamedTuple):
-    """How one encoder learns it: passes, objections of the scenes, learning rate of the adapter."""
+    """How one encoder learns it: epochs, objections of the scenes, learning rate of the adapter."""
 
     epochs: int
     objections: int
@@ -72,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = RECIPES[options.encoder]
     drawn = [pair for writer in WRITERS if writer != options.hold_out for pair in load_pairs(writer)]
     network = train.fit(
-        [*drawn, *draw_objections(recipe.objections)] * recipe.epochs,
+        [*drawn, *draw_objections(recipe.objections)],
         encoder=ENCODERS[options.encoder],
         adapter_lr=recipe.adapter_lr,
+        epochs=recipe.epochs,
     )
     network.save(options.output, temperature=1.0)
     if options.hold_out:

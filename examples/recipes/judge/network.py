@@ -23,11 +23,11 @@ RANK, CUE_DROPOUT = 16, 0.2
 
 @dataclass(frozen=True)
 class Rows:
-    """Some examples as arrays: cues `(n, FEATURE_COUNT)`, labels as positions in `LABELS`, weights `(n,)`."""
+    """Some examples as arrays: cues `(n, FEATURE_COUNT)`, probabilities to be learnt `(n, 3)`, weights `(n,)`."""
 
     texts: list[tuple[str, str, str]]
     cues: torch.Tensor
-    labels: torch.Tensor
+    targets: torch.Tensor
     weights: torch.Tensor
 
     @classmethod
@@ -36,7 +36,7 @@ class Rows:
         return cls(
             [example.texts if with_context else ("", "", example.message) for example in batch],
             torch.tensor(np.stack([features.compute_features(*example.texts) for example in batch])),
-            torch.tensor([LABELS.index(example.label) for example in batch]),
+            torch.tensor([example.targets for example in batch]),
             torch.tensor([example.weight for example in batch]),
         )
 
@@ -112,3 +112,12 @@ class Network(nn.Module):
             "temperature": torch.tensor([temperature]),
         }
         save_with_adapter(self.encoder, tensors, path)
+
+
+def load_shipped(encoder: Encoder) -> tuple[Network, float]:
+    """The network that ships for an encoder, and the temperature that its logits are divided by."""
+    tensors = load_file(encoder.classifier)
+    rank = max(len(tensor) for name, tensor in tensors.items() if name.endswith(".down"))
+    network = Network(torch.zeros(2, len(tensors["mean"])), encoder, rank)
+    network.load(encoder.classifier)
+    return network.eval(), float(tensors["temperature"])

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
     options = train.parse_options("results", __doc__, {ENCODER.name: ENCODER.classifier}, WRITERS, arguments)
     drawn = [example for writer in WRITERS if writer != options.hold_out for example in load_results(writer)]
-    network = train.fit(drawn * EPOCHS, encoder=ENCODER, adapter_lr=ADAPTER_LR)
+    network = train.fit(drawn, encoder=ENCODER, adapter_lr=ADAPTER_LR, epochs=EPOCHS)
     network.save(options.output, temperature=1.0)
     if options.hold_out:
         kept, wrongly = measure(network, load_results(options.hold_out))

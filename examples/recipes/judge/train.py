@@ -46,8 +46,9 @@ def fit(
     start: Path | None = None,
     rank: int = RANK,
     adapter_lr: float | None = None,
+    epochs: int = 1,
 ) -> Network:
-    """Train a network on some examples, each once; `start` are weights to go on from."""
+    """Train a network on some examples, each once an epoch; `start` are weights to go on from."""
     torch.manual_seed(seed)
     network = Network(Rows.of(drawn).cues, encoder, rank)
     if start is not None:
@@ -63,14 +64,16 @@ def fit(
     )
     random = np.random.default_rng(seed)
     is_packed = encoder.is_chat_model and with_context
-    plan = list(packs.draw_packed_batches(drawn, random) if is_packed else draw_batches(drawn, random, with_context))
+    plan: list[list[Example]] = []
+    for _ in range(epochs):
+        plan += packs.draw_packed_batches(drawn, random) if is_packed else draw_batches(drawn, random, with_context)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, [adapter_lr, head_lr], total_steps=len(plan) + 1, pct_start=0.05, anneal_strategy="linear"
     )
     network.train()
     for number, batch in enumerate(plan, start=1):
         rows = Rows.of(batch, with_context)
-        losses = nn.functional.cross_entropy(network(rows), rows.labels, reduction="none", label_smoothing=SMOOTHING)
+        losses = nn.functional.cross_entropy(network(rows), rows.targets, reduction="none", label_smoothing=SMOOTHING)
         loss = (losses * rows.weights).sum() / rows.weights.sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -210,6 +213,18 @@ def parse_options(
     return options
 
 
+def finish(network: Network, left_out: frozenset[str], rounds: int, output: Path) -> None:
+    """Fit the temperature to the groups left out, write the weights and print how the network does on these groups."""
+    held = [example for example in examples.load(HELD_OUT_SEED, rounds) if example.group in left_out]
+    logits, labels = compute_logits(network, held), [example.label for example in held]
+    temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
+    network.save(output, temperature)
+    print(f"{len(held)} held-out examples of {len(left_out)} groups; temperature {temperature:.2f}")
+    for margin in MARGINS:
+        shares = measure(logits, labels, margin, temperature)
+        print(f"margin {margin:g}", *(f"{name} {share:.3f}" for name, share in shares.items()))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the held-out groups and write the weights."""
     parser = argparse.ArgumentParser(
@@ -242,14 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rank=options.rank,
         adapter_lr=options.rate,
     )
-    held = [example for example in examples.load(HELD_OUT_SEED, len(shares)) if example.group in left_out]
-    logits, labels = compute_logits(network, held), [example.label for example in held]
-    temperature = fit_temperature(logits, np.asarray([LABELS.index(label) for label in labels]))
-    network.save(options.output or encoder.classifier, temperature)
-    print(f"{len(held)} held-out examples of {len(left_out)} groups; temperature {temperature:.2f}")
-    for margin in MARGINS:
-        shares = measure(logits, labels, margin, temperature)
-        print(f"margin {margin:g}", *(f"{name} {share:.3f}" for name, share in shares.items()))
+    finish(network, left_out, len(shares), options.output or encoder.classifier)
 
 
 if __name__ == "__main__":
