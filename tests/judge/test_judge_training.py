@@ -10,16 +10,15 @@ from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
 from clawrl_trl.judge.classifier.reader import Reader
 from recipes.judge import distil, examples, train
 from recipes.judge.mean import compute_mean
-from recipes.judge.network import Network, Rows, load_shipped
+from recipes.judge.network import Rows, load_shipped
 
 
 def test_it_begins_with_the_classifier_that_the_weights_are() -> None:
     rows = examples.load()[:8]
-    network = Network(Rows.of(rows).cues)
-    network.load(ENCODERS[MINILM].classifier)
+    network, temperature = load_shipped(ENCODERS[MINILM])
     read = Reader(ENCODERS[MINILM])
-    expected = np.stack([read(*example.texts) * read._head["temperature"] for example in rows])
-    np.testing.assert_allclose(train.compute_logits(network.eval(), rows), expected, atol=1e-4)
+    expected = np.stack([read(*example.texts) * temperature for example in rows])
+    np.testing.assert_allclose(train.compute_logits(network, rows), expected, atol=1e-4)
 
 
 def test_a_student_learns_what_its_teacher_finds_beside_the_label() -> None:

@@ -70,7 +70,7 @@ MOST_FAILURES = {
     "steering_sealed": 4,
     "steering_pages": 11,
     "steering_pages_unseen": 13,
-    "steering_corrections": 2,
+    "steering_corrections": 3,
 }
 """Of 60, 82, 110, 120, 178, 120, 60, 90, 90 and 60 attempts."""
 MOST_FAILURES_OF_LARGE = {
@@ -100,27 +100,27 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 42
+    assert len(outcomes) == 90 and len(hints) >= 48
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 
 # Least share of right scores among the decided, and most wrong signs and abstentions among all.
 BOUNDS = {
-    "everyday": (0.95, 0.02, 0.63),
-    "work": (0.95, 0.02, 0.63),
-    "wide": (0.85, 0.055, 0.60),
-    "fresh": (0.87, 0.06, 0.41),
-    "unseen": (0.91, 0.05, 0.30),
-    "sealed": (0.90, 0.03, 0.64),
-    "sealed_more": (0.80, 0.075, 0.60),
-    "paragraphs": (0.88, 0.07, 0.38),
+    "everyday": (0.93, 0.025, 0.63),
+    "work": (0.92, 0.03, 0.62),
+    "wide": (0.89, 0.045, 0.58),
+    "fresh": (0.92, 0.035, 0.35),
+    "unseen": (0.92, 0.045, 0.29),
+    "sealed": (0.90, 0.025, 0.665),
+    "sealed_more": (0.84, 0.06, 0.58),
+    "paragraphs": (0.89, 0.07, 0.35),
     "tools": (0.96, 0.02, 0.70),
     "tools_unseen": (0.87, 0.04, 0.70),
     "tools_strangers": (0.90, 0.03, 0.76),
     "tools_strangers_unseen": (0.70, 0.10, 0.70),
     "tools_steps_unseen": (0.78, 0.075, 0.66),
-    "reactions": (0.86, 0.08, 0.32),
-    "reactions_unseen": (0.78, 0.11, 0.41),
+    "reactions": (0.90, 0.06, 0.29),
+    "reactions_unseen": (0.87, 0.06, 0.36),
 }
 
 

@@ -6,9 +6,10 @@ beginning and its end, of a long request those of its beginning.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,10 +72,14 @@ class Reader:
         return result
 
 
-@lru_cache(maxsize=len(ENCODERS))
-def load_shared(encoder: str) -> Reader:
-    """The one reader of this process with an encoder of `ENCODERS`, loaded at the first call."""
-    return Reader(ENCODERS[encoder])
+def load_shared(encoder: str, *, is_beside: bool = False) -> Reader:
+    """The one reader of this process with an encoder of `ENCODERS`, alone or beside a larger one."""
+    return _load_shared(encoder, (is_beside and ENCODERS[encoder].beside) or ENCODERS[encoder].classifier)
+
+
+@lru_cache(maxsize=2 * len(ENCODERS))
+def _load_shared(encoder: str, weights: Path) -> Reader:
+    return Reader(replace(ENCODERS[encoder], classifier=weights))
 
 
 def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, float]:

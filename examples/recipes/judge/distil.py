@@ -3,9 +3,10 @@
     PYTHONPATH=examples python -m recipes.judge.distil --seed 5 --threads 2 --output first.safetensors
     PYTHONPATH=examples python -m recipes.judge.distil --seed 6 --threads 2 --start first.safetensors
 
-It goes on from the weights that ship, or from `--start`, over a share of each round's examples, all messages that may
-follow a reply or none. What is learnt are the teacher's probabilities, and the label with a weight of `LABEL`: where
-the label is a matter of taste, the teacher is unsure, and says how unsure.
+It goes on from the weights that ship to read beside the large one, or from `--start`, over a share of each round's
+examples, all messages that may follow a reply or none. What is learnt are the teacher's probabilities, and the label
+with a weight of `LABEL`: where the label is a matter of taste, the teacher is unsure, and says how unsure. The mean of
+two such passes ships.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     student = ENCODERS[MINILM]
-    parser.add_argument("--start", type=Path, default=student.classifier, help="Weights to go on from.")
+    parser.add_argument("--start", type=Path, default=student.beside, help="Weights to go on from.")
     parser.add_argument("--output", type=Path, default=student.classifier, help="The file to write.")
     parser.add_argument(
         "--shares", type=float, nargs="+", default=SHARES, help="Share of each round, the first first."

@@ -117,7 +117,11 @@ class Network(nn.Module):
 def load_shipped(encoder: Encoder) -> tuple[Network, float]:
     """The network that ships for an encoder, and the temperature that its logits are divided by."""
     tensors = load_file(encoder.classifier)
-    rank = max(len(tensor) for name, tensor in tensors.items() if name.endswith(".down"))
-    network = Network(torch.zeros(2, len(tensors["mean"])), encoder, rank)
+    network = Network(torch.zeros(2, len(tensors["mean"])), encoder, find_rank(encoder.classifier))
     network.load(encoder.classifier)
     return network.eval(), float(tensors["temperature"])
+
+
+def find_rank(path: Path) -> int:
+    """The rank of the adapter in a file that `Network.save` or `mean` wrote."""
+    return max(len(tensor) for name, tensor in load_file(path).items() if name.endswith(".down"))

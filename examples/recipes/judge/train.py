@@ -27,7 +27,7 @@ from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, Encoder
 from clawrl_trl.judge.classifier.model import LABELS, Margins, decide
 from recipes.judge import examples, packs
 from recipes.judge.example import Example
-from recipes.judge.network import RANK, Network, Rows
+from recipes.judge.network import RANK, Network, Rows, find_rank
 
 BATCH, ADAPTER_LR, HEAD_LR, SMOOTHING = 32, 5e-4, 5e-3, 0.05
 CHAT_ADAPTER_LR, CHAT_HEAD_LR = 3e-4, 2e-3
@@ -50,7 +50,7 @@ def fit(
 ) -> Network:
     """Train a network on some examples, each once an epoch; `start` are weights to go on from."""
     torch.manual_seed(seed)
-    network = Network(Rows.of(drawn).cues, encoder, rank)
+    network = Network(Rows.of(drawn).cues, encoder, rank if start is None else find_rank(start))
     if start is not None:
         network.load(start)
     usual_lr, head_lr = (CHAT_ADAPTER_LR, CHAT_HEAD_LR) if encoder.is_chat_model else (ADAPTER_LR, HEAD_LR)
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--alone", action="store_true", help="Read messages without request and reply.")
     parser.add_argument("--seed", type=int, default=0, help="Of contexts, fillers and order.")
     parser.add_argument("--rate", type=float, help="Learning rate of the adapter. Default: by encoder.")
-    parser.add_argument("--rank", type=int, default=RANK, help="Rank of the adapter.")
+    parser.add_argument("--rank", type=int, default=RANK, help="Rank of a new adapter.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     encoder = ENCODERS[options.encoder]
