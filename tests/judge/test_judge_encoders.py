@@ -118,8 +118,8 @@ def test_a_missing_package_is_named() -> None:
         missing.find()
 
 
-def test_the_small_encoder_reads_by_other_weights_beside_its_teacher() -> None:
-    alone, beside = (reader.load_shared(MINILM, is_beside=is_beside) for is_beside in (False, True))
+def test_the_small_encoder_reads_by_other_weights_in_a_mean_with_its_teacher() -> None:
+    alone, beside = (reader.load_shared(MINILM, in_ensemble=in_ensemble) for in_ensemble in (False, True))
     texts = ("two rivers", "Rhine and Elbe", "and where is the third one?")
     assert alone is reader.load_shared(MINILM) and np.abs(alone(*texts) - beside(*texts)).max() > 0.01
-    assert [encoder.name for encoder in ENCODERS.values() if encoder.beside] == [MINILM]
+    assert [encoder.name for encoder in ENCODERS.values() if encoder.ensemble_classifier] == [MINILM]

@@ -50,8 +50,8 @@ class Encoder:
         name: Its published name.
         sha256: Of the file with its weights.
         classifier: File with adapter and head, as `examples/recipes/judge` writes them.
-        beside: Another such file to read by beside a larger encoder, which has taught `classifier` what it knows: the
-            mean of both errs less if their errors differ. Default: the same.
+        ensemble_classifier: Another such file, for the mean with a larger encoder that `classifier` was distilled
+            from: the mean errs less if their errors differ. Default: `classifier`.
         adapted: Pattern of the modules that have an adapter, for PEFT.
         look: Returns the folder with its files if it is on this machine.
         fetch: Gets it there; raises `UserError` if it can't be had.
@@ -73,7 +73,7 @@ class Encoder:
     weight: float = 1.0
     weights_file: str = "model.safetensors"
     is_chat_model: bool = False
-    beside: Path | None = None
+    ensemble_classifier: Path | None = None
 
     def find(self) -> Path:
         """Find the folder with its files, fetching it where it has to be.
@@ -142,7 +142,7 @@ ENCODERS = {
         r".*(query|key|value|attention\.output\.dense|intermediate\.dense)",
         _look_into_package,
         _ask_for_package,
-        beside=Path(__file__).with_name("classifier_beside.safetensors"),
+        ensemble_classifier=Path(__file__).with_name("classifier_ensemble.safetensors"),
     ),
     MPNET: Encoder(
         MPNET,

@@ -75,7 +75,7 @@ class Classifier:
 
     def __init__(self, encoder: str = MINILM) -> None:
         names = list_up_to(encoder)
-        self._readers = [reader.load_shared(name, is_beside=name != encoder) for name in names]
+        self._readers = [reader.load_shared(name, in_ensemble=name != encoder) for name in names]
         self._weights = [ENCODERS[name].weight for name in names]
         self._margins = MARGINS[encoder]
 

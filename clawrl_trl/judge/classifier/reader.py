@@ -72,9 +72,11 @@ class Reader:
         return result
 
 
-def load_shared(encoder: str, *, is_beside: bool = False) -> Reader:
-    """The one reader of this process with an encoder of `ENCODERS`, alone or beside a larger one."""
-    return _load_shared(encoder, (is_beside and ENCODERS[encoder].beside) or ENCODERS[encoder].classifier)
+def load_shared(encoder: str, *, in_ensemble: bool = False) -> Reader:
+    """The one reader of this process with an encoder of `ENCODERS`, alone or in a mean with a larger one."""
+    published = ENCODERS[encoder]
+    weights = published.ensemble_classifier if in_ensemble else None
+    return _load_shared(encoder, weights or published.classifier)
 
 
 @lru_cache(maxsize=2 * len(ENCODERS))

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     student = ENCODERS[MINILM]
-    parser.add_argument("--start", type=Path, default=student.beside, help="Weights to go on from.")
+    parser.add_argument("--start", type=Path, default=student.ensemble_classifier, help="Weights to go on from.")
     parser.add_argument("--output", type=Path, default=student.classifier, help="The file to write.")
     parser.add_argument(
         "--shares", type=float, nargs="+", default=SHARES, help="Share of each round, the first first."
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     left_out = train.split_groups(len(options.shares))
     drawn = teach(train.draw_chats(DRAWN_SEED, left_out, options.shares), ENCODERS[MPNET])
     network = train.fit(drawn, options.seed, student, start=options.start, adapter_lr=ADAPTER_LR)
-    train.finish(network, left_out, len(options.shares), options.output)
+    train.save_calibrated(network, left_out, len(options.shares), options.output)
 
 
 if __name__ == "__main__":

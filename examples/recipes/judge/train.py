@@ -213,7 +213,7 @@ def parse_options(
     return options
 
 
-def finish(network: Network, left_out: frozenset[str], rounds: int, output: Path) -> None:
+def save_calibrated(network: Network, left_out: frozenset[str], rounds: int, output: Path) -> None:
     """Fit the temperature to the groups left out, write the weights and print how the network does on these groups."""
     held = [example for example in examples.load(HELD_OUT_SEED, rounds) if example.group in left_out]
     logits, labels = compute_logits(network, held), [example.label for example in held]
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rank=options.rank,
         adapter_lr=options.rate,
     )
-    finish(network, left_out, len(shares), options.output or encoder.classifier)
+    save_calibrated(network, left_out, len(shares), options.output or encoder.classifier)
 
 
 if __name__ == "__main__":
