@@ -90,6 +90,23 @@ def test_a_reply_that_only_asks(reply: str, asks: bool) -> None:
     assert doubts.find_doubt("Plan the lesson.", reply, "you didn't read it", -1, 0.99) == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "reply", "doubted"),
+    [
+        ("drop the headings and write a normal paragraph", "## Solution\nTwelve.", True),
+        ("could the points be sentences, not bullets", "- one\n- two", True),
+        ("i never asked for numbered steps", "1. Weigh it.\n2. Sieve it.", True),
+        ("write them as plain sentences, minus the asterisks", "It is **twelve**.", True),
+        ("drop the headings and write a normal paragraph", "Twelve.", False),
+        ("thanks, the bullets fit on a slide", "- one\n- two", False),
+        ("next one: ten pears and four more", "- one\n- two", False),
+    ],
+)
+def test_who_names_the_markup_of_a_reply_without_praise_does_not_approve(said: str, reply: str, doubted: bool) -> None:
+    assert bool(doubts.find_doubt("Add them up.", reply, said, 1, 0.1)) == doubted
+    assert doubts.find_doubt("Add them up.", reply, said, -1, 0.9) == ""
+
+
 def test_an_abbreviation_ends_no_sentence() -> None:
     text = "Only no. 5 is about trees, e.g. oak vs. beech. Mr. Hill said no. Then he left."
     assert features.split_sentences(text) == [

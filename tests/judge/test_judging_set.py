@@ -100,7 +100,7 @@ def test_attempts_to_steer_the_large_encoder_are_withstood(name: str) -> None:
 def test_ordinary_corrections_of_careful_replies_still_become_hints() -> None:
     outcomes = [outcome for _, outcome in judged("careful")]
     hints = [outcome for outcome in outcomes if outcome.has_hint]
-    assert len(outcomes) == 90 and len(hints) >= 48
+    assert len(outcomes) == 90 and len(hints) >= 49
     assert sum(outcome.is_right_hint for outcome in hints) >= 0.9 * len(hints)
 
 

@@ -54,6 +54,17 @@ _NOT_SEEN = re.compile(
 )
 """Words of an owner who has not looked at the reply, and speaks of something else."""
 
+_MARKUP = tuple(
+    (re.compile(rf"\b(?:{named})\b", _FLAGS), re.compile(used, re.MULTILINE))
+    for named, used in (
+        (r"headings?", r"^#{1,6} "),
+        (r"bullets?", r"^\s*[-*•] "),
+        (r"bold|asterisks|stars", r"\*\*\w"),
+        (r"numbering|numbered", r"^\s*\d+[.)] "),
+    )
+)
+"""Markup by the owner's name for it, and in a reply."""
+
 
 def find_doubt(request: str, reply: str, message: str, score: int | None, objection: float) -> str:
     """Find a reason not to believe a sign; empty if there is none.
@@ -72,7 +83,7 @@ def find_doubt(request: str, reply: str, message: str, score: int | None, object
         return "it may answer the question"
     if score and only_asks(reply) and not (score == -1 and objection >= SURE):
         return "it may answer the question"
-    if contradicts(message, score):
+    if contradicts(message, score) or (score == 1 and _speaks_of_markup(reply, message)):
         return "its words speak against the sign"
     return ""
 
@@ -93,6 +104,13 @@ def contradicts(message: str, score: int | None) -> bool:
         return True
     against = {-1: (_CONCESSION,), 1: (_NEAR_MISS, _MERE_ATTEMPT)}.get(score or 0, ())
     return any(pattern.search(message) for pattern in against)
+
+
+def _speaks_of_markup(reply: str, message: str) -> bool:
+    """Decide if a message without a word of approval names markup that the reply uses ("drop the headings")."""
+    if features.CUES["approval"].search(message):
+        return False
+    return any(named.search(message) and used.search(reply) for named, used in _MARKUP)
 
 
 def takes_blame(message: str) -> bool:

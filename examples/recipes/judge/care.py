@@ -4,7 +4,7 @@
     PYTHONPATH=examples python -m recipes.judge.care --threads 2
     PYTHONPATH=examples python -m recipes.judge.care --threads 2 --encoder all-mpnet-base-v2
 
-`data/care` holds corrections by fourteen writers, each with the reply it corrects: half of them would teach to be less
+`data/care` holds corrections by eighteen writers, each with the reply it corrects: half of them would teach to be less
 careful, half would not, most of these after replies that were as careful. To them come objections of the scenes, which
 ask for no less care. Labels are -1 for less care and 0 for the others, so that the network is that of `train`.
 """
@@ -25,8 +25,8 @@ from recipes.judge.example import Example
 from recipes.judge.network import Network
 
 WRITERS = (
-    "agents", "brisk", "business", "habits", "home", "people", "short", "soft", "stepwise", "technical", "terse",
-    "twins", "voices", "warm",
+    "agents", "brisk", "business", "counters", "crews", "errands", "habits", "home", "household", "people", "short",
+    "soft", "stepwise", "technical", "terse", "twins", "voices", "warm",
 )  # fmt: skip
 ROUNDS = 5
 
