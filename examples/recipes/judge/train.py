@@ -106,14 +106,10 @@ def _count_characters(example: Example, with_context: bool) -> int:
 
 
 def compute_logits(network: Network, held: Sequence[Example]) -> NDArray[np.float32]:
-    """Logits of examples, in order, shape `(n, 3)`."""
-    # Texts of similar length side by side need less padding.
-    order = sorted(range(len(held)), key=lambda place: _count_characters(held[place], with_context=True))
-    batches = [order[start : start + BATCH] for start in range(0, len(held), BATCH)]
-    result = np.empty((len(held), len(LABELS)), np.float32)
+    """Logits of examples, shape `(n, 3)`."""
     with torch.inference_mode():
-        for batch in batches:
-            result[batch] = network(Rows.of([held[place] for place in batch])).numpy()
+        parts = [network(Rows.of(held[start : start + BATCH])) for start in range(0, len(held), BATCH)]
+    result: NDArray[np.float32] = torch.cat(parts).numpy()
     return result
 
 
