@@ -99,6 +99,7 @@ def test_a_reply_that_only_asks(reply: str, asks: bool) -> None:
         ("write them as plain sentences, minus the asterisks", "It is **twelve**.", True),
         ("drop the headings and write a normal paragraph", "Twelve.", False),
         ("thanks, the bullets fit on a slide", "- one\n- two", False),
+        ("five stars from me", "It is **twelve**.", False),
         ("next one: ten pears and four more", "- one\n- two", False),
     ],
 )

@@ -59,7 +59,7 @@ _MARKUP = tuple(
     for named, used in (
         (r"headings?", r"^#{1,6} "),
         (r"bullets?", r"^\s*[-*•] "),
-        (r"bold|asterisks|stars", r"\*\*\w"),
+        (r"bold|asterisks", r"\*\*\w"),
         (r"numbering|numbered", r"^\s*\d+[.)] "),
     )
 )
