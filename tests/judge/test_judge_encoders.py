@@ -97,6 +97,7 @@ def test_who_lacks_the_package_that_reads_its_file_is_told_the_extra(
         pytest.param(QWEN, marks=[pytest.mark.language_model, pytest.mark.timeout(900)]),
     ],
 )
+@pytest.mark.usefixtures("every_core")
 def test_the_command_judges_with_a_larger_one(
     encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

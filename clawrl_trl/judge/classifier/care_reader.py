@@ -7,12 +7,11 @@ language model reads none of it. Of such a correction no hint is made; its score
 """
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from clawrl_trl.judge.classifier import encoders
 from clawrl_trl.judge.classifier.encoders import MINILM, MPNET, QWEN, list_up_to
-from clawrl_trl.judge.classifier.reader import Reader, compute_probabilities
+from clawrl_trl.judge.classifier.reader import compute_probabilities, load_reader
 
 _WEIGHTS = {MINILM: "care.safetensors", MPNET: "care_mpnet.safetensors"}
 ENCODERS = {
@@ -33,10 +32,6 @@ def asks_for_less_care(request: str, reply: str, correction: str, encoder: str =
 def measure_less_care(request: str, reply: str, correction: str, encoder: str = MINILM) -> float:
     """Probability that it does; the mean of both encoders' with the large one."""
     names = [name for name in list_up_to(encoder) if name in ENCODERS]
-    found = [compute_probabilities(_load_shared(name)(request, reply, correction))[0] for name in names]
+    texts = (request, reply, correction)
+    found = [compute_probabilities(load_reader(ENCODERS[name])(*texts))[0] for name in names]
     return sum(found) / len(found)
-
-
-@lru_cache(maxsize=len(ENCODERS))
-def _load_shared(encoder: str) -> Reader:
-    return Reader(ENCODERS[encoder])

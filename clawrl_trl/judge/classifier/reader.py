@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
 
 EMBEDDING_WEIGHT = 6.0
 MAX_CHARACTERS = 1000
+THREADS = 1
+"""Torch's threads in a process that reads: the sums of one are the same however many cores a machine has."""
 
 
 class Reader:
-    """An encoder with its adapter and its head; one thread, deterministic, sentence encoders in float32.
+    """An encoder with its adapter and its head; deterministic, sentence encoders in float32.
 
     Args:
         encoder: The encoder to read with.
@@ -42,8 +43,7 @@ class Reader:
 
         from clawrl_trl.judge.classifier.adapters import LORA_PREFIX, load_adapted
 
-        # With one thread the sums are the same on every machine.
-        torch.set_num_threads(1)
+        torch.set_num_threads(THREADS)
         tensors = load_file(encoder.classifier)
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
@@ -72,16 +72,17 @@ class Reader:
         return result
 
 
+@lru_cache(maxsize=16)
+def load_reader(encoder: Encoder) -> Reader:
+    """The one reader of this process with an encoder and the adapter and head that it names."""
+    return Reader(encoder)
+
+
 def load_shared(encoder: str, *, in_ensemble: bool = False) -> Reader:
-    """The one reader of this process with an encoder of `ENCODERS`, alone or in a mean with a larger one."""
+    """The classifier's reader with an encoder of `ENCODERS`, alone or in a mean with a larger one."""
     published = ENCODERS[encoder]
     weights = published.ensemble_classifier if in_ensemble else None
-    return _load_shared(encoder, weights or published.classifier)
-
-
-@lru_cache(maxsize=2 * len(ENCODERS))
-def _load_shared(encoder: str, weights: Path) -> Reader:
-    return Reader(replace(ENCODERS[encoder], classifier=weights))
+    return load_reader(replace(published, classifier=weights or published.classifier))
 
 
 def compute_probabilities(logits: NDArray[np.float32]) -> tuple[float, float, float]:

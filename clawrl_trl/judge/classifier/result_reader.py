@@ -7,11 +7,10 @@ makes none, and objects to nothing. It neither counts nor compares, so that thre
 """
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, Reader, compute_probabilities
+from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, compute_probabilities, load_reader
 from clawrl_trl.judge.tools.results import ToolResult
 
 ENCODER = replace(
@@ -32,7 +31,7 @@ BEGINNING, ENDING = 300, 400
 
 def measure_success(request: str, result: ToolResult) -> float:
     """Probability that a call brought what was asked, as far as its result tells."""
-    return compute_probabilities(_load_shared()(*arrange_texts(request, result)))[2]
+    return compute_probabilities(load_reader(ENCODER)(*arrange_texts(request, result)))[2]
 
 
 def arrange_texts(request: str, result: ToolResult) -> tuple[str, str, str]:
@@ -42,8 +41,3 @@ def arrange_texts(request: str, result: ToolResult) -> tuple[str, str, str]:
         text = f"{text[:BEGINNING]} … {text[-ENDING:]}"
     # Of a file's text in the arguments the reader would keep the end, and lose the tool's name.
     return request, f"{result.name} {result.arguments}".strip()[:MAX_CHARACTERS], text
-
-
-@lru_cache(maxsize=1)
-def _load_shared() -> Reader:
-    return Reader(ENCODER)
