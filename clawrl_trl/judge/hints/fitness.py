@@ -1,4 +1,7 @@
-"""Which hints may be kept: none with somebody else's words, without a lesson, or that asks for less care."""
+"""Which hints may be kept: none with somebody else's words, without a lesson, for less care, or that is unsafe.
+
+Nor any on a reply that speaks of its own reception, as it would be distilled into one that pleads.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +9,9 @@ from clawrl_trl.judge import language
 from clawrl_trl.judge.classifier.care_reader import asks_for_less_care
 from clawrl_trl.judge.classifier.encoders import MINILM, QWEN
 from clawrl_trl.judge.classifier.lesson_reader import holds_lesson
+from clawrl_trl.judge.classifier.order_reader import orders_unsafe
 from clawrl_trl.judge.classifier.quotation_reader import holds_sentence
+from clawrl_trl.judge.classifier.reply_reader import speaks_of_reception
 from clawrl_trl.judge.heard import collect_remarks, hear_owner
 from clawrl_trl.judge.provenance import extract_owner_words
 from clawrl_trl.judge.turn import JudgedTurn, Judgement
@@ -15,7 +20,8 @@ from clawrl_trl.judge.turn import JudgedTurn, Judgement
 def drop_unfit_hints(turn: JudgedTurn, judgement: Judgement, encoder: str = MINILM) -> Judgement:
     """The judgement without the hints that hold somebody else's words, and without any if the owner's are unfit.
 
-    That is if they ask for less care than the reply took or, as the language model reads them, teach nothing.
+    That is if they ask for less care than the reply took, order something unsafe or, as the language model reads them,
+    teach nothing; or if the reply speaks of its own reception.
 
     Args:
         turn: What was judged.
@@ -48,7 +54,11 @@ def _find_unfit(turn: JudgedTurn, words: str, encoder: str) -> str:
     is_explicit = any(item.kind == "correction" for item in turn.feedback)
     if encoder == QWEN and not is_explicit and not holds_lesson(turn.request, turn.reply, words):
         return "teaches nothing"
-    return "asks for less care" if asks_for_less_care(turn.request, turn.reply, words, encoder) else ""
+    if asks_for_less_care(turn.request, turn.reply, words, encoder):
+        return "asks for less care"
+    if orders_unsafe(turn.request, turn.reply, words):
+        return "orders something unsafe"
+    return "the reply speaks of its own reception" if speaks_of_reception(turn.request, turn.reply) else ""
 
 
 def _collect_words(turn: JudgedTurn) -> str:

@@ -15,14 +15,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from clawrl_trl.judge.classifier.care_reader import ENCODERS, LESS_CARE
 from clawrl_trl.judge.classifier.encoders import MINILM, MPNET
 from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
-from recipes.judge.network import Network
 
 WRITERS = (
     "agents", "brisk", "business", "counters", "crews", "errands", "habits", "home", "household", "people", "short",
@@ -59,14 +57,6 @@ def draw_objections(count: int, seed: int = 1) -> list[Example]:
     return [replace(objections[int(index)], label=0, weight=1.0) for index in chosen]
 
 
-def measure(network: Network, held: Sequence[Example]) -> tuple[float, float]:
-    """Share recognised of those that ask for less care, and of the others."""
-    logits = torch.tensor(train.compute_logits(network, held))
-    found = logits.softmax(1)[:, 0].numpy() >= LESS_CARE[network.limits.name]
-    asks = np.array([example.label == -1 for example in held])
-    return float(found[asks].mean()), float(found[~asks].mean())
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
     outputs = {name: encoder.classifier for name, encoder in ENCODERS.items()}
@@ -81,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     network.save(options.output, temperature=1.0)
     if options.hold_out:
-        found, wrongly = measure(network, load_pairs(options.hold_out))
+        held, threshold = load_pairs(options.hold_out), LESS_CARE[options.encoder]
+        found, wrongly = train.measure_known(network, held, threshold)
         print(f"held out {options.hold_out}: {found:.3f} of those that ask for less care, {wrongly:.3f} of the others")
 
 

@@ -179,6 +179,13 @@ def find_rounds(seed: int, rounds: int) -> dict[str, int]:
     return found
 
 
+def measure_known(network: Network, held: Sequence[Example], threshold: float) -> tuple[float, float]:
+    """Share of the examples of label -1 that get at least a probability of it, and of the others."""
+    found = torch.tensor(compute_logits(network, held)).softmax(1)[:, 0].numpy() >= threshold
+    asked = np.array([example.label == -1 for example in held])
+    return float(found[asked].mean()), float(found[~asked].mean())
+
+
 def parse_options(
     recipe: str,
     description: str | None,
