@@ -90,21 +90,12 @@ def test_who_lacks_the_package_that_reads_its_file_is_told_the_extra(
         ENCODERS[QWEN].find()
 
 
-@pytest.mark.parametrize(
-    "encoder",
-    [
-        pytest.param(MPNET, marks=pytest.mark.large_encoder),
-        pytest.param(QWEN, marks=[pytest.mark.language_model, pytest.mark.timeout(900)]),
-    ],
-)
-@pytest.mark.usefixtures("every_core")
-def test_the_command_judges_with_a_larger_one(
-    encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.large_encoder
+def test_the_command_judges_with_a_larger_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["eval", str(CASES), "--judge", "rules"]
     assert run_judge_command([*flags, "--save", str(tmp_path / "small.json")]) == 0
     capsys.readouterr()
-    large = [*flags, "--judge_encoder", encoder, "--against", str(tmp_path / "small.json"), "--json"]
+    large = [*flags, "--judge_encoder", MPNET, "--against", str(tmp_path / "small.json"), "--json"]
     assert run_judge_command(large) == 0
     judges = json.loads(capsys.readouterr().out)["judges"]
     summaries = [judge["all"]["all cases"] for judge in judges.values()]

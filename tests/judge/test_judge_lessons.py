@@ -85,7 +85,6 @@ def test_mockery_doubt_and_what_is_left_of_a_message_make_no_hint_however_sure_t
 
 
 @pytest.mark.language_model
-@pytest.mark.usefixtures("every_core")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("own", "teaches"), [("", False), (" 5432 is taken by the old one, use 5433.", True)])
 def test_a_machine_s_demand_is_no_lesson_and_the_owner_s_is(own: str, teaches: bool) -> None:

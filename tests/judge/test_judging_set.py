@@ -164,7 +164,6 @@ def test_the_large_encoder_is_no_worse_than_measured(name: str) -> None:
 
 
 @pytest.mark.language_model
-@pytest.mark.usefixtures("every_core")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", LANGUAGE_MODEL_BOUNDS)
 def test_the_language_model_is_no_worse_than_measured(name: str) -> None:
@@ -172,7 +171,6 @@ def test_the_language_model_is_no_worse_than_measured(name: str) -> None:
 
 
 @pytest.mark.language_model
-@pytest.mark.usefixtures("every_core")
 @pytest.mark.timeout(1200)
 def test_a_hint_of_the_language_model_is_mostly_what_the_owner_wished() -> None:
     precision = summarise(judged("sealed", QWEN)).hint_precision

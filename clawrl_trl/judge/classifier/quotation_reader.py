@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier import reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, keep_ends
 from clawrl_trl.judge.quotation.own_words import ELIDED, OwnWords
 
@@ -94,7 +93,7 @@ def locate_tokens(spans: Sequence[tuple[int, int]], begin: int, end: int) -> lis
 
 
 class QuotationReader:
-    """The small encoder with the adapter and the head that tell quotations; float32, deterministic.
+    """The small encoder with the adapter and the head that tell quotations; one thread, float32, deterministic.
 
     Raises:
         UserError: If the encoder is missing or is not the published one.
@@ -106,7 +105,8 @@ class QuotationReader:
 
         from clawrl_trl.judge.classifier.adapters import load_adapted
 
-        torch.set_num_threads(reader.THREADS)
+        # With one thread the sums are the same on every machine.
+        torch.set_num_threads(1)
         tensors = load_file(WEIGHTS)
         self._torch = torch
         self._tokenizer = ENCODER.load_tokenizer()

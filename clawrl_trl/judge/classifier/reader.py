@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 EMBEDDING_WEIGHT = 6.0
 MAX_CHARACTERS = 1000
-THREADS = 1
-"""Torch's threads in a process that reads: the sums of one are the same however many cores a machine has."""
 
 
 class Reader:
-    """An encoder with its adapter and its head; deterministic, sentence encoders in float32.
+    """An encoder with its adapter and its head; one thread, deterministic, sentence encoders in float32.
 
     Args:
         encoder: The encoder to read with.
@@ -43,7 +41,8 @@ class Reader:
 
         from clawrl_trl.judge.classifier.adapters import LORA_PREFIX, load_adapted
 
-        torch.set_num_threads(THREADS)
+        # With one thread the sums are the same on every machine.
+        torch.set_num_threads(1)
         tensors = load_file(encoder.classifier)
         self._torch = torch
         self._tokenizer = encoder.load_tokenizer()
