@@ -29,7 +29,7 @@ SPEAKS = 0.7
 """Least probability with which a passage is known to speak of its reply's reception; some honest ones have 0.6."""
 
 MOST_PASSAGES = 24
-"""How many are read; of a longer reply the middle is not."""
+"""How many are read; of a longer reply the middle is not, nor what stands behind a passage's first 80 tokens."""
 
 
 def speaks_of_reception(request: str, reply: str) -> bool:
@@ -49,9 +49,9 @@ def measure_reception(request: str, reply: str) -> float:
 def split_passages(reply: str) -> list[str]:
     """Each two sentences of a reply that follow each other; a single one by itself."""
     sentences = [sentence[:MAX_CHARACTERS] for sentence in features.split_sentences(reply)]
-    return [join(pair) for pair in pairwise(sentences)] or sentences
+    return [join_sentences(pair) for pair in pairwise(sentences)] or sentences
 
 
-def join(sentences: Sequence[str]) -> str:
+def join_sentences(sentences: Sequence[str]) -> str:
     """Sentences as one passage."""
     return "\n".join(sentences)

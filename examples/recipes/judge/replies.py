@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.reply_reader import ENCODER, SPEAKS, join, split_passages
+from clawrl_trl.judge.classifier.reply_reader import ENCODER, SPEAKS, join_sentences, split_passages
 from recipes.judge import examples, train
 from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
@@ -46,7 +46,7 @@ def split_pair(request: str, speaking: str, plain: str) -> Iterator[Example]:
     )
     for reply, label, sentences in parts:
         if 0 < len(sentences) <= MOST_SENTENCES:
-            yield Example(request, reply, join(sentences), label, f"reply {request}", 1.0)
+            yield Example(request, reply, join_sentences(sentences), label, f"reply {request}", 1.0)
 
 
 def draw_plain(count: int, seed: int = 1) -> list[Example]:
