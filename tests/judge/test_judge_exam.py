@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -216,8 +217,11 @@ async def test_thumbs_are_judged_beside_many_turns_that_wait_for_the_exam(
             async with asyncio.timeout(60):
                 while judge._waits.total() < 2 * len(waiting):  # noqa: ASYNC110 - counted by another task
                     await asyncio.sleep(0.01)
-                new = put_turn(ledger, ENGLISH)
+                new = put_turn(ledger, None)
+                # In one transaction: between two the turn could be claimed without its thumbs.
                 with ledger.transaction() as tx:
+                    said = [{"role": "user", "content": ENGLISH}]
+                    turns.set_next_state(tx, new, said, ["owner"], None, time.time())
                     turns.add_feedback(tx, schema.Feedback(turn_id=new, kind="thumbs", value=1.0))
                 while _count_judging(ledger) > len(waiting):  # noqa: ASYNC110 - set by another thread
                     await asyncio.sleep(0.01)
