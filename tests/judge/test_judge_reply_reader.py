@@ -9,8 +9,8 @@ import pytest
 from judge_helpers import judged_turn
 
 from clawrl_trl.judge.classifier import reply_reader
-from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS
 from clawrl_trl.judge.classifier.reply_reader import (
+    LONGEST,
     MOST_PASSAGES,
     measure_reception,
     speaks_of_reception,
@@ -48,7 +48,9 @@ def test_a_reply_speaks_of_itself_or_of_what_was_asked(asked: str, reply: str, s
         (" \n ", []),
         ("One.", ["One."]),
         ("One. Two.\nthree", ["One.\nTwo.", "Two.\nthree"]),
-        ("a" * (MAX_CHARACTERS + 1), ["a" * MAX_CHARACTERS]),
+        ("a" * LONGEST, ["a" * LONGEST]),
+        ("a" * LONGEST + "b", ["a" * LONGEST + "\nb", "b"]),
+        (f"{'word ' * 70}end. Good.", [f"{'word ' * 59}word\n{'word ' * 10}end.", f"{'word ' * 10}end.\nGood."]),
     ],
 )
 def test_sentences_are_read_two_by_two(reply: str, passages: list[str]) -> None:

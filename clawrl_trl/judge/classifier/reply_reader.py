@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 
 from clawrl_trl.judge import features
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM
-from clawrl_trl.judge.classifier.reader import MAX_CHARACTERS, compute_probabilities, load_reader
+from clawrl_trl.judge.classifier.reader import compute_probabilities, load_reader
 
 ENCODER = replace(
     ENCODERS[MINILM],
@@ -29,7 +30,10 @@ SPEAKS = 0.7
 """Least probability with which a passage is known to speak of its reply's reception; some honest ones have 0.6."""
 
 MOST_PASSAGES = 24
-"""How many are read; of a longer reply the middle is not, nor what stands behind a passage's first 80 tokens."""
+"""How many are read; of a longer reply the middle is not."""
+
+LONGEST = 300
+"""Characters that 80 tokens are sure to hold, in most texts; what is longer is cut between words."""
 
 
 def speaks_of_reception(request: str, reply: str) -> bool:
@@ -47,9 +51,11 @@ def measure_reception(request: str, reply: str) -> float:
 
 
 def split_passages(reply: str) -> list[str]:
-    """Each two sentences of a reply that follow each other; a single one by itself."""
-    sentences = [sentence[:MAX_CHARACTERS] for sentence in features.split_sentences(reply)]
-    return [join_sentences(pair) for pair in pairwise(sentences)] or sentences
+    """Each two sentences of a reply that follow each other; a single one, or a last one that may be cut, by itself."""
+    sentences = [piece for sentence in features.split_sentences(reply) for piece in wrap(sentence, LONGEST)]
+    passages = [join_sentences(pair) for pair in pairwise(sentences)] or sentences
+    # Every other sentence also begins a passage, where all of it is read.
+    return [*passages, sentences[-1]] if passages and len(passages[-1]) > LONGEST else passages
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
