@@ -9,8 +9,6 @@ from pathlib import Path
 import uvicorn
 
 from clawrl_trl.envs.catalogue import find_task_folder, get_environment, list_environments
-from clawrl_trl.envs.pool.pool import EnvPool
-from clawrl_trl.envs.pool.server import make_app
 from clawrl_trl.errors import UserError
 from clawrl_trl.gateway.auth import Keys, is_loopback
 from clawrl_trl.http.server import listen
@@ -27,6 +25,10 @@ def main(argv: Sequence[str]) -> int:
     if not keys.chat and not is_loopback(arguments.host):
         raise UserError(f"--host {arguments.host} would lend a sandbox to anybody: set a key first, in {KEY}.")
     source = find_task_folder(arguments.tasks, arguments.env, Path("examples/tasks"))
+    # torchrl takes seconds to load: a mistake is told before.
+    from clawrl_trl.envs.pool.pool import EnvPool
+    from clawrl_trl.envs.pool.server import make_app
+
     make_env, count = get_environment(arguments.env).make_factory(
         source, arguments.split, difficulty=arguments.difficulty, max_steps=arguments.max_steps
     )

@@ -21,6 +21,7 @@ from tensordict import TensorDict
 from torchrl.data import Composite, NonTensor, Unbounded
 from torchrl.envs.utils import check_env_specs
 
+from clawrl_trl.cli.main import main as run_clawrl
 from clawrl_trl.envs.base.agent import AgentEnv, Effect, Start
 from clawrl_trl.envs.base.message import Action
 from clawrl_trl.envs.pool.pool import EnvironmentBusy, EnvPool, NoSuchLease, PoolFull, StepOutOfOrder
@@ -317,7 +318,6 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -325,7 +325,11 @@ def test_the_command_lends_until_it_is_told_to_stop() -> None:
         (["--env", "terminal", "--tasks", "nowhere"], "no such file or folder"),
     ],
 )
-def test_mistakes_of_the_command_are_one_line(flags: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "clawrl_trl.cli.main", "env-server", *flags]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+def test_mistakes_of_the_command_are_one_line(
+    flags: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["clawrl", "env-server", *flags])
+    with pytest.raises(SystemExit) as ended:
+        run_clawrl()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and words in told and len(told.splitlines()) == 1

@@ -15,8 +15,8 @@ from clawrl_trl.envs.chat.wordings_bilingual import GERMAN, SPANISH, Phrases
 from clawrl_trl.judge.rules import RulesJudge
 from clawrl_trl.judge.turn import JudgedTurn
 
-DRAWN = 20
-DRAWN_WIDELY = 150
+DRAWN = 12
+DRAWN_WIDELY = 60
 """Reactions drawn to each kind of reply."""
 MOST_WRONG = {"student": 0.02, "noisy_student": 0.02, "curt": 0.05, "bilingual": 0.02}
 """Largest share of wrong signs among all that a persona may say."""

@@ -28,22 +28,14 @@ def test_reply_and_correction_together_tell(reply: str, said: str, asks: bool, e
     assert asks_for_less_care("Write the card for the bake sale", reply, said, encoder) == asks
 
 
-@pytest.mark.parametrize(
-    ("encoder", "least_known", "most_wrongly"),
-    [
-        pytest.param(MINILM, 0.77, 0.18, marks=pytest.mark.slow),
-        pytest.param(MPNET, 0.91, 0.22, marks=pytest.mark.large_encoder),
-    ],
-)
-def test_strangers_corrections_are_known_as_often_as_measured(
-    encoder: str, least_known: float, most_wrongly: float
-) -> None:
+@pytest.mark.slow
+def test_strangers_corrections_are_known_as_often_as_measured() -> None:
     rows = [json.loads(line) for line in UNSEEN.read_text(encoding="utf-8").splitlines()]
-    found = [asks_for_less_care(row["request"], row["reply"], row["message"], encoder) for row in rows]
+    found = [asks_for_less_care(row["request"], row["reply"], row["message"], MINILM) for row in rows]
     known = [answer for answer, row in zip(found, rows, strict=True) if row["undoes"]]
     others = [answer for answer, row in zip(found, rows, strict=True) if not row["undoes"]]
     assert (len(known), len(others)) == (110, 130)
-    assert sum(known) >= least_known * len(known) and sum(others) <= most_wrongly * len(others)
+    assert sum(known) >= 0.77 * len(known) and sum(others) <= 0.18 * len(others)
 
 
 @pytest.mark.parametrize(("said", "hints"), [(LESS, ()), (FORM, ("a hint",))])
