@@ -36,9 +36,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 @torch.inference_mode()
 def test_packed_messages_are_read_as_if_each_were_alone(model: Qwen2Model, tokenizer: PreTrainedTokenizerBase) -> None:
-    together = embed_chats(model, pack_chats(tokenizer, CHATS, LIMITS))
+    together = embed_chats(model, pack_chats(tokenizer, CHATS, LIMITS))[0]
     alone = [
-        embed_chats(model, pack_chats(tokenizer, [BranchingChat(request, reply, [message])], LIMITS))[0]
+        embed_chats(model, pack_chats(tokenizer, [BranchingChat(request, reply, [message])], LIMITS))[0, 0]
         for request, reply, messages in CHATS
         for message in messages
     ]

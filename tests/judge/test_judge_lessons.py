@@ -13,13 +13,13 @@ from transformers import AutoTokenizer
 
 from clawrl_trl.judge import rules
 from clawrl_trl.judge.classifier import lesson_reader
-from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, QWEN, Encoder
+from clawrl_trl.judge.classifier.encoders import ENCODERS, LAST, MINILM, QWEN, Encoder
 from clawrl_trl.judge.classifier.model import Opinion
 from clawrl_trl.judge.classifier.reader import Reader
 from clawrl_trl.judge.hints import fitness
 from clawrl_trl.judge.turn import FeedbackItem, Judgement
 from clawrl_trl.tiny import MODEL_PATH
-from recipes.judge import lessons, train
+from recipes.judge import heads, lessons, train
 from recipes.judge.example import Example
 
 FAILED = "Bind for 0.0.0.0:5432 failed: port is already allocated. Please stop the other container and try again."
@@ -95,7 +95,7 @@ def test_the_head_learns_what_sets_lessons_apart() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(200, 16)
     taught = (inputs @ torch.randn(16) > 0).float()
-    head = lessons.fit(inputs[:150], taught[:150])
+    head = heads.fit(inputs[:150], taught[:150])
     found = head(inputs[150:])[:, 0] > 0
     assert (found == taught[150:].bool()).float().mean() > 0.9
 
@@ -118,6 +118,7 @@ def chat_encoder(tmp_path: Path) -> Encoder:
         classifier=tmp_path / "classifier.safetensors",
         look=lambda: tmp_path,
         weights_file="model.safetensors",
+        layers=(LAST, 5),
     )
 
 
@@ -134,4 +135,5 @@ def test_the_judge_reads_what_the_recipe_taught_a_language_model(chat_encoder: E
     assert (expected[0].argmax(), expected[1].argmax()) == (0, 2)
     # Another question about the same message costs no second reading.
     assert reader.embed(*praise[0].texts) is reader.embed(*praise[0].texts)
+    assert reader.embed(*praise[0].texts) is not reader.embed(*praise[0].texts, 5)
     assert reader.embed(*praise[0].texts) is not reader.embed(*objections[0].texts)

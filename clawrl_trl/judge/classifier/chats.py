@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from clawrl_trl.judge.classifier.encoders import Encoder, keep_ends
+from clawrl_trl.judge.classifier.encoders import LAST, Encoder, keep_ends
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,15 +112,23 @@ def _make_mask(parts: torch.Tensor) -> torch.Tensor:
     return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.bfloat16).min).unsqueeze(1)
 
 
-def embed_chats(encoder: nn.Module, chats: PackedChats) -> torch.Tensor:
-    """Embed the messages of packed chats, in order: float32, of unit length, shape `(messages, hidden size)`."""
+def embed_chats(encoder: nn.Module, chats: PackedChats, layers: Sequence[int] = (LAST,)) -> torch.Tensor:
+    """Embed the messages of packed chats, in order: float32, of unit length, shape `(layers, messages, hidden size)`.
+
+    Args:
+        encoder: The language model.
+        chats: What it reads.
+        layers: After how many of its layers; `LAST` is after all of them, and the norm.
+    """
     weights = next(encoder.parameters())
-    hidden = encoder(
+    output = encoder(
         input_ids=chats.tokens,
         position_ids=chats.positions,
         attention_mask=chats.mask.to(weights.dtype),
         use_cache=False,
-    ).last_hidden_state
-    last = hidden[chats.ends[:, 0], chats.ends[:, 1]].float()
-    result: torch.Tensor = last / last.norm(dim=-1, keepdim=True)
+        output_hidden_states=any(layer != LAST for layer in layers),
+    )
+    hidden = [output.last_hidden_state if layer == LAST else output.hidden_states[layer] for layer in layers]
+    ends = torch.stack([states[chats.ends[:, 0], chats.ends[:, 1]] for states in hidden]).float()
+    result: torch.Tensor = ends / ends.norm(dim=-1, keepdim=True)
     return result

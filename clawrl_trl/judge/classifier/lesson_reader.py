@@ -2,20 +2,14 @@
 
 "The server is on 5.7" corrects a query, "line 3 fails" merely reports, and "please contact your administrator" is a
 machine's demand. Patterns tell the words of a wish (`hints.patterns`), and not whose they are or how they are meant.
-The language model can: by a head over the embedding that the classifier reads by, which
-`examples/recipes/judge/lessons.py` trains. A small encoder can't (it was right on three of four by an unknown writer).
+The language model can, by a head that `examples/recipes/judge/lessons.py` trains.
 """
 
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from clawrl_trl.judge.classifier.layer_head import LayerHead
 
-from clawrl_trl.judge.classifier import reader
-from clawrl_trl.judge.classifier.encoders import QWEN
-
-WEIGHTS = Path(__file__).with_name("lessons_qwen.safetensors")
+HEAD = LayerHead(Path(__file__).with_name("lessons_qwen.safetensors"))
 LEAST_LESSON = 0.3
 """Least probability of a lesson with which a hint is made."""
 
@@ -27,13 +21,4 @@ def holds_lesson(request: str, reply: str, words: str) -> bool:
 
 def measure_lesson(request: str, reply: str, words: str) -> float:
     """Probability that they do."""
-    head = _load_head()
-    logit = head["weight"] @ reader.load_shared(QWEN).embed(request, reply, words) + head["bias"]
-    return float(1 / (1 + np.exp(-logit[0])))
-
-
-@lru_cache(maxsize=1)
-def _load_head() -> dict[str, NDArray[np.float32]]:
-    from safetensors.numpy import load_file
-
-    return dict(load_file(WEIGHTS))
+    return HEAD.measure(request, reply, words)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import language, symbols
-from clawrl_trl.judge.classifier import doubts, reader
+from clawrl_trl.judge.classifier import acceptance_reader, doubts, reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, QWEN, list_up_to
 from clawrl_trl.judge.classifier.reader import compute_probabilities
 
@@ -78,6 +78,7 @@ class Classifier:
         self._readers = [reader.load_shared(name, in_ensemble=name != encoder) for name in names]
         self._weights = [ENCODERS[name].weight for name in names]
         self._margins = MARGINS[encoder]
+        self._reads_acceptance = encoder == QWEN
 
     def __call__(self, request: str, response: str, message: str) -> Opinion:
         """The opinion on one message of the owner's, which followed `response` to `request`."""
@@ -88,10 +89,20 @@ class Classifier:
         opinion = decide(logits, self._margins)
         if symbols.is_symbols(message):
             return replace(opinion, score=symbols.score_symbols(message), reason="nothing but symbols")
+        if self._reads_acceptance:
+            opinion = _settle(opinion, request, response, message)
         if opinion.score != 1 and doubts.takes_blame(message):
             return replace(opinion, score=0, reason="the owner takes the blame")
         doubt = doubts.find_doubt(request, response, message, opinion.score, opinion.probabilities[0])
         return replace(opinion, score=None, reason=doubt) if doubt else opinion
+
+
+def _settle(opinion: Opinion, request: str, response: str, message: str) -> Opinion:
+    """The opinion once the message's acceptance was read too."""
+    taken = acceptance_reader.measure_acceptance(request, response, message)
+    score = acceptance_reader.settle(opinion.score, opinion.probabilities, taken, message)
+    doubted = score is None and opinion.score is not None
+    return replace(opinion, score=score, reason="the reply may have been taken or not" if doubted else "")
 
 
 def decide(logits: NDArray[np.float32], margins: Margins = MARGINS[MINILM]) -> Opinion:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawrl_trl.judge import features
-from clawrl_trl.judge.classifier.encoders import ENCODERS, Encoder, keep_ends
+from clawrl_trl.judge.classifier.encoders import ENCODERS, LAST, Encoder, keep_ends
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class Reader:
         self._tokenizer = encoder.load_tokenizer()
         self._encoder = load_adapted(encoder, tensors)
         self._limits = encoder
-        self._newest: tuple[tuple[str, str, str], NDArray[np.float32]] | None = None
+        self._newest: tuple[tuple[str, str, str], dict[int, NDArray[np.float32]]] | None = None
         self._head = {name: tensor.numpy() for name, tensor in tensors.items() if not name.startswith(LORA_PREFIX)}
 
     def __call__(self, request: str, response: str, message: str) -> NDArray[np.float32]:
@@ -59,16 +59,17 @@ class Reader:
         logits /= self._head["temperature"]
         return logits
 
-    def embed(self, request: str, response: str, message: str) -> NDArray[np.float32]:
-        """The message's embedding, of length `EMBEDDING_WEIGHT`, shape `(hidden size,)`; the newest one is kept."""
-        texts, newest = (request, response, message), self._newest
-        if newest is not None and newest[0] == texts:
-            return newest[1]
-        with self._torch.inference_mode():
-            embedding = embed_texts(self._encoder, self._tokenizer, [texts], self._limits)[0] * EMBEDDING_WEIGHT
-        result: NDArray[np.float32] = embedding.numpy()
-        self._newest = (texts, result)
-        return result
+    def embed(self, request: str, response: str, message: str, layer: int = LAST) -> NDArray[np.float32]:
+        """The message's embedding at a layer of the encoder's, of length `EMBEDDING_WEIGHT`, shape `(hidden size,)`.
+
+        Those of the newest message are kept.
+        """
+        texts, layers = (request, response, message), self._limits.layers
+        if self._newest is None or self._newest[0] != texts:
+            with self._torch.inference_mode():
+                embeddings = embed_texts(self._encoder, self._tokenizer, [texts], self._limits, layers)[:, 0]
+            self._newest = texts, dict(zip(layers, (embeddings * EMBEDDING_WEIGHT).numpy(), strict=True))
+        return self._newest[1][layer]
 
 
 @lru_cache(maxsize=16)
@@ -96,15 +97,19 @@ def embed_texts(
     tokenizer: "PreTrainedTokenizerBase",
     texts: Sequence[tuple[str, str, str]],
     limits: Encoder,
+    layers: Sequence[int] = (LAST,),
 ) -> "torch.Tensor":
-    """Embed `(request, response, message)`, in order: float32, of unit length, shape `(batch, hidden size)`."""
+    """Embed `(request, response, message)`, in order: float32, of unit length, shape `(layers, batch, hidden size)`.
+
+    A sentence encoder has embeddings of its last layer alone.
+    """
     if not limits.is_chat_model:
-        return embed(encoder, tokenise(tokenizer, texts, limits)).float()
+        return embed(encoder, tokenise(tokenizer, texts, limits)).float().unsqueeze(0)
     from clawrl_trl.judge.classifier.chats import BranchingChat, embed_chats, pack_chats
 
     groups = groupby(texts, key=lambda text: (text[0], text[1]))
     chats = [BranchingChat(request, reply, [message for *_, message in group]) for (request, reply), group in groups]
-    return embed_chats(encoder, pack_chats(tokenizer, chats, limits))
+    return embed_chats(encoder, pack_chats(tokenizer, chats, limits), layers)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Network(nn.Module):
         """Logits, shape `(n, 3)`."""
         # Half precision takes two thirds of the time where the processor has it.
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training and has_bfloat16_products()):
-            embedding = embed_texts(self.encoder, self.tokenizer, rows.texts, self.limits) * EMBEDDING_WEIGHT
+            embedding = embed_texts(self.encoder, self.tokenizer, rows.texts, self.limits)[0] * EMBEDDING_WEIGHT
         cues = nn.functional.dropout((rows.cues - self.mean) / self.scale, CUE_DROPOUT, self.training)
         logits: torch.Tensor = self.head(torch.cat([embedding, cues], 1))
         return logits

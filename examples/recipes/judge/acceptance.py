@@ -1,0 +1,31 @@
+"""Train the reader of acceptance, a head over a middle layer of the language model.
+
+    PYTHONPATH=examples python -m recipes.judge.acceptance --hold_out chat --threads 2 --output /tmp/head.safetensors
+    PYTHONPATH=examples python -m recipes.judge.acceptance --threads 2
+
+`data/acceptance` holds what owners said after replies, by six writers. Of each request there are two replies, one that
+did what was asked and one that did not, and four messages: praise with a wish and gruff praise after the first, kind
+words and mockery after the second, many of the first and the third in nearly the same words.
+"""
+
+from collections.abc import Sequence
+
+from clawrl_trl.judge.classifier.acceptance_reader import HEAD
+from recipes.judge import heads
+
+WRITERS = ("chat", "code", "creative", "home", "office", "trades")
+
+
+def load_reactions(writer: str) -> heads.Labelled:
+    """One writer's texts (request, reply, message), and 1 where the reply was taken, shape `(n,)`."""
+    return heads.load_rows("acceptance", writer, lambda row: row["label"] == 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, measure on the writer held out, if there is one, and write the head."""
+    loaded = {writer: load_reactions(writer) for writer in WRITERS}
+    heads.run_recipe("acceptance", __doc__, HEAD, loaded, 0.5, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Kind and sour words get the sign that the acceptance of the reply allows, where the language model reads."""
+
+import json
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from clawrl_trl.judge.classifier import acceptance_reader, model, reader
+from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, settle
+from clawrl_trl.judge.classifier.encoders import MINILM, MPNET, QWEN
+from clawrl_trl.judge.classifier.model import Classifier
+from recipes.judge import acceptance
+from recipes.judge.corpus import DATA
+
+PLAIN, PRAISE = "it has to say Sunday", "lovely, it has to say Sunday"
+SURE_OF = {-1: (0.9, 0.02, 0.08), 1: (0.08, 0.02, 0.9), 0: (0.1, 0.8, 0.1), None: (0.5, 0.05, 0.45)}
+
+
+@pytest.mark.parametrize(
+    ("score", "words", "taken", "settled"),
+    [
+        (1, PRAISE, 0.1, 1),
+        (1, PRAISE, 0.09, None),
+        (-1, PLAIN, 0.89, -1),
+        (-1, PLAIN, 0.91, None),
+        (-1, PRAISE, 0.19, -1),
+        (-1, PRAISE, 0.21, None),
+        (0, PRAISE, 0.0, 0),
+        (0, PLAIN, 1.0, 0),
+        (None, PRAISE, 0.02, -1),
+        (None, PRAISE, 0.04, None),
+        (None, PLAIN, 0.98, 1),
+        (None, PLAIN, 0.96, None),
+    ],
+)
+def test_acceptance_confirms_doubts_or_decides(
+    score: int | None, words: str, taken: float, settled: int | None
+) -> None:
+    assert settle(score, SURE_OF[score], taken, words) == settled
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "taken", "settled"),
+    [
+        ((0.62, 0.02, 0.36), 0.14, -1),
+        ((0.58, 0.02, 0.40), 0.14, None),
+        ((0.36, 0.02, 0.62), 0.86, 1),
+        ((0.61, 0.0, 0.39), 1.0, None),
+        ((0.39, 0.0, 0.61), 0.0, None),
+        ((0.45, 0.11, 0.44), 0.0, None),
+    ],
+)
+def test_the_less_sure_acceptance_is_the_more_the_classifier_has_to_lean_that_way(
+    probabilities: tuple[float, float, float], taken: float, settled: int | None
+) -> None:
+    assert settle(None, probabilities, taken, PLAIN) == settled
+
+
+@pytest.mark.parametrize(
+    ("encoder", "taken", "score"), [(QWEN, 0.9, 1), (QWEN, 0.05, None), (MPNET, 0.05, 1), (MINILM, 0.05, 1)]
+)
+def test_only_the_language_model_is_asked(
+    monkeypatch: pytest.MonkeyPatch, encoder: str, taken: float, score: int | None
+) -> None:
+    logits = np.array([0.0, 0.0, 4.0], np.float32)
+    monkeypatch.setattr(reader, "load_shared", lambda *_, **__: lambda *_: logits)
+    monkeypatch.setattr(acceptance_reader, "measure_acceptance", lambda *_: taken)
+    opinion = Classifier(encoder)("When is it?", "On Sunday.", "Well, that is perfect for us, I will be there then.")
+    assert opinion.score == score and bool(opinion.reason) == (score is None)
+
+
+def test_a_question_stays_one_however_sure_its_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "load_shared", lambda *_, **__: lambda *_: np.array([0.4, -2.0, 0.4], np.float32))
+    monkeypatch.setattr(acceptance_reader, "measure_acceptance", lambda *_: 1.0)
+    assert model.Classifier(QWEN)("When is it?", "On Sunday.", "And is it far from the station?").score is None
+
+
+@pytest.mark.parametrize("writer", acceptance.WRITERS)
+def test_a_writer_has_four_messages_to_a_request_half_of_them_after_the_reply_that_was_taken(writer: str) -> None:
+    texts, taken = acceptance.load_reactions(writer)
+    assert len(texts) == len(set(texts)) == 120 and taken.sum() == 60
+    rows = [json.loads(line) for line in (DATA / "acceptance" / f"{writer}.jsonl").read_text("utf-8").splitlines()]
+    assert Counter(row["form"] for row in rows) == dict.fromkeys(("wish", "gentle", "mock", "gruff"), 30)
+    labels = defaultdict(set)
+    for row in rows:
+        labels[row["request"], row["reply"]].add(row["label"])
+    assert len(labels) == 60 and all(len(of_reply) == 1 for of_reply in labels.values())
+
+
+@pytest.mark.language_model
+@pytest.mark.timeout(900)
+def test_the_same_kind_words_take_one_reply_and_turn_another_down() -> None:
+    request = "Write a short notice in Dutch: the library is closed on Friday."
+    words = "That reads beautifully. Could I have it in Dutch as well, for the door?"
+    refused = measure_acceptance(request, "The library will be closed on Friday. We reopen on Saturday.", words)
+    english = "Write a short notice in English: the library is closed on Friday."
+    taken = measure_acceptance(english, "The library will be closed on Friday. We reopen on Saturday.", words)
+    assert refused < 0.5 < taken
