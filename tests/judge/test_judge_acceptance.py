@@ -31,6 +31,7 @@ SURE_OF = {-1: (0.9, 0.02, 0.08), 1: (0.08, 0.02, 0.9), 0: (0.1, 0.8, 0.1), None
         (None, PRAISE, 0.02, -1),
         (None, PRAISE, 0.04, None),
         (None, PLAIN, 0.98, 1),
+        (None, f"{PRAISE}, right?", 0.02, None),
         (None, PLAIN, 0.96, None),
     ],
 )

@@ -21,7 +21,7 @@ DOUBT_BESIDE_PRAISE = 0.8
 CONFIRMED = ((0.97, 0.4), (0.85, 0.6))
 """A sign that the classifier isn't sure of counts with such a probability of acceptance, and such a one by itself."""
 MOST_NEUTRAL = 0.1
-"""None does of words that may say nothing of the reply."""
+"""None does of words that may say nothing of the reply, nor of those that ask: who asks on may be content or not."""
 
 
 def measure_acceptance(request: str, reply: str, words: str) -> float:
@@ -41,7 +41,7 @@ def settle(score: int | None, probabilities: tuple[float, float, float], taken: 
     minus, zero, plus = probabilities
     refused = 1 - taken
     least = DOUBT_BESIDE_PRAISE if features.CUES["approval"].search(words) else DOUBT
-    if score is None and zero <= MOST_NEUTRAL:
+    if score is None and zero <= MOST_NEUTRAL and "?" not in words:
         sign, accepted, leaned = (1, taken, plus) if taken > 0.5 else (-1, refused, minus)
         score = sign if any(accepted >= sure and leaned >= lean for sure, lean in CONFIRMED) else None
     if score == 1 and taken < DOUBT:
