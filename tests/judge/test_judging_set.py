@@ -137,8 +137,8 @@ LARGE_BOUNDS = {"sealed": (0.93, 0.02, 0.63)}
 """The same with the large encoder, which reads four messages a second."""
 
 
-LANGUAGE_MODEL_BOUNDS = {"sealed": (0.92, 0.02, 0.64)}
-"""The same with the language model, which takes seconds a message on older processors."""
+LANGUAGE_MODEL_BOUNDS = {"sealed": (0.92, 0.02, 0.66)}
+"""The same with the language model, of every second case: it takes seconds a message on older processors."""
 
 
 def check_bounds(name: str, encoder: str, bounds: tuple[float, float, float]) -> None:
