@@ -2,15 +2,18 @@
 
 import json
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from clawrl_trl.judge.classifier import acceptance_reader, model, reader
 from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, settle
-from clawrl_trl.judge.classifier.encoders import MINILM, MPNET, QWEN
+from clawrl_trl.judge.classifier.encoders import MIDDLE, MINILM, MPNET, QWEN
 from clawrl_trl.judge.classifier.model import Classifier
-from recipes.judge import acceptance
+from recipes.judge import acceptance, heads
 from recipes.judge.corpus import DATA
 
 PLAIN, PRAISE = "it has to say Sunday", "lovely, it has to say Sunday"
@@ -87,6 +90,23 @@ def test_a_writer_has_four_messages_to_a_request_half_of_them_after_the_reply_th
     for row in rows:
         labels[row["request"], row["reply"]].add(row["label"])
     assert len(labels) == 60 and all(len(of_reply) == 1 for of_reply in labels.values())
+
+
+def test_the_recipe_writes_the_head_and_measures_it_on_who_was_held_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = torch.cat([acceptance.load_reactions(writer)[1] for writer in acceptance.WRITERS])
+    asked: list[int] = []
+
+    def embed(texts: list[tuple[str, str, str]], layer: int) -> torch.Tensor:
+        asked.append(layer)
+        return torch.stack([2 * taken - 1, torch.zeros(len(texts))], 1)
+
+    monkeypatch.setattr(heads, "embed", embed)
+    acceptance.main(["--hold_out", "chat", "--output", str(tmp_path / "head.safetensors")])
+    weight = load_file(tmp_path / "head.safetensors")["weight"]
+    assert asked == [MIDDLE] and weight[0, 0] > 1 and weight[0, 1] == 0
+    assert capsys.readouterr().out == "held out chat: 1.000 of the yeses, 0.000 of the noes\n"
 
 
 @pytest.mark.language_model

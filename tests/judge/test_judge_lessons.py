@@ -122,7 +122,9 @@ def chat_encoder(tmp_path: Path) -> Encoder:
     )
 
 
-def test_the_judge_reads_what_the_recipe_taught_a_language_model(chat_encoder: Encoder) -> None:
+def test_the_judge_reads_what_the_recipe_taught_a_language_model(
+    chat_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objections = [Example("a poem", "Rain falls.", f"no, {n} lines", -1, "a", 1.0) for n in range(40)]
     praise = [Example("a poem", "Rain falls.", f"thanks a lot, {n} times", 1, "b", 1.0) for n in range(40)]
     network = train.fit((objections + praise) * 10, encoder=chat_encoder, adapter_lr=2e-3)
@@ -137,3 +139,7 @@ def test_the_judge_reads_what_the_recipe_taught_a_language_model(chat_encoder: E
     assert reader.embed(*praise[0].texts) is reader.embed(*praise[0].texts)
     assert reader.embed(*praise[0].texts) is not reader.embed(*praise[0].texts, 5)
     assert reader.embed(*praise[0].texts) is not reader.embed(*objections[0].texts)
+    # The recipe of a head reads the same layer, of many at once.
+    monkeypatch.setitem(ENCODERS, QWEN, chat_encoder)
+    embedded = heads.embed([example.texts for example in asked], 5).numpy()
+    np.testing.assert_allclose(embedded, [reader.embed(*example.texts, 5) for example in asked], atol=1e-3)
