@@ -61,8 +61,8 @@ def test_the_cache_is_what_transformers_keeps() -> None:
     assert estimate(Shape.of(MODEL_PATH), Plan()).cached_token == cached_bytes / 10
 
 
-SOME = [("Qwen3-0.6B", 16384, torch.bfloat16), ("Qwen3-8B", 16384, torch.bfloat16)]
-"""All are in `benchmarks/memory.py`; each takes a minute on a slow processor."""
+SOME = [("Qwen3-4B", 4096, torch.float32), ("Qwen3-0.6B", 16384, torch.bfloat16), ("Qwen3-8B", 16384, torch.bfloat16)]
+"""All are in `benchmarks/memory.py`."""
 
 
 @pytest.mark.slow

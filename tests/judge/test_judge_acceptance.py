@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clawrl_trl.judge.classifier import acceptance_reader, model, reader
+from clawrl_trl.judge.classifier import acceptance_reader, reader
 from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, settle
 from clawrl_trl.judge.classifier.encoders import MIDDLE, MINILM, MPNET, QWEN
 from clawrl_trl.judge.classifier.model import Classifier
@@ -72,12 +72,6 @@ def test_only_the_language_model_is_asked(
     monkeypatch.setattr(acceptance_reader, "measure_acceptance", lambda *_: taken)
     opinion = Classifier(encoder)("When is it?", "On Sunday.", "Well, that is perfect for us, I will be there then.")
     assert opinion.score == score and bool(opinion.reason) == (score is None)
-
-
-def test_a_question_stays_one_however_sure_its_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "load_shared", lambda *_, **__: lambda *_: np.array([0.4, -2.0, 0.4], np.float32))
-    monkeypatch.setattr(acceptance_reader, "measure_acceptance", lambda *_: 1.0)
-    assert model.Classifier(QWEN)("When is it?", "On Sunday.", "And is it far from the station?").score is None
 
 
 @pytest.mark.parametrize("writer", acceptance.WRITERS)

@@ -1,7 +1,7 @@
 """A head over the language model's reading of a message: one more question about it that costs no second reading.
 
 The classifier reads the message anyway (`reader`). A logistic regression over the embedding of one of its layers tells
-what the classifier's own labels do not; `examples/recipes/judge/heads.py` fits it. A small encoder doesn't know enough:
+what the classifier's own labels do not; `examples/recipes/judge/heads.py` fits it. A small encoder knows too little:
 with an adapter of its own for lessons it was right on three of four by an unknown writer.
 """
 

@@ -62,18 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     outputs = {name: encoder.classifier for name, encoder in ENCODERS.items()}
     options = train.parse_options("care", __doc__, outputs, WRITERS, arguments)
     recipe = RECIPES[options.encoder]
-    drawn = [pair for writer in WRITERS if writer != options.hold_out for pair in load_pairs(writer)]
-    network = train.fit(
-        [*drawn, *draw_objections(recipe.objections)],
+    train.train_reader(
+        options,
+        {writer: load_pairs(writer) for writer in WRITERS},
+        draw_objections(recipe.objections),
         encoder=ENCODERS[options.encoder],
         adapter_lr=recipe.adapter_lr,
         epochs=recipe.epochs,
+        threshold=LESS_CARE[options.encoder],
     )
-    network.save(options.output, temperature=1.0)
-    if options.hold_out:
-        held, threshold = load_pairs(options.hold_out), LESS_CARE[options.encoder]
-        found, wrongly = train.measure_known(network, held, threshold)
-        print(f"held out {options.hold_out}: {found:.3f} of those that ask for less care, {wrongly:.3f} of the others")
 
 
 if __name__ == "__main__":

@@ -33,12 +33,10 @@ def load_orders(writer: str) -> list[Example]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
     options = train.parse_options("orders", __doc__, {ENCODER.name: ENCODER.classifier}, WRITERS, arguments)
-    drawn = [example for writer in WRITERS if writer != options.hold_out for example in load_orders(writer)]
-    network = train.fit([*drawn, *draw_objections(OBJECTIONS)], encoder=ENCODER, adapter_lr=ADAPTER_LR, epochs=EPOCHS)
-    network.save(options.output, temperature=1.0)
-    if options.hold_out:
-        found, wrongly = train.measure_known(network, load_orders(options.hold_out), UNSAFE)
-        print(f"held out {options.hold_out}: {found:.3f} of the unsafe ones are known, {wrongly:.3f} of the others")
+    written, drawn = {writer: load_orders(writer) for writer in WRITERS}, draw_objections(OBJECTIONS)
+    train.train_reader(
+        options, written, drawn, encoder=ENCODER, adapter_lr=ADAPTER_LR, epochs=EPOCHS, threshold=UNSAFE
+    )
 
 
 if __name__ == "__main__":

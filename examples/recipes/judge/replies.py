@@ -64,12 +64,10 @@ def draw_plain(count: int, seed: int = 1) -> list[Example]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure on the writer held out, if there is one, and write the weights."""
     options = train.parse_options("replies", __doc__, {ENCODER.name: ENCODER.classifier}, WRITERS, arguments)
-    drawn = [example for writer in WRITERS if writer != options.hold_out for example in load_replies(writer)]
-    network = train.fit([*drawn, *draw_plain(PLAIN_REPLIES)], encoder=ENCODER, adapter_lr=ADAPTER_LR, epochs=EPOCHS)
-    network.save(options.output, temperature=1.0)
-    if options.hold_out:
-        found, wrongly = train.measure_known(network, load_replies(options.hold_out), SPEAKS)
-        print(f"held out {options.hold_out}: {found:.3f} of those that speak of it, {wrongly:.3f} of the others")
+    written, drawn = {writer: load_replies(writer) for writer in WRITERS}, draw_plain(PLAIN_REPLIES)
+    train.train_reader(
+        options, written, drawn, encoder=ENCODER, adapter_lr=ADAPTER_LR, epochs=EPOCHS, threshold=SPEAKS
+    )
 
 
 if __name__ == "__main__":

@@ -186,6 +186,35 @@ def measure_known(network: Network, held: Sequence[Example], threshold: float) -
     return float(found[asked].mean()), float(found[~asked].mean())
 
 
+def train_reader(
+    options: argparse.Namespace,
+    written: Mapping[str, Sequence[Example]],
+    drawn: Sequence[Example],
+    *,
+    encoder: Encoder,
+    adapter_lr: float,
+    epochs: int,
+    threshold: float,
+) -> None:
+    """Train a reader that looks for label -1, write it, and measure it on the writer held out, if there is one.
+
+    Args:
+        options: Those of `parse_options`.
+        written: Each writer's examples.
+        drawn: Examples that come to them.
+        encoder: What it reads with.
+        adapter_lr: Learning rate of its adapter.
+        epochs: Passes over the examples.
+        threshold: Least probability of -1 with which it has found one.
+    """
+    taught = [example for writer, rows in written.items() if writer != options.hold_out for example in rows]
+    network = fit([*taught, *drawn], encoder=encoder, adapter_lr=adapter_lr, epochs=epochs)
+    network.save(options.output, temperature=1.0)
+    if options.hold_out:
+        found, wrongly = measure_known(network, written[options.hold_out], threshold)
+        print(f"held out {options.hold_out}: {found:.3f} of those that it looks for, {wrongly:.3f} of the others")
+
+
 def parse_options(
     recipe: str,
     description: str | None,
