@@ -132,6 +132,8 @@ def test_two_processes_teach_one_lesson(free_folder: Path) -> None:
     assert metrics["interactions"] == 4 and metrics["failed_requests"] == 0
     assert metrics["samples_trained"] > 0 and metrics["policy_versions"] > 0
     assert (free_folder / "adapter_config.json").exists()
-    # Each process has random states of its own, so two took part.
-    assert len(list((free_folder / "policies").glob("policy-v1/training_state/rng_state_*.pth"))) == 2
+    # Each process has random states of its own, so two took part. A slow lesson makes several versions, which don't
+    # all keep theirs.
+    newest = free_folder / "policies" / f"policy-v{metrics['policy_version']}"
+    assert len(list(newest.glob("training_state/rng_state_*.pth"))) == 2
     assert done.stdout.count("Policy version ") == 1
