@@ -58,8 +58,8 @@ def random_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 NAMED = [name for name in list_presets() if name != BUNDLED]
 PLAYED = ("qwen3-8b-80gb", "combine")
-"""The preset and the method that serve and train a user. `combine` learns from verdicts too: whether random weights get
-a hint that its teacher accepts is a matter of chance, and without one `opd` alone has nothing to train."""
+"""The preset and the method that serve and train a user. `combine` learns from verdicts too: whether random weights
+get a hint that their teacher accepts is a matter of chance, and without one `opd` alone has nothing to train."""
 CANDIDATES = 4
 """A teacher's for each token."""
 TRAINERS = {"binary": AsyncGRPOTrainer, "opd": OPDTrainer, "combine": CombineTrainer}
