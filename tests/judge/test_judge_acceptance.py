@@ -27,15 +27,15 @@ SURE_OF = {-1: (0.9, 0.02, 0.08), 1: (0.08, 0.02, 0.9), 0: (0.1, 0.8, 0.1), None
         (1, PRAISE, 0.09, None),
         (-1, PLAIN, 0.89, -1),
         (-1, PLAIN, 0.91, None),
-        (-1, PRAISE, 0.19, -1),
-        (-1, PRAISE, 0.21, None),
+        (-1, PRAISE, 0.49, -1),
+        (-1, PRAISE, 0.51, None),
         (0, PRAISE, 0.0, 0),
         (0, PLAIN, 1.0, 0),
-        (None, PRAISE, 0.02, -1),
-        (None, PRAISE, 0.04, None),
-        (None, PLAIN, 0.98, 1),
+        (None, PRAISE, 0.04, -1),
+        (None, PRAISE, 0.06, None),
+        (None, PLAIN, 0.96, 1),
         (None, f"{PRAISE}, right?", 0.02, None),
-        (None, PLAIN, 0.96, None),
+        (None, PLAIN, 0.94, None),
     ],
 )
 def test_acceptance_confirms_doubts_or_decides(
@@ -47,11 +47,13 @@ def test_acceptance_confirms_doubts_or_decides(
 @pytest.mark.parametrize(
     ("probabilities", "taken", "settled"),
     [
-        ((0.62, 0.02, 0.36), 0.14, -1),
-        ((0.58, 0.02, 0.40), 0.14, None),
-        ((0.36, 0.02, 0.62), 0.86, 1),
-        ((0.61, 0.0, 0.39), 1.0, None),
-        ((0.39, 0.0, 0.61), 0.0, None),
+        ((0.57, 0.02, 0.41), 0.19, -1),
+        ((0.53, 0.02, 0.45), 0.19, None),
+        ((0.57, 0.02, 0.41), 0.21, None),
+        ((0.41, 0.02, 0.57), 0.81, 1),
+        ((0.68, 0.01, 0.31), 0.96, 1),
+        ((0.71, 0.0, 0.29), 1.0, None),
+        ((0.29, 0.0, 0.71), 0.0, None),
         ((0.45, 0.11, 0.44), 0.0, None),
     ],
 )
@@ -75,11 +77,15 @@ def test_only_the_language_model_is_asked(
 
 
 @pytest.mark.parametrize("writer", acceptance.WRITERS)
-def test_a_writer_has_four_messages_to_a_request_half_of_them_after_the_reply_that_was_taken(writer: str) -> None:
+def test_a_writer_has_four_messages_to_a_request_after_two_replies(writer: str) -> None:
     texts, taken = acceptance.load_reactions(writer)
-    assert len(texts) == len(set(texts)) == 120 and taken.sum() == 60
+    corrects = writer in acceptance.CORRECTIONS
+    assert len(texts) == len(set(texts)) == 120 and taken.sum() == (75 if corrects else 60)
     rows = [json.loads(line) for line in (DATA / "acceptance" / f"{writer}.jsonl").read_text("utf-8").splitlines()]
-    assert Counter(row["form"] for row in rows) == dict.fromkeys(("wish", "gentle", "mock", "gruff"), 30)
+    forms = {"wish": 30, "gentle": 30, "mock": 30, "gruff": 30}
+    if corrects:
+        forms = {"fix": 30, "fix_first": 30, "gentle": 30, "mock": 15, "gruff": 15}
+    assert Counter(row["form"] for row in rows) == forms
     labels = defaultdict(set)
     for row in rows:
         labels[row["request"], row["reply"]].add(row["label"])

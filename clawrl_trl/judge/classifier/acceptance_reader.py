@@ -16,9 +16,9 @@ HEAD = LayerHead(Path(__file__).with_name("acceptance_qwen.safetensors"), MIDDLE
 
 DOUBT = 0.1
 """An approval needs this probability that the reply was taken, and an objection that it was not."""
-DOUBT_BESIDE_PRAISE = 0.8
+DOUBT_BESIDE_PRAISE = 0.5
 """An objection with a word of praise in it needs this probability that the reply was not taken."""
-CONFIRMED = ((0.97, 0.4), (0.85, 0.6))
+CONFIRMED = ((0.95, 0.3), (0.8, 0.55))
 """A sign that the classifier isn't sure of counts with such a probability of acceptance, and such a one by itself."""
 MOST_NEUTRAL = 0.1
 """None does of words that may say nothing of the reply, nor of those that ask: who asks on may be content or not."""

@@ -3,9 +3,11 @@
     PYTHONPATH=examples python -m recipes.judge.acceptance --hold_out chat --threads 2 --output /tmp/head.safetensors
     PYTHONPATH=examples python -m recipes.judge.acceptance --threads 2
 
-`data/acceptance` holds what owners said after replies, by six writers. Of each request there are two replies, one that
-did what was asked and one that did not, and four messages: praise with a wish and gruff praise after the first, kind
-words and mockery after the second, many of the first and the third in nearly the same words.
+`data/acceptance` holds what owners said after replies, by ten writers. Of each request there are two replies, one that
+did what was asked and one that did not, and four messages. Six writers wrote praise with a wish and gruff praise after
+the first, kind words and mockery after the second; four, praise that corrects in the same breath and a correction that
+shows that the reply is used, kind words, and mockery or gruff praise. Many of the praises and the kind words are nearly
+the same.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ from collections.abc import Sequence
 from clawrl_trl.judge.classifier.acceptance_reader import HEAD
 from recipes.judge import heads
 
-WRITERS = ("chat", "code", "creative", "home", "office", "trades")
+WISHES, CORRECTIONS = ("chat", "code", "creative", "home", "office", "trades"), ("leisure", "shops", "software", "study")
+"""Who wrote praise with a wish, and who praise that corrects."""
+WRITERS = (*WISHES, *CORRECTIONS)
 
 
 def load_reactions(writer: str) -> heads.Labelled:
