@@ -5,9 +5,9 @@
 
 `data/acceptance` holds what owners said after replies, by ten writers. Of each request there are two replies, one that
 did what was asked and one that did not, and four messages. Six writers wrote praise with a wish and gruff praise after
-the first, kind words and mockery after the second; four, praise that corrects in the same breath and a correction that
-shows that the reply is used, kind words, and mockery or gruff praise. Many of the praises and the kind words are nearly
-the same.
+the first, kind words and mockery after the second. Four wrote praise that corrects in the same breath and corrections
+that show that the reply is used, after the first, kind words after the second, and mockery or gruff praise. Many of
+the praises and the kind words are nearly the same.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from clawrl_trl.judge.classifier.acceptance_reader import HEAD
 from recipes.judge import heads
 
-WISHES, CORRECTIONS = ("chat", "code", "creative", "home", "office", "trades"), ("leisure", "shops", "software", "study")
+WISHES = ("chat", "code", "creative", "home", "office", "trades")
+CORRECTIONS = ("leisure", "shops", "software", "study")
 """Who wrote praise with a wish, and who praise that corrects."""
 WRITERS = (*WISHES, *CORRECTIONS)
 
