@@ -79,13 +79,14 @@ def test_only_the_language_model_is_asked(
 @pytest.mark.parametrize("writer", acceptance.WRITERS)
 def test_a_writer_has_four_messages_to_a_request_after_two_replies(writer: str) -> None:
     texts, taken = acceptance.load_reactions(writer)
-    corrects = writer in acceptance.CORRECTIONS
-    assert len(texts) == len(set(texts)) == 120 and taken.sum() == (75 if corrects else 60)
+    assert len(texts) == len(set(texts)) == 120
     rows = [json.loads(line) for line in (DATA / "acceptance" / f"{writer}.jsonl").read_text("utf-8").splitlines()]
-    forms = {"wish": 30, "gentle": 30, "mock": 30, "gruff": 30}
-    if corrects:
-        forms = {"fix": 30, "fix_first": 30, "gentle": 30, "mock": 15, "gruff": 15}
-    assert Counter(row["form"] for row in rows) == forms
+    forms = Counter(row["form"] for row in rows)
+    if writer in acceptance.WISH_WRITERS:
+        assert forms == {"wish": 30, "gentle": 30, "mock": 30, "gruff": 30}
+    else:
+        assert forms == {"fix": 30, "fix_first": 30, "gentle": 30, "mock": 15, "gruff": 15}
+    assert taken.sum() == 120 - forms["gentle"] - forms["mock"]
     labels = defaultdict(set)
     for row in rows:
         labels[row["request"], row["reply"]].add(row["label"])

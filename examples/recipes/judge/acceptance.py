@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from clawrl_trl.judge.classifier.acceptance_reader import HEAD
 from recipes.judge import heads
 
-WISHES = ("chat", "code", "creative", "home", "office", "trades")
-CORRECTIONS = ("leisure", "shops", "software", "study")
-"""Who wrote praise with a wish, and who praise that corrects."""
-WRITERS = (*WISHES, *CORRECTIONS)
+WISH_WRITERS = ("chat", "code", "creative", "home", "office", "trades")
+CORRECTION_WRITERS = ("leisure", "shops", "software", "study")
+WRITERS = (*WISH_WRITERS, *CORRECTION_WRITERS)
 
 
 def load_reactions(writer: str) -> heads.Labelled:
