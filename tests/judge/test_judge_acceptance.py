@@ -1,7 +1,9 @@
 """Kind and sour words get the sign that the acceptance of the reply allows, where the language model reads."""
 
 import json
+import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,9 @@ from clawrl_trl.judge.classifier import acceptance_reader, reader
 from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, settle
 from clawrl_trl.judge.classifier.encoders import MIDDLE, MINILM, MPNET, QWEN
 from clawrl_trl.judge.classifier.model import Classifier
-from recipes.judge import acceptance, heads
+from recipes.judge import acceptance, distil, heads, reactions, train
 from recipes.judge.corpus import DATA
+from recipes.judge.example import Example
 
 PLAIN, PRAISE = "it has to say Sunday", "lovely, it has to say Sunday"
 SURE_OF = {-1: (0.9, 0.02, 0.08), 1: (0.08, 0.02, 0.9), 0: (0.1, 0.8, 0.1), None: (0.5, 0.05, 0.45)}
@@ -108,6 +111,39 @@ def test_the_recipe_writes_the_head_and_measures_it_on_who_was_held_out(
     weight = load_file(tmp_path / "head.safetensors")["weight"]
     assert asked == [MIDDLE] and weight[0, 0] > 1 and weight[0, 1] == 0
     assert capsys.readouterr().out == "held out chat: 1.000 of the yeses, 0.000 of the noes\n"
+
+
+@pytest.mark.slow
+def test_the_classifier_goes_on_with_the_same_messages_and_with_some_that_it_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        distil, "teach", lambda drawn, _: [replace(row, probabilities=(0.2, 0.5, 0.3)) for row in drawn]
+    )
+    monkeypatch.setattr(train, "measure_known", lambda _, held, __: (len(held) / 120, 0.0))
+    asked = []
+
+    class Trained:
+        def save(self, path: Path, temperature: float) -> None:
+            asked.append((path, temperature))
+
+    def fit(drawn: list[Example], *_: object, learning: str, **__: object) -> Trained:
+        asked.append((drawn, learning))
+        return Trained()
+
+    monkeypatch.setattr(train, "fit", fit)
+    reactions.main(["--hold_out", "study", "--output", str(tmp_path / "out.safetensors")])
+    (drawn, learning), (path, temperature) = asked
+    assert path == tmp_path / "out.safetensors" and 0 < temperature < 2
+    layers = [layer for layer in (8, 17, 18, 27) if re.search(learning, f"layers.{layer}.mlp")]
+    assert layers == [18, 27]
+    written = [row for row in drawn if row.probabilities is None]
+    assert Counter(row.label for row in written) == Counter({1: 585, -1: 495})
+    assert "study" not in {row.group for row in written}
+    known = Counter((row.request, row.response) for row in drawn if row.probabilities)
+    assert len(known) == reactions.CHATS and max(known.values()) == reactions.MESSAGES
+    assert {row.group for row in drawn}.isdisjoint(train.split_groups(10))
+    assert capsys.readouterr().out == "held out study: 1.000 of the objections, 0.000 of the approvals\n"
 
 
 @pytest.mark.language_model

@@ -9,10 +9,12 @@ import pytest
 import torch
 from chat_models import make_chat_model
 from judge_helpers import judged_turn
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from clawrl_trl.judge import rules
 from clawrl_trl.judge.classifier import lesson_reader
+from clawrl_trl.judge.classifier.adapters import LORA_PREFIX
 from clawrl_trl.judge.classifier.encoders import ENCODERS, LAST, MINILM, QWEN, Encoder
 from clawrl_trl.judge.classifier.model import Opinion
 from clawrl_trl.judge.classifier.reader import Reader
@@ -143,3 +145,16 @@ def test_the_judge_reads_what_the_recipe_taught_a_language_model(
     monkeypatch.setitem(ENCODERS, QWEN, chat_encoder)
     embedded = heads.embed([example.texts for example in asked], 5).numpy()
     np.testing.assert_allclose(embedded, [reader.embed(*example.texts, 5) for example in asked], atol=1e-3)
+
+
+def test_only_the_layers_that_are_to_learn_change(chat_encoder: Encoder, tmp_path: Path) -> None:
+    rows = [Example("a poem", "Rain falls.", f"no, {n} lines", -1, "a", 1.0) for n in range(40)]
+    train.fit(rows, encoder=chat_encoder).save(chat_encoder.classifier, temperature=1.0)
+    further = tmp_path / "further.safetensors"
+    network = train.fit(rows, encoder=chat_encoder, start=chat_encoder.classifier, learning=r"layers\.9\.")
+    network.save(further, temperature=1.0)
+    before, after = load_file(chat_encoder.classifier), load_file(further)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    adapted = {name for name in before if name.startswith(LORA_PREFIX)}
+    assert {name for name in changed & adapted if "layers.9." in name} == changed & adapted != set()
+    assert any("layers.8." in name for name in adapted)

@@ -15,6 +15,7 @@ A language model reads all messages after one reply at once, which takes a quart
 """
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -47,12 +48,27 @@ def fit(
     rank: int = RANK,
     adapter_lr: float | None = None,
     epochs: int = 1,
+    learning: str = "",
 ) -> Network:
-    """Train a network on some examples, each once an epoch; `start` are weights to go on from."""
+    """Train a network on some examples, each once an epoch.
+
+    Args:
+        drawn: The examples.
+        seed: Of a new adapter and of the order.
+        encoder: What it reads with.
+        with_context: Whether it reads request and reply beside the message.
+        start: Weights to go on from.
+        rank: That of a new adapter.
+        adapter_lr: The adapter's learning rate. Default: by encoder.
+        epochs: Passes over the examples.
+        learning: Pattern in the names of the adapter's parameters that learn; the others stay. Default: all learn.
+    """
     torch.manual_seed(seed)
     network = Network(Rows.of(drawn).cues, encoder, rank if start is None else find_rank(start))
     if start is not None:
         network.load(start)
+    for name, parameter in network.encoder.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and re.search(learning, name) is not None)
     usual_lr, head_lr = (CHAT_ADAPTER_LR, CHAT_HEAD_LR) if encoder.is_chat_model else (ADAPTER_LR, HEAD_LR)
     adapter_lr = adapter_lr or usual_lr
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
