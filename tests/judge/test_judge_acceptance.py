@@ -127,15 +127,15 @@ def test_the_classifier_goes_on_with_the_same_messages_and_with_some_that_it_kno
         def save(self, path: Path, temperature: float) -> None:
             asked.append((path, temperature))
 
-    def fit(drawn: list[Example], *_: object, learning: str, **__: object) -> Trained:
-        asked.append((drawn, learning))
+    def fit(drawn: list[Example], *_: object, trainable: str, **__: object) -> Trained:
+        asked.append((drawn, trainable))
         return Trained()
 
     monkeypatch.setattr(train, "fit", fit)
     reactions.main(["--hold_out", "study", "--output", str(tmp_path / "out.safetensors")])
-    (drawn, learning), (path, temperature) = asked
+    (drawn, trainable), (path, temperature) = asked
     assert path == tmp_path / "out.safetensors" and 0 < temperature < 2
-    layers = [layer for layer in (8, 17, 18, 27) if re.search(learning, f"layers.{layer}.mlp")]
+    layers = [layer for layer in (8, 17, 18, 27) if re.search(trainable, f"layers.{layer}.mlp")]
     assert layers == [18, 27]
     written = [row for row in drawn if row.probabilities is None]
     assert Counter(row.label for row in written) == Counter({1: 585, -1: 495})

@@ -147,11 +147,11 @@ def test_the_judge_reads_what_the_recipe_taught_a_language_model(
     np.testing.assert_allclose(embedded, [reader.embed(*example.texts, 5) for example in asked], atol=1e-3)
 
 
-def test_only_the_layers_that_are_to_learn_change(chat_encoder: Encoder, tmp_path: Path) -> None:
+def test_only_the_trainable_layers_change(chat_encoder: Encoder, tmp_path: Path) -> None:
     rows = [Example("a poem", "Rain falls.", f"no, {n} lines", -1, "a", 1.0) for n in range(40)]
     train.fit(rows, encoder=chat_encoder).save(chat_encoder.classifier, temperature=1.0)
     further = tmp_path / "further.safetensors"
-    network = train.fit(rows, encoder=chat_encoder, start=chat_encoder.classifier, learning=r"layers\.9\.")
+    network = train.fit(rows, encoder=chat_encoder, start=chat_encoder.classifier, trainable=r"layers\.9\.")
     network.save(further, temperature=1.0)
     before, after = load_file(chat_encoder.classifier), load_file(further)
     changed = {name for name in before if not torch.equal(before[name], after[name])}

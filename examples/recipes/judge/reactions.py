@@ -1,12 +1,12 @@
 """Go on training the language model, on what owners said after replies that were and that were not as asked for.
 
     PYTHONPATH=examples python -m recipes.judge.reactions --hold_out study --threads 2 --output /tmp/out.safetensors
-    PYTHONPATH=examples python -m recipes.judge.reactions --threads 2
+    PYTHONPATH=examples python -m recipes.judge.reactions --threads 2 --output reactions.safetensors
 
 The writers' messages are those of the reader of acceptance, each read once. With them come messages of the corpus,
-with the probabilities that the classifier finds now beside their labels, so that it forgets nothing. The layers up to
+with the probabilities that the classifier finds now beside their labels, so that it forgets little. The layers up to
 the one that the reader of acceptance reads stay as they are, and its head with them; that of lessons, which reads the
-last one, is to be trained anew.
+last one, is to be trained anew. What ships is a mean with the weights before (benchmarks/results/judge.md).
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from recipes.judge.example import Example
 CHATS, MESSAGES, SEED = 150, 7, 91
 """Replies of the corpus, the most messages after each, and the seed that draws both."""
 ADAPTER_LR = 2e-4
-LEARNING = "|".join(rf"layers\.{layer}\." for layer in range(MIDDLE, 28))
+TRAINABLE = "|".join(rf"layers\.{layer}\." for layer in range(MIDDLE, 28))
 
 
 def load_reactions(writer: str) -> list[Example]:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     taught = [example for writer, rows in written.items() if writer != options.hold_out for example in rows]
     known = distil.teach(draw_known(), encoder)
     network = train.fit(
-        [*taught, *known], SEED, encoder, start=encoder.classifier, adapter_lr=ADAPTER_LR, learning=LEARNING
+        [*taught, *known], SEED, encoder, start=encoder.classifier, adapter_lr=ADAPTER_LR, trainable=TRAINABLE
     )
     network.save(options.output, float(load_file(encoder.classifier)["temperature"]))
     if options.hold_out:

@@ -48,7 +48,7 @@ def fit(
     rank: int = RANK,
     adapter_lr: float | None = None,
     epochs: int = 1,
-    learning: str = "",
+    trainable: str = "",
 ) -> Network:
     """Train a network on some examples, each once an epoch.
 
@@ -61,14 +61,14 @@ def fit(
         rank: That of a new adapter.
         adapter_lr: The adapter's learning rate. Default: by encoder.
         epochs: Passes over the examples.
-        learning: Pattern in the names of the adapter's parameters that learn; the others stay. Default: all learn.
+        trainable: Pattern in the names of the adapter's parameters that are trained; the others stay. Default: all.
     """
     torch.manual_seed(seed)
     network = Network(Rows.of(drawn).cues, encoder, rank if start is None else find_rank(start))
     if start is not None:
         network.load(start)
     for name, parameter in network.encoder.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad and re.search(learning, name) is not None)
+        parameter.requires_grad_(parameter.requires_grad and re.search(trainable, name) is not None)
     usual_lr, head_lr = (CHAT_ADAPTER_LR, CHAT_HEAD_LR) if encoder.is_chat_model else (ADAPTER_LR, HEAD_LR)
     adapter_lr = adapter_lr or usual_lr
     adapter = [parameter for parameter in network.encoder.parameters() if parameter.requires_grad]
