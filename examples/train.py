@@ -204,7 +204,7 @@ def main() -> int:
 
     from clawrl_trl.credit import LedgerSource
     from clawrl_trl.ledger import Ledger
-    from clawrl_trl.serving.connection import describe_connection, describe_exam
+    from clawrl_trl.serving.connection import describe_connection, describe_judge
     from clawrl_trl.trainers.parallel.process_group import leave_process_group, wait_for_all
 
     state = PartialState()
@@ -217,8 +217,8 @@ def main() -> int:
                 gateway = attach_or_serve(settings, lambda line: status.update(escape(line)))
                 base_url = stack.enter_context(gateway)["base_url"]
             print(describe_connection(settings, base_url), flush=True)
-            if exam := describe_exam(RunFolder(settings.run)):
-                print(exam, flush=True)
+            for line in describe_judge(RunFolder(settings.run)):
+                print(line, flush=True)
             print(f"Training by {script.method} with {preset}; 'clawrl presets' lists what there is.", flush=True)
         wait_for_all()
         ledger = Ledger.open(settings.ledger_url or RunFolder(settings.run).ledger)

@@ -36,7 +36,9 @@ JUDGES_OF_OURS = ("rules", "llm", "auto")
 CHAT_JUDGE, PRACTICE_JUDGE = "auto", "rules"
 """Default judges of chats and of practice (`--env`), whose episodes have outcomes for scores."""
 JUDGE_ENCODERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "Qwen2.5-Coder-1.5B-Instruct")
-"""What the embedded judge can read with, the default first, each beside those before it."""
+"""What the embedded judge can read with, from small to large, each beside those before it."""
+BEST_ENCODER = "auto"
+"""Stands for the best of them that suits the model and the machine."""
 HINT_CHOICES = ("gap", "overlap")
 # The hosts of addresses that are compared with it have these characters only: other forms would never match.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -175,10 +177,11 @@ class ServingArguments:
     judge_timeout: float = declare("judge_timeout", 60.0, "Longest wait for one vote or teacher call, seconds.")
     judge_encoder: str = declare(
         "judge_encoder",
-        JUDGE_ENCODERS[0],
+        BEST_ENCODER,
         "What the embedded judge reads with: 'all-MiniLM-L6-v2', installed with the package; 'all-mpnet-base-v2', "
-        "which reads better and is fetched from the Hub (438 MB); or 'Qwen2.5-Coder-1.5B-Instruct', which reads best "
-        "and slowest (1.1 GB more).",
+        "which reads better and is fetched from the Hub (438 MB); 'Qwen2.5-Coder-1.5B-Instruct', which reads best "
+        "and slowest (1.1 GB more); or 'auto', with --judge auto and a model of your own the best of them that the "
+        "machine is made for, else the first.",
     )
     praise_cap: int = declare(
         "praise_cap",
@@ -230,8 +233,8 @@ class ServingArguments:
             raise UserError(f"--judge {self.judge!r} is unknown: use {names} or off.")
         if not 0 <= (self.teacher_top_k or 0) <= 128:
             raise UserError(f"--teacher_top_k {self.teacher_top_k} is out of range: use 0 to 128.")
-        if self.judge_encoder not in JUDGE_ENCODERS:
-            raise UserError(f"--judge_encoder {self.judge_encoder!r} is unknown: use {' or '.join(JUDGE_ENCODERS)}.")
+        if self.judge_encoder not in (known := (BEST_ENCODER, *JUDGE_ENCODERS)):
+            raise UserError(f"--judge_encoder {self.judge_encoder!r} is unknown: use {' or '.join(known)}.")
         if self.hint_choice not in HINT_CHOICES:
             raise UserError(f"--hint_choice {self.hint_choice!r} is unknown: use {' or '.join(HINT_CHOICES)}.")
         if self.engine not in ("transformers", "vllm") and not self.is_remote:

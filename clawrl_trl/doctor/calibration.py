@@ -29,11 +29,12 @@ OTHER_JUDGES = "use --judge rules, a larger --judge_model, or an own reward (--c
 
 async def check_rules_judge(target: Target) -> Finding:
     """Check the rules judge, offline; it also decides explicit feedback for the other judges."""
+    from clawrl_trl.judge.classifier.choice import choose_encoder
     from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, list_up_to
     from clawrl_trl.judge.classifier.model import MARGINS
     from clawrl_trl.judge.rules import RulesJudge
 
-    encoder = ENCODERS[target.settings.judge_encoder]
+    encoder = ENCODERS[choose_encoder(target.settings)]
     missing = [name for name in list_up_to(encoder.name) if name != MINILM and ENCODERS[name].look() is None]
     if missing:
         raise Skip(f"its encoder {missing[0]} is not here yet: 'clawrl serve' fetches it at its next start")

@@ -16,7 +16,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import run_main
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
-from clawrl_trl.judge.factory import open_judge
+from clawrl_trl.judge.factory import OpenJudge, open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.teacher import HintTeacher
 from clawrl_trl.ledger import Ledger
@@ -38,9 +38,9 @@ async def judge_run(settings: ServeSettings) -> int:
         judge = await stack.enter_async_context(open_judge(settings, engine, ledger))
         teacher = HintTeacher(engine, settings.judge_timeout, settings.teacher_candidates, settings.hint_choice)
         loop = JudgeLoop(ledger, settings, teacher, judge)
-        folder.announce("judge", base_url="", exam=judge.announcement)
+        announce(folder, judge)
         if judge.auto is not None:
-            announcing = asyncio.create_task(announce_result(folder, judge.auto))
+            announcing = asyncio.create_task(announce_result(folder, judge, judge.auto))
             stack.callback(announcing.cancel)
         logger.info("judging %s", folder.path)
         await loop.run(stop)
@@ -48,10 +48,15 @@ async def judge_run(settings: ServeSettings) -> int:
     return 0
 
 
-async def announce_result(folder: RunFolder, judge: AutoJudge) -> None:
+def announce(folder: RunFolder, judge: OpenJudge) -> None:
+    """Announce that the judge is ready, what its exam says, and what it reads words with."""
+    folder.announce("judge", base_url="", exam=judge.announcement, encoder=judge.encoder)
+
+
+async def announce_result(folder: RunFolder, judge: OpenJudge, auto: AutoJudge) -> None:
     """Announce the judge again once its exam is over."""
-    await judge.over.wait()
-    folder.announce("judge", base_url="", exam=judge.announcement)
+    await auto.over.wait()
+    announce(folder, judge)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

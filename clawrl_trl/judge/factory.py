@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.client import EngineAddress, EngineClient
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.classifier.encoders import ENCODERS, list_up_to
+from clawrl_trl.judge.classifier.choice import choose_encoder, obtain_encoder
 from clawrl_trl.judge.custom import CustomJudge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge, examining
 from clawrl_trl.judge.exam.result import ExamResult
@@ -31,10 +31,12 @@ class OpenJudge:
     Attributes:
         decider: Who decides.
         auto: The same if it is the judge of `--judge auto`, else `None`.
+        encoder: What the embedded judge reads with, where it may be asked; else empty.
     """
 
     decider: Judge
     auto: AutoJudge | None = None
+    encoder: str = ""
 
     @property
     def announcement(self) -> str:
@@ -60,15 +62,16 @@ def make_judge(
     Raises:
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
+    encoder = choose_encoder(settings)
     if settings.custom_rm_path:
         return CustomJudge(
             settings.custom_rm_path,
             settings.judge_timeout,
             workers=settings.judge_workers,
-            encoder=settings.judge_encoder,
+            encoder=encoder,
             any_score=settings.hint_any_score,
         )
-    rules = RulesJudge(encoder=settings.judge_encoder, any_score=settings.hint_any_score)
+    rules = RulesJudge(encoder=encoder, any_score=settings.hint_any_score)
     if settings.judge == "rules":
         return rules
     client = own or engine
@@ -84,7 +87,7 @@ def make_judge(
             folder,
             workers=settings.judge_workers,
             ledger=ledger,
-            encoder=settings.judge_encoder,
+            encoder=encoder,
         )
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
@@ -119,15 +122,14 @@ async def open_judge(
     """
     async with contextlib.AsyncExitStack() as stack:
         own = await stack.enter_async_context(_make_own_client(settings)) if settings.judge_url else None
+        encoder = ""
         if settings.judge in ("rules", "auto") or settings.custom_rm_path:
             # The first message must not wait for a download.
-            for name in list_up_to(settings.judge_encoder):
-                await asyncio.to_thread(ENCODERS[name].find)
+            encoder = await asyncio.to_thread(obtain_encoder, settings)
+            settings = replace(settings, judge_encoder=encoder)
         judge = make_judge(settings, engine, own, ledger)
-        if isinstance(judge, AutoJudge):
-            yield OpenJudge(judge, await stack.enter_async_context(examining(judge)))
-        else:
-            yield OpenJudge(judge)
+        auto = await stack.enter_async_context(examining(judge)) if isinstance(judge, AutoJudge) else None
+        yield OpenJudge(judge, auto, encoder)
 
 
 async def find_exam(settings: ServeSettings, engine: EngineClient) -> ExamResult | None:

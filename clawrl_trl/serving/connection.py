@@ -9,6 +9,7 @@ import httpx
 
 from clawrl_trl.config.api_keys import read_api_key, read_client_key
 from clawrl_trl.config.serving import DEFAULT_CONTEXT, ServeSettings
+from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
 from clawrl_trl.engines.calls import find_base_name, read_model_names, read_model_roots
 from clawrl_trl.engines.context import find_shortage
 from clawrl_trl.engines.families import has_chat_template
@@ -50,9 +51,13 @@ def describe_connection(settings: ServeSettings, base_url: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe_exam(folder: RunFolder) -> str:
-    """Return the line on the exam of `--judge auto` that the run's judge has announced; empty without one."""
-    return str((folder.read_announced("judge") or {}).get("exam") or "")
+def describe_judge(folder: RunFolder) -> list[str]:
+    """Return what the run's judge has announced: the line on the exam of `--judge auto`, and what it reads with."""
+    announced = folder.read_announced("judge") or {}
+    lines = [announced["exam"]] if announced.get("exam") else []
+    if announced.get("encoder") in JUDGE_ENCODERS[1:]:  # the first one is installed, and needs no word
+        lines.append(f"the embedded judge reads with {announced['encoder']}")
+    return lines
 
 
 def describe_model(settings: ServeSettings) -> str:

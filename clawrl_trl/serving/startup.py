@@ -14,7 +14,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.engines.launch import JUDGE_KEY, engine_command, free_port
 from clawrl_trl.process import StopRequest
 from clawrl_trl.run import RunFolder
-from clawrl_trl.serving.connection import describe_exam
+from clawrl_trl.serving.connection import describe_judge
 from clawrl_trl.serving.supervisor import Child, Supervisor, read_last_lines
 
 FETCHING_TIMEOUT = 1800.0
@@ -62,8 +62,8 @@ class Startup:
         if settings.judge != "off":
             judge = Child("judge", [sys.executable, "-m", "clawrl_trl.judge", *run], nice=JUDGE_NICE)
             self._start(judge, FETCHING_TIMEOUT)
-            if exam := describe_exam(self.folder):
-                self.console.print(exam, highlight=False, markup=False, soft_wrap=True)
+            for line in describe_judge(self.folder):
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         return settings
 
     def start_engine(self, settings: ServeSettings) -> None:

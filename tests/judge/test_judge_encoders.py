@@ -15,7 +15,7 @@ from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.config.serving_arguments import JUDGE_ENCODERS
 from clawrl_trl.doctor.calibration import CASES
 from clawrl_trl.errors import UserError
-from clawrl_trl.judge.classifier import encoders, reader
+from clawrl_trl.judge.classifier import reader
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, MPNET_FOLDER, QWEN, list_up_to
 from clawrl_trl.judge.classifier.hub_folder import HubFolder
 
@@ -36,8 +36,7 @@ def fill(folder: Path, names: tuple[str, ...] = MPNET_FOLDER.files) -> None:
 
 def test_the_settings_name_the_encoders_that_there_are() -> None:
     assert tuple(ENCODERS) == JUDGE_ENCODERS and all(encoder.classifier.is_file() for encoder in ENCODERS.values())
-    assert ServeSettings().judge_encoder == MINILM
-    with pytest.raises(UserError, match="--judge_encoder 'bert' is unknown: use all-MiniLM-L6-v2 or all-mpnet"):
+    with pytest.raises(UserError, match="--judge_encoder 'bert' is unknown: use auto or all-MiniLM-L6-v2 or"):
         ServeSettings(judge_encoder="bert")
 
 
@@ -80,14 +79,6 @@ def test_other_weights_are_refused(cache: Path) -> None:
 def test_an_encoder_reads_beside_the_smaller_ones() -> None:
     assert list_up_to(MINILM) == (MINILM,)
     assert list_up_to(QWEN) == (QWEN, MPNET, MINILM)
-
-
-def test_who_lacks_the_package_that_reads_its_file_is_told_the_extra(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'clawrl-trl\[gguf\]'"):
-        ENCODERS[QWEN].find()
 
 
 @pytest.mark.large_encoder

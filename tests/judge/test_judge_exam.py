@@ -23,6 +23,7 @@ from clawrl_trl.engines.client import EngineClient
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge import vote_prompt
 from clawrl_trl.judge.__main__ import announce_result
+from clawrl_trl.judge.classifier.encoders import MPNET
 from clawrl_trl.judge.evaluation.summary import Share
 from clawrl_trl.judge.exam import auto_judge
 from clawrl_trl.judge.exam.auto_judge import AutoJudge
@@ -32,12 +33,12 @@ from clawrl_trl.judge.exam.questions import load_questions
 from clawrl_trl.judge.exam.record import FILE_NAME, ExamRecord
 from clawrl_trl.judge.exam.result import ExamResult, GroupResult
 from clawrl_trl.judge.exam.thumbs import Agreement
-from clawrl_trl.judge.factory import open_judge
+from clawrl_trl.judge.factory import OpenJudge, open_judge
 from clawrl_trl.judge.loop import JudgeLoop
 from clawrl_trl.judge.turn import FeedbackItem, JudgedTurn, Judgement, JudgeUnavailable
 from clawrl_trl.ledger import Ledger, events, schema, sessions, turns
 from clawrl_trl.run import RunFolder
-from clawrl_trl.serving.connection import describe_exam
+from clawrl_trl.serving.connection import describe_judge
 from clawrl_trl.tiny import MODEL_PATH
 
 GERMAN = "Das ist falsch, ich hatte nach einer Zahl gefragt."
@@ -259,9 +260,10 @@ async def test_the_result_is_announced_once_the_exam_is_over(script: Scripted, t
     folder = RunFolder(tmp_path)
     async with auto(script, tmp_path) as judge:
         assert "sits its exam" in judge.announcement
-        await announce_result(folder, judge)
+        await announce_result(folder, OpenJudge(judge, judge, MPNET), judge)
         assert judge.result is not None
-    assert describe_exam(folder) == f"judge auto: {judge.result.describe_dated()}"
+    exam = f"judge auto: {judge.result.describe_dated()}"
+    assert describe_judge(folder) == [exam, "the embedded judge reads with all-mpnet-base-v2"]
 
 
 async def test_the_same_exam_is_not_sat_twice(script: Scripted, tmp_path: Path) -> None:

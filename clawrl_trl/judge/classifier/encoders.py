@@ -83,10 +83,8 @@ class Encoder:
         """Find the folder with its files, fetching it where it has to be.
 
         Raises:
-            UserError: If it can't be had, or the package that reads its file is missing.
+            UserError: If it can't be had.
         """
-        if self.is_gguf and importlib.util.find_spec("gguf") is None:
-            raise UserError(f"{self.name} needs a package that is missing: pip install 'clawrl-trl[gguf]'")
         return self.look() or self.fetch()
 
     @property
@@ -173,7 +171,7 @@ ENCODERS = {
         layers=(LAST, MIDDLE),
     ),
 }
-"""All of them, by name, from small to large; the first is the default."""
+"""All of them, by name, from small to large."""
 
 
 def list_up_to(name: str) -> tuple[str, ...]:
