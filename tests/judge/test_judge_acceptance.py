@@ -1,6 +1,5 @@
 """Kind and sour words get the sign that the acceptance of the reply allows, where the language model reads."""
 
-import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -16,7 +15,6 @@ from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, se
 from clawrl_trl.judge.classifier.encoders import MIDDLE, MINILM, MPNET, QWEN
 from clawrl_trl.judge.classifier.model import Classifier
 from recipes.judge import acceptance, distil, heads, reactions, train
-from recipes.judge.corpus import DATA
 from recipes.judge.example import Example
 
 PLAIN, PRAISE = "it has to say Sunday", "lovely, it has to say Sunday"
@@ -80,20 +78,31 @@ def test_only_the_language_model_is_asked(
 
 
 @pytest.mark.parametrize("writer", acceptance.WRITERS)
-def test_a_writer_has_four_messages_to_a_request_after_two_replies(writer: str) -> None:
-    texts, taken = acceptance.load_reactions(writer)
-    assert len(texts) == len(set(texts)) == 120
-    rows = [json.loads(line) for line in (DATA / "acceptance" / f"{writer}.jsonl").read_text("utf-8").splitlines()]
+def test_a_writer_has_as_many_messages_to_each_request_after_two_replies(writer: str) -> None:
+    rows = heads.read_rows("acceptance", writer)
     forms = Counter(row["form"] for row in rows)
     if writer in acceptance.WISH_WRITERS:
         assert forms == {"wish": 30, "gentle": 30, "mock": 30, "gruff": 30}
-    else:
+    elif writer in acceptance.CORRECTION_WRITERS:
         assert forms == {"fix": 30, "fix_first": 30, "gentle": 30, "mock": 15, "gruff": 15}
-    assert taken.sum() == 120 - forms["gentle"] - forms["mock"]
-    labels = defaultdict(set)
+    else:
+        assert forms == dict.fromkeys(("dry", "fix", "irony", "resign", "aside", "loaded"), 22)
+    of_request, of_reply = defaultdict(list), defaultdict(set)
     for row in rows:
-        labels[row["request"], row["reply"]].add(row["label"])
-    assert len(labels) == 60 and all(len(of_reply) == 1 for of_reply in labels.values())
+        of_request[row["request"]].append(row["reply"])
+        of_reply[row["request"], row["reply"]].add(row["label"])
+    assert {len(replies) for replies in of_request.values()} == {len(rows) // len(of_request)}
+    assert {len(set(replies)) for replies in of_request.values()} == {2}
+    assert all(len(labels - {0}) == 1 for labels in of_reply.values())
+
+
+@pytest.mark.parametrize("writer", acceptance.WRITERS)
+def test_what_says_nothing_of_the_reply_is_not_asked_whether_it_took_it(writer: str) -> None:
+    texts, taken = acceptance.load_reactions(writer)
+    forms = Counter(row["form"] for row in heads.read_rows("acceptance", writer))
+    assert len(texts) == len(set(texts)) == forms.total() - forms["aside"] - forms["loaded"]
+    refused = forms["gentle"] + forms["mock"] + forms["irony"] + forms["resign"]
+    assert taken.sum() == len(texts) - refused and refused * 2 in (len(texts), len(texts) - 30)
 
 
 def test_the_recipe_writes_the_head_and_measures_it_on_who_was_held_out(
@@ -138,7 +147,7 @@ def test_the_classifier_goes_on_with_the_same_messages_and_with_some_that_it_kno
     layers = [layer for layer in (8, 17, 18, 27) if re.search(trainable, f"layers.{layer}.mlp")]
     assert layers == [18, 27]
     written = [row for row in drawn if row.probabilities is None]
-    assert Counter(row.label for row in written) == Counter({1: 585, -1: 495})
+    assert Counter(row.label for row in written) == Counter({1: 1017, -1: 807, 0: 132})
     assert "study" not in {row.group for row in written}
     known = Counter((row.request, row.response) for row in drawn if row.probabilities)
     assert len(known) == reactions.CHATS and max(known.values()) == reactions.MESSAGES

@@ -3,11 +3,12 @@
     PYTHONPATH=examples python -m recipes.judge.acceptance --hold_out chat --threads 2 --output /tmp/head.safetensors
     PYTHONPATH=examples python -m recipes.judge.acceptance --threads 2
 
-`data/acceptance` holds what owners said after replies, by ten writers. Of each request there are two replies, one that
-did what was asked and one that did not, and four messages. Six writers wrote praise with a wish and gruff praise after
-the first, kind words and mockery after the second. Four wrote praise that corrects in the same breath and corrections
-that show that the reply is used, after the first, kind words after the second, and mockery or gruff praise. Many of
-the praises and the kind words are nearly the same.
+`data/acceptance` holds what owners said after replies, by 17 writers. Of each request there are two replies, one that
+did what was asked and one that did not, and four messages or six. Six writers wrote praise with a wish and gruff
+praise after the first, kind words and mockery after the second. Eight wrote praise that corrects in the same breath
+and corrections that show that the reply is used, after the first, kind words after the second, and mockery or gruff
+praise. Many of the praises and the kind words are nearly the same. Three wrote verdicts of all kinds, dry praise and
+calm refusals among them, and beside them what says nothing of the reply, which this reader isn't asked about.
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,15 @@ from clawrl_trl.judge.classifier.acceptance_reader import HEAD
 from recipes.judge import heads
 
 WISH_WRITERS = ("chat", "code", "creative", "home", "office", "trades")
-CORRECTION_WRITERS = ("leisure", "shops", "software", "study")
-WRITERS = (*WISH_WRITERS, *CORRECTION_WRITERS)
+CORRECTION_WRITERS = ("days", "errands", "leisure", "letters", "shops", "software", "study", "tables")
+VERDICT_WRITERS = ("desks", "makers", "pens")
+WRITERS = (*WISH_WRITERS, *CORRECTION_WRITERS, *VERDICT_WRITERS)
 
 
 def load_reactions(writer: str) -> heads.Labelled:
     """One writer's texts (request, reply, message), and 1 where the reply was taken, shape `(n,)`."""
-    return heads.load_rows("acceptance", writer, lambda row: row["label"] == 1)
+    rows = [row for row in heads.read_rows("acceptance", writer) if row["label"]]
+    return heads.label_rows(rows, lambda row: row["label"] == 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,14 +22,20 @@ from recipes.judge.corpus import DATA
 BATCH, PENALTY, STEPS = 24, 0.5, 100
 """Texts embedded at once, what the squares of the head's weights add to the summed loss, and steps to fit it."""
 
+Row = Mapping[str, Any]
+"""One message with its request, its reply and a label."""
 Labelled = tuple[list[tuple[str, str, str]], torch.Tensor]
 """Texts (request, reply, message), and the answer of each, 0 or 1."""
 
 
-def load_rows(folder: str, writer: str, is_yes: Callable[[Mapping[str, Any]], bool]) -> Labelled:
-    """What one writer wrote, with the answers."""
+def read_rows(folder: str, writer: str) -> list[Row]:
+    """What one writer wrote."""
     lines = (DATA / folder / f"{writer}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = list(map(json.loads, lines))
+    return list(map(json.loads, lines))
+
+
+def label_rows(rows: Sequence[Row], is_yes: Callable[[Row], bool]) -> Labelled:
+    """Their texts, with the answers."""
     texts = [(row["request"], row["reply"], row["message"]) for row in rows]
     return texts, torch.tensor([float(is_yes(row)) for row in rows])
 

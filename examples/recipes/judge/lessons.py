@@ -17,7 +17,7 @@ WRITERS = ("home", "office", "voices", "work")
 
 def load_lessons(writer: str) -> heads.Labelled:
     """One writer's texts (request, reply, message), and 1 where there is a lesson, shape `(n,)`."""
-    return heads.load_rows("lessons", writer, lambda row: bool(row["lesson"]))
+    return heads.label_rows(heads.read_rows("lessons", writer), lambda row: bool(row["lesson"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

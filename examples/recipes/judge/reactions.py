@@ -3,10 +3,12 @@
     PYTHONPATH=examples python -m recipes.judge.reactions --hold_out study --threads 2 --output /tmp/out.safetensors
     PYTHONPATH=examples python -m recipes.judge.reactions --threads 2 --output reactions.safetensors
 
-The writers' messages are those of the reader of acceptance, each read once. With them come messages of the corpus,
-with the probabilities that the classifier finds now beside their labels, so that it forgets little. The layers up to
-the one that the reader of acceptance reads stay as they are, and its head with them; that of lessons, which reads the
-last one, is to be trained anew. What ships is a mean with the weights before (benchmarks/results/judge.md).
+The writers' messages are those of the reader of acceptance, and what some of them wrote that says nothing of the
+reply, each read once. With them come messages of the corpus, with the probabilities that the classifier finds now
+beside their labels, so that it forgets little. The layers up to the one that the reader of acceptance reads stay as
+they are, and its head with them; that of lessons, which reads the last one, is to be trained anew. What ships was made
+in two such passes, by ten writers and by the others, each followed by a mean with the weights before
+(benchmarks/results/judge.md).
 """
 
 from collections import defaultdict
@@ -16,7 +18,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MIDDLE, QWEN
-from recipes.judge import acceptance, distil, train
+from recipes.judge import acceptance, distil, heads, train
 from recipes.judge.example import Example
 
 CHATS, MESSAGES, SEED = 150, 7, 91
@@ -26,10 +28,11 @@ TRAINABLE = "|".join(rf"layers\.{layer}\." for layer in range(MIDDLE, 28))
 
 
 def load_reactions(writer: str) -> list[Example]:
-    """What one writer had owners say, as approvals and objections."""
-    texts, taken = acceptance.load_reactions(writer)
-    signs = [1 if answer else -1 for answer in taken.tolist()]
-    return [Example(*text, label=sign, group=writer, weight=1.0) for text, sign in zip(texts, signs, strict=True)]
+    """What one writer had owners say."""
+    return [
+        Example(row["request"], row["reply"], row["message"], label=row["label"], group=writer, weight=1.0)
+        for row in heads.read_rows("acceptance", writer)
+    ]
 
 
 def draw_known() -> list[Example]:
