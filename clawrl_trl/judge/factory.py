@@ -62,16 +62,16 @@ def make_judge(
     Raises:
         UserError: If a custom reward, or a judge that another package adds, can't be loaded.
     """
-    encoder = choose_encoder(settings)
+    settings = replace(settings, judge_encoder=choose_encoder(settings))
     if settings.custom_rm_path:
         return CustomJudge(
             settings.custom_rm_path,
             settings.judge_timeout,
             workers=settings.judge_workers,
-            encoder=encoder,
+            encoder=settings.judge_encoder,
             any_score=settings.hint_any_score,
         )
-    rules = RulesJudge(encoder=encoder, any_score=settings.hint_any_score)
+    rules = RulesJudge(encoder=settings.judge_encoder, any_score=settings.hint_any_score)
     if settings.judge == "rules":
         return rules
     client = own or engine
@@ -87,7 +87,7 @@ def make_judge(
             folder,
             workers=settings.judge_workers,
             ledger=ledger,
-            encoder=encoder,
+            encoder=settings.judge_encoder,
         )
     make = load_plugin(JUDGES, settings.judge)
     if make is None:
