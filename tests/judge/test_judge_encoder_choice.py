@@ -10,7 +10,14 @@ import pytest
 from clawrl_trl.config.serving import ServeSettings
 from clawrl_trl.errors import UserError
 from clawrl_trl.judge.classifier import choice
-from clawrl_trl.judge.classifier.choice import LEAST_MEMORY, choose_encoder, measure_memory, obtain_encoder
+from clawrl_trl.judge.classifier.choice import (
+    LEAST_MEMORY,
+    MANY_CORES,
+    choose_encoder,
+    count_cores,
+    measure_memory,
+    obtain_encoder,
+)
 from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, QWEN
 
 OWN = "Qwen/Qwen3-4B"
@@ -37,8 +44,11 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
     return put
 
 
-def make_machine(monkeypatch: pytest.MonkeyPatch, memory: int = LEAST_MEMORY, bfloat16: bool = True) -> None:
+def make_machine(
+    monkeypatch: pytest.MonkeyPatch, memory: int = LEAST_MEMORY, bfloat16: bool = True, cores: float = MANY_CORES - 1
+) -> None:
     monkeypatch.setattr(choice, "measure_memory", lambda: memory)
+    monkeypatch.setattr(choice, "count_cores", lambda: cores)
     monkeypatch.setattr(choice, "has_bfloat16_products", lambda: bfloat16)
 
 
@@ -65,6 +75,12 @@ def test_not_every_machine_is_made_for_the_language_model(
     make_machine(monkeypatch, **machine)
     assert choose_encoder(ServeSettings(model_name_or_path=OWN)) == MPNET
     assert choose_encoder(ServeSettings(model_name_or_path=OWN, judge_encoder=QWEN)) == QWEN
+
+
+@pytest.mark.usefixtures("place")
+def test_many_cores_can_spare_one_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_machine(monkeypatch, bfloat16=False, cores=MANY_CORES)
+    assert choose_encoder(ServeSettings(model_name_or_path=OWN)) == QWEN
 
 
 @pytest.mark.parametrize(
@@ -102,12 +118,27 @@ def test_a_judge_without_any_encoder_is_refused(place: Place, monkeypatch: pytes
         obtain_encoder(ServeSettings(model_name_or_path=OWN))
 
 
-@pytest.mark.parametrize(("written", "most"), [("max\n", None), ("1073741824\n", 2**30), (f"{2**60}\n", None)])
-def test_a_container_s_limit_is_heeded(
-    written: str, most: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "measure", "written", "most"),
+    [
+        ("MEMORY_LIMIT", measure_memory, "max\n", None),
+        ("MEMORY_LIMIT", measure_memory, "1073741824\n", 2**30),
+        ("MEMORY_LIMIT", measure_memory, f"{2**60}\n", None),
+        ("CORE_LIMIT", count_cores, "max 100000\n", None),
+        ("CORE_LIMIT", count_cores, "50000 100000\n", 0.5),
+        ("CORE_LIMIT", count_cores, "100000000 100000\n", None),
+    ],
+)
+def test_a_container_s_limits_are_heeded(
+    limit: str,
+    measure: Callable[[], float],
+    written: str,
+    most: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(choice, "CGROUP_LIMIT", limit)
-    whole = measure_memory()
-    limit.write_text(written)
-    assert measure_memory() == (most or whole) and whole > 2**30
+    file = tmp_path / "limit"
+    monkeypatch.setattr(choice, limit, file)
+    whole = measure()
+    file.write_text(written)
+    assert measure() == (most or whole) and whole >= 1

@@ -20,8 +20,12 @@ logger = logging.getLogger(__name__)
 
 LEAST_MEMORY = 20 * 2**30
 """Bytes of memory of a machine that has room for the language model (5 GiB) beside what serves and trains."""
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+MANY_CORES = 8
+"""Cores of a machine that can spare one for the 4 s that a message takes without products in bfloat16."""
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """What a container may use, in bytes, or the word `max`."""
+CORE_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""Time that a container may compute for, or the word `max`, and in which time, both in microseconds."""
 
 
 def choose_encoder(settings: ServeSettings) -> str:
@@ -30,8 +34,8 @@ def choose_encoder(settings: ServeSettings) -> str:
         return settings.judge_encoder
     if settings.judge != "auto" or settings.model_name_or_path is None:
         return MINILM
-    has_room = measure_memory() >= LEAST_MEMORY
-    best = QWEN if has_room and has_bfloat16_products() else MPNET
+    is_fast = has_bfloat16_products() or count_cores() >= MANY_CORES
+    best = QWEN if is_fast and measure_memory() >= LEAST_MEMORY else MPNET
     if not Path(settings.model_name_or_path).is_dir():
         return best
     is_here = [name for name in list_up_to(best) if all(ENCODERS[smaller].look() for smaller in list_up_to(name))]
@@ -59,9 +63,20 @@ def obtain_encoder(settings: ServeSettings) -> str:
 
 def measure_memory() -> int:
     """Bytes of memory that this machine has, or this container may use."""
-    try:
-        limit = CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        limit = "max"
     total = int(psutil.virtual_memory().total)
+    limit, *_ = _read_limit(MEMORY_LIMIT)
     return min(total, int(limit)) if limit.isdigit() else total
+
+
+def count_cores() -> float:
+    """Cores that this machine has, or as many as this container may use the time of."""
+    total = psutil.cpu_count() or 1
+    limit, *period = _read_limit(CORE_LIMIT)
+    return min(total, int(limit) / int(period[0])) if limit.isdigit() else total
+
+
+def _read_limit(path: Path) -> list[str]:
+    try:
+        return path.read_text().split() or ["max"]
+    except OSError:
+        return ["max"]
