@@ -99,8 +99,8 @@ class RulesJudge:
     def _hear_owner(self, turn: JudgedTurn, by_tools: Judgement) -> Judgement:
         """The judgement of tools where the owner may have spoken beside their results.
 
-        An objection counts whatever the tools report. Words that can't be told beside a success, or that are the
-        opposite of what the tools report, leave it open.
+        An objection counts whatever the tools report. Words that can't be told beside a success, or that are, or may
+        be, the opposite of what the tools report, leave it open.
         """
         if by_tools.score is None or not turn.said_by("owner"):
             return self._add_wishes(turn, by_tools)
@@ -108,7 +108,8 @@ class RulesJudge:
         if by_words.score == -1:
             return by_words
         is_untold = by_words.score is None and by_words.detail["by"] != "nothing"
-        if (is_untold and by_tools.score == 1) or (by_words.score == 1 and by_tools.score == -1):
+        is_praise = by_words.score == 1 or (is_untold and _leans_to_approval(by_words))
+        if (is_untold and by_tools.score == 1) or (is_praise and by_tools.score == -1):
             reason = "the owner's words beside the results say something else, or can't be told"
             by_tools = replace(by_tools, score=None, detail={**by_tools.detail, "reason": reason})
         return self._add_wishes(turn, by_tools)
@@ -223,6 +224,11 @@ def _is_success(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:
     """Decide if results that report no failure may be what the owner asked for."""
     asked = unwrap(turn.request)
     return all(measure_success(asked, result) >= LEAST_SUCCESS for result in results if result.text.strip())
+
+
+def _leans_to_approval(by_words: Judgement) -> bool:
+    """Decide if words that can't be told, as read, are an approval rather than an objection."""
+    return any(plus > minus for minus, _, plus in by_words.detail["probabilities"])
 
 
 def _may_be_wanted(turn: JudgedTurn, results: Sequence[ToolResult]) -> bool:

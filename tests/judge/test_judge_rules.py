@@ -179,6 +179,16 @@ def test_an_owner_who_speaks_beside_a_result_is_heard(
     assert judgement.score is not None or "beside the results" in judgement.detail["reason"]
 
 
+@pytest.mark.parametrize(("probabilities", "score"), [((0.3, 0.1, 0.6), None), ((0.6, 0.1, 0.3), -1)])
+def test_words_that_may_be_praise_leave_a_failure_open(
+    probabilities: tuple[float, float, float], score: int | None
+) -> None:
+    failure = {"role": "tool", "content": "(Command exited with code 3)"}
+    words = {"role": "user", "content": "Well, that one is going straight onto the wall of fame."}
+    judge = RulesJudge(lambda *_: Opinion(None, probabilities, "it may have been taken or not"))
+    assert judge.decide(judged_turn([("tool", failure), ("owner", words)])).score == score
+
+
 def test_only_a_sure_objection_writes_a_hint() -> None:
     def read(probability: float) -> Judgement:
         opinion = Opinion(-1, (probability, 1 - probability, 0.0))
