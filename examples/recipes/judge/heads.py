@@ -20,7 +20,7 @@ from recipes.judge import train
 from recipes.judge.corpus import DATA
 
 BATCH, PENALTY, STEPS = 24, 0.5, 100
-"""Texts embedded at once, what the squares of the head's weights add to the summed loss, and steps to fit it."""
+"""Texts embedded at once, what the squares of the weights' distances add to the summed loss, and steps to fit it."""
 
 Row = Mapping[str, Any]
 """One message with its request, its reply and a label."""
@@ -49,17 +49,23 @@ def embed(texts: Sequence[tuple[str, str, str]], layer: int) -> torch.Tensor:
     return torch.cat([embed_texts(encoder, tokenizer, part, limits, (layer,))[0] for part in parts]) * EMBEDDING_WEIGHT
 
 
-def fit(inputs: torch.Tensor, answers: torch.Tensor) -> nn.Linear:
-    """The logistic regression of answers, 0 or 1, on embeddings."""
+def fit(inputs: torch.Tensor, answers: torch.Tensor, start: Mapping[str, torch.Tensor] | None = None) -> nn.Linear:
+    """The logistic regression of answers, 0 or 1, on embeddings.
+
+    Args:
+        inputs: Embeddings, shape `(n, hidden size)`.
+        answers: Shape `(n,)`.
+        start: Tensors of a head to go on from, from which the weights are kept near. Default: zeros.
+    """
     head = nn.Linear(inputs.shape[1], 1)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
+    head.load_state_dict(start or {name: torch.zeros_like(tensor) for name, tensor in head.state_dict().items()})
+    before = head.weight.detach().clone()
     optimizer = torch.optim.LBFGS(head.parameters(), max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def compute_loss() -> torch.Tensor:
         optimizer.zero_grad()
         loss = nn.functional.binary_cross_entropy_with_logits(head(inputs)[:, 0], answers, reduction="sum")
-        loss = loss + PENALTY * head.weight.square().sum()
+        loss = loss + PENALTY * (head.weight - before).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
@@ -74,6 +80,7 @@ def run_recipe(
     loaded: Mapping[str, Labelled],
     threshold: float,
     arguments: Sequence[str] | None,
+    newest: Sequence[str] = (),
 ) -> None:
     """Train a head, measure it on the writer held out, if there is one, and write it.
 
@@ -84,12 +91,16 @@ def run_recipe(
         loaded: Each writer's texts and answers.
         threshold: Least probability of a yes.
         arguments: Those of the command line; `None` takes the process's.
+        newest: The writers with whom alone a head may go on.
     """
-    options = train.parse_options(recipe, description, {QWEN: head.weights}, tuple(loaded), arguments)
+    options = train.parse_options(recipe, description, {QWEN: head.weights}, tuple(loaded), arguments, newest)
+    start = load_file(head.weights) if options.go_on else None
+    if options.go_on:
+        loaded = {name: labelled for name, labelled in loaded.items() if name in (*newest, options.hold_out)}
     inputs = embed([text for texts, _ in loaded.values() for text in texts], head.layer)
     answers = torch.cat([labels for _, labels in loaded.values()])
     is_held = torch.cat([torch.full((len(labels),), name == options.hold_out) for name, (_, labels) in loaded.items()])
-    fitted = fit(inputs[~is_held], answers[~is_held])
+    fitted = fit(inputs[~is_held], answers[~is_held], start)
     save_file({name: tensor.detach().contiguous() for name, tensor in fitted.state_dict().items()}, options.output)
     if options.hold_out:
         found = fitted(inputs[is_held])[:, 0].sigmoid() >= threshold

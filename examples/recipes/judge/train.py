@@ -237,6 +237,7 @@ def parse_options(
     outputs: Mapping[str, Path],
     writers: Sequence[str],
     arguments: Sequence[str] | None,
+    newest: Sequence[str] = (),
 ) -> argparse.Namespace:
     """The options of a recipe whose data are by several writers, one of whom may be held out; sets torch's threads.
 
@@ -246,6 +247,7 @@ def parse_options(
         outputs: The file to write for each encoder that it knows, the default one first.
         writers: Who may be held out.
         arguments: Those of the command line; `None` takes the process's.
+        newest: The writers with whom alone what ships may go on.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m recipes.judge.{recipe}",
@@ -259,6 +261,11 @@ def parse_options(
     parser.add_argument("--output", type=Path, help="The file to write. Default: the one that ships.")
     parser.add_argument("--hold_out", choices=writers, help="The writer to measure on. Default: train on all.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
+    parser.set_defaults(go_on=False)
+    if newest:
+        parser.add_argument(
+            "--go_on", action="store_true", help=f"Go on from what ships, with {', '.join(newest)} alone."
+        )
     options = parser.parse_args(arguments)
     options.output = options.output or outputs[options.encoder]
     torch.set_num_threads(options.threads)
