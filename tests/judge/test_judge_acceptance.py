@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from clawrl_trl.judge.classifier import acceptance_reader, reader
 from clawrl_trl.judge.classifier.acceptance_reader import measure_acceptance, settle
@@ -24,10 +24,10 @@ SURE_OF = {-1: (0.9, 0.02, 0.08), 1: (0.08, 0.02, 0.9), 0: (0.1, 0.8, 0.1), None
 @pytest.mark.parametrize(
     ("score", "words", "taken", "settled"),
     [
-        (1, PRAISE, 0.1, 1),
-        (1, PRAISE, 0.09, None),
-        (-1, PLAIN, 0.89, -1),
-        (-1, PLAIN, 0.91, None),
+        (1, PRAISE, 0.3, 1),
+        (1, PRAISE, 0.29, None),
+        (-1, PLAIN, 0.69, -1),
+        (-1, PLAIN, 0.71, None),
         (-1, PRAISE, 0.49, -1),
         (-1, PRAISE, 0.51, None),
         (0, PRAISE, 0.0, 0),
@@ -86,14 +86,17 @@ def test_a_writer_has_as_many_messages_to_each_request_after_two_replies(writer:
     elif writer in acceptance.CORRECTION_WRITERS:
         assert forms == {"fix": 30, "fix_first": 30, "gentle": 30, "mock": 15, "gruff": 15}
     else:
-        assert forms == dict.fromkeys(("dry", "fix", "irony", "resign", "aside", "loaded"), 22)
+        more = ("wish", "gentle", "terse") if writer in acceptance.NEWEST_WRITERS else ("resign",)
+        assert forms == dict.fromkeys(("dry", "fix", "irony", "aside", "loaded", *more), 22)
     of_request, of_reply = defaultdict(list), defaultdict(set)
     for row in rows:
         of_request[row["request"]].append(row["reply"])
         of_reply[row["request"], row["reply"]].add(row["label"])
     assert {len(replies) for replies in of_request.values()} == {len(rows) // len(of_request)}
-    assert {len(set(replies)) for replies in of_request.values()} == {2}
-    assert all(len(labels - {0}) == 1 for labels in of_reply.values())
+    # Beside a question that the reply asks, what follows may answer it.
+    most = 4 if writer in acceptance.NEWEST_WRITERS else 2
+    assert all(2 <= len(set(replies)) <= most for replies in of_request.values())
+    assert all(len(labels - {0}) <= 1 for labels in of_reply.values())
 
 
 @pytest.mark.parametrize("writer", acceptance.WRITERS)
@@ -101,7 +104,7 @@ def test_what_says_nothing_of_the_reply_is_not_asked_whether_it_took_it(writer: 
     texts, taken = acceptance.load_reactions(writer)
     forms = Counter(row["form"] for row in heads.read_rows("acceptance", writer))
     assert len(texts) == len(set(texts)) == forms.total() - forms["aside"] - forms["loaded"]
-    refused = forms["gentle"] + forms["mock"] + forms["irony"] + forms["resign"]
+    refused = sum(forms[name] for name in ("gentle", "irony", "mock", "resign", "terse"))
     assert taken.sum() == len(texts) - refused
 
 
@@ -120,6 +123,28 @@ def test_the_recipe_writes_the_head_and_measures_it_on_who_was_held_out(
     weight = load_file(tmp_path / "head.safetensors")["weight"]
     assert asked == [MIDDLE] and weight[0, 0] > 1 and weight[0, 1] == 0
     assert capsys.readouterr().out == "held out chat: 1.000 of the yeses, 0.000 of the noes\n"
+
+
+def test_a_head_goes_on_with_the_newest_writers_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ships = {"weight": torch.tensor([[0.0, 4.0]]), "bias": torch.tensor([0.5])}
+    save_file(ships, tmp_path / "head.safetensors")
+    monkeypatch.setattr(acceptance, "HEAD", replace(acceptance.HEAD, weights=tmp_path / "head.safetensors"))
+    read: list[int] = []
+
+    def embed(texts: list[tuple[str, str, str]], _: int) -> torch.Tensor:
+        read.append(len(texts))
+        return torch.stack([torch.arange(len(texts)) % 2 - 0.5, torch.zeros(len(texts))], 1)
+
+    monkeypatch.setattr(heads, "embed", embed)
+    acceptance.main(["--go_on"])
+    weight = load_file(tmp_path / "head.safetensors")["weight"]
+    assert read == [132 * len(acceptance.NEWEST_WRITERS)]
+    # What nothing speaks against stays.
+    assert weight[0, 1] == 4 and weight[0, 0] != 0
+    acceptance.main(["--go_on", "--hold_out", "pens", "--output", str(tmp_path / "other.safetensors")])
+    assert read[-1] == read[0] + 88 and "held out pens" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -147,7 +172,7 @@ def test_the_classifier_goes_on_with_the_same_messages_and_with_some_that_it_kno
     layers = [layer for layer in (8, 17, 18, 27) if re.search(trainable, f"layers.{layer}.mlp")]
     assert layers == [18, 27]
     written = [row for row in drawn if row.probabilities is None]
-    assert Counter(row.label for row in written) == Counter({1: 1017, -1: 807, 0: 132})
+    assert Counter(row.label for row in written) == Counter({1: 1347, -1: 1137, 0: 352})
     assert "study" not in {row.group for row in written}
     known = Counter((row.request, row.response) for row in drawn if row.probabilities)
     assert len(known) == reactions.CHATS and max(known.values()) == reactions.MESSAGES

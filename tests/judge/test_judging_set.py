@@ -130,6 +130,7 @@ BOUNDS = {
     "tools_steps_unseen": (0.78, 0.075, 0.66),
     "reactions": (0.90, 0.06, 0.29),
     "reactions_unseen": (0.87, 0.06, 0.36),
+    "verdicts_unseen": (0.84, 0.075, 0.32),
 }
 
 

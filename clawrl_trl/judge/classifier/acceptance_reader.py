@@ -14,7 +14,7 @@ from clawrl_trl.judge.classifier.layer_head import LayerHead
 
 HEAD = LayerHead(Path(__file__).with_name("acceptance_qwen.safetensors"), MIDDLE)
 
-DOUBT = 0.1
+DOUBT = 0.3
 """An approval needs this probability that the reply was taken, and an objection that it was not."""
 DOUBT_BESIDE_PRAISE = 0.5
 """An objection with a word of praise in it needs this probability that the reply was not taken."""

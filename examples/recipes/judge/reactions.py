@@ -7,8 +7,8 @@ The writers' messages are those of the reader of acceptance, and what some of th
 reply, each read once. With them come messages of the corpus, with the probabilities that the classifier finds now
 beside their labels, so that it forgets little. The layers up to the one that the reader of acceptance reads stay as
 they are, and its head with them; that of lessons, which reads the last one, is to be trained anew. What ships was made
-with ten of the writers and is a mean with the weights before; a second pass with the others was made and not used
-(benchmarks/results/judge.md).
+with ten of the writers and is a mean with the weights before, in which these count twice; a second pass with others
+was made and not used (benchmarks/results/judge.md).
 """
 
 from collections import defaultdict
