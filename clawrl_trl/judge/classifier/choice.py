@@ -19,7 +19,7 @@ from clawrl_trl.judge.classifier.encoders import ENCODERS, MINILM, MPNET, QWEN, 
 logger = logging.getLogger(__name__)
 
 LEAST_MEMORY = 20 * 2**30
-"""Bytes of memory of a machine that has room for the language model (5 GiB) beside what serves and trains."""
+"""Bytes of memory of a machine with room for the language model (5 GiB, 8 in float32) beside all else that it does."""
 MANY_CORES = 8
 """Cores of a machine that can spare one for the 4 s that a message takes without products in bfloat16."""
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
