@@ -141,4 +141,5 @@ def test_a_container_s_limits_are_heeded(
     monkeypatch.setattr(choice, limit, file)
     whole = measure()
     file.write_text(written)
-    assert measure() == (most or whole) and whole >= 1
+    assert measure() == (most or whole)
+    assert whole >= (1 if measure is count_cores else 2**30)
